@@ -61,19 +61,23 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	if good && !verified {
 		buf := checkBuffers.Get().(*[64 << 10]byte)
 		crc, err := checksum(f, 0, h.size, 0, buf[:])
-		checkBuffers.Put(buf)
 		good = err == nil && crc == h.crc
+		if good && b.folder.foreign {
+			good, err = hasHash(f, 0, id, h.size, buf[:])
+			good = good && err == nil
+		}
+		checkBuffers.Put(buf)
 	}
 	// The contents are damaged, or are incomplete after a crash. Remove the file, so that the blob will be fetched again.
 	if !good {
 		f.Close()
-		os.Remove(b.folder.bigPath(id))
+		b.folder.removeBroken(id)
 		b.catalog.forgetBig(id)
 		b.catalog.damaged.Add(1)
 		return nil
 	}
 	known = b.catalog.enterBig(id, h.size, time.Unix(st.Mtim.Unix()), st.Ino)
-	touch(&known.used, &known.stamped, f)
+	b.touch(&known.used, &known.stamped, f)
 	return &Content{file: f, size: h.size}
 }
 

@@ -27,6 +27,11 @@
 // goroutines that store or evict contents or index the records of other processes. A Get that finds its contents
 // acquires only mu, for reading, and mu is never held across a system call.
 //
+// # Shared
+//
+// Shared reads the directory of a Blobs, and SharedSizes the file of a Sizes, that belongs to another host: it changes nothing there,
+// takes no lock, and hashes contents before it returns them.
+//
 // # Sizes, Memory
 //
 // Sizes stores the sizes of blobs in an append-only table of records with checksums. Several processes share the
@@ -37,7 +42,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -180,6 +187,13 @@ func (b *Blobs) Usage() Usage {
 	return Usage{Blobs: c.index.n + len(c.big), Bytes: c.bytes, Quota: c.quota, Damaged: c.damaged.Load()}
 }
 
+// touch records that a file is in use now, except in the directory of another host, which is only read.
+func (b *Blobs) touch(used, stamped *atomic.Int64, f *os.File) {
+	if !b.folder.foreign {
+		touch(used, stamped, f)
+	}
+}
+
 // checkBuffers recycles the buffers through which contents are read to verify them.
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
@@ -198,6 +212,9 @@ func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Conten
 	if e.meta&metaVerified == 0 {
 		buf := checkBuffers.Get().(*[64 << 10]byte)
 		good, err := checkRecord(f, int64(e.off), id, size, buf[:])
+		if err == nil && good && b.folder.foreign {
+			good, err = hasHash(f, int64(e.off)+headerSize, id, size, buf[:])
+		}
 		checkBuffers.Put(buf)
 		if err != nil || !good {
 			b.catalog.forget(s, ref, id)
@@ -206,7 +223,7 @@ func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Conten
 		}
 		b.catalog.setMeta(s, ref, metaVerified)
 	}
-	touch(&s.used, &s.stamped, f)
+	b.touch(&s.used, &s.stamped, f)
 	return &Content{file: f, segment: s, off: int64(e.off) + headerSize, size: size}
 }
 

@@ -18,6 +18,7 @@ import (
 type folder struct {
 	dir     string
 	unnamed bool // whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when they are closed
+	foreign bool // whether the directory belongs to another host, so that nothing in it may be changed or locked
 }
 
 // segDir returns the directory of segments and their sidecars.
@@ -59,6 +60,13 @@ func (d *folder) writeSidecar(segment string, content []byte) error {
 func (d *folder) bigPath(id object.ID) string {
 	hex := id.String()
 	return filepath.Join(d.dir, "big", hex[:2], hex)
+}
+
+// removeBroken removes the file of a large blob whose contents are damaged or incomplete, unless the directory is foreign.
+func (d *folder) removeBroken(id object.ID) {
+	if !d.foreign {
+		os.Remove(d.bigPath(id))
+	}
 }
 
 // temp creates an empty temporary file. The file is unnamed (O_TMPFILE) if the file system supports that. Otherwise the file has

@@ -52,7 +52,7 @@ func (l *lookout) listBig() error {
 			if h, st, ok := readBigHeader(f, id); ok {
 				l.catalog.enterBig(id, h.size, time.Unix(st.Mtim.Unix()), 0)
 			} else {
-				os.Remove(f.Name())
+				l.folder.removeBroken(id)
 			}
 			f.Close()
 		}

@@ -74,12 +74,11 @@ type Sizes struct {
 // another header. The caller must call Close.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
-	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
 	file, err := openSizesFile(path, f)
 	if err != nil {
 		return nil, fmt.Errorf("open table of sizes: %w", err)
 	}
-	s.io.file, s.io.read = file, sizesHead
+	s.init(file)
 	// Read the whole table now; later calls of readNew read only the appended records.
 	if err := s.readNew(); err != nil {
 		file.Close()
@@ -87,6 +86,12 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	}
 	s.wg.Go(s.flushLoop)
 	return s, nil
+}
+
+// init makes the table in memory empty, with the records of file still to be read.
+func (s *Sizes) init(file *os.File) {
+	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
+	s.io.file, s.io.read = file, sizesHead
 }
 
 // sizesHeader returns the header of the file, its first 16 bytes.

@@ -5,6 +5,10 @@
 //
 //	redirect = ["node_modules", "target"]    # paths, relative to the root, that are stored outside of the mount
 //
+// The user's file may also contain:
+//
+//	store_from = "/host"    # state directory of another daemon, from which mounts read what it has fetched
+//
 // A repository is not trusted: its file is limited in size, and it can name only paths inside of the mount.
 package config
 
@@ -38,6 +42,8 @@ const (
 // File is the contents of a configuration file.
 type File struct {
 	Redirect []string `toml:"redirect"` // paths in the form that Paths returns
+	// StoreFrom is the absolute path of the state directory of another daemon; "": none. Only the user's file may set it.
+	StoreFrom string `toml:"store_from"`
 }
 
 // Parse parses the contents of a file. If the syntax is invalid, the error is one line that contains the line number.
@@ -56,6 +62,9 @@ func Parse(text []byte) (File, error) {
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return File{}, fmt.Errorf("unknown key %.60q", unknown[0].String())
+	}
+	if f.StoreFrom != "" && !filepath.IsAbs(f.StoreFrom) {
+		return File{}, fmt.Errorf("setting store_from: path %.60q is not absolute", f.StoreFrom)
 	}
 	if f.Redirect, err = Paths(f.Redirect); err != nil {
 		return File{}, fmt.Errorf("setting redirect: %w", err)

@@ -182,7 +182,7 @@ func repeatable(o op, args any) bool {
 		return true
 	case opCachePut:
 		return args.(CachePutRequest).Expect == "" // with an expectation, a repeated request would find its own entry
-	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet, opBind, opUnbind:
+	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}
 	return false
@@ -222,8 +222,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	return message{}, fmt.Errorf("send request %s: %w", c.name(), err)
 }
 
-// exchange sends the request and returns the message that contains the result. It passes progress messages to the function
-// progress.
+// exchange sends the request and returns the message that contains the result. It passes progress messages to the function progress.
 func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// A server that refuses a request closes the connection without reading it, so the write fails. The reply with the reason can

@@ -122,14 +122,14 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	c := (&Client{socket: socket})
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true,
-		MountFetch: MountFetch{History: HistoryFull, Prefetch: PrefetchAll, PrefetchBudget: 1 << 40, Wait: WaitGit, CacheSize: 2, Timeout: time.Minute,
+		MountFetch: MountFetch{History: HistoryFull, Prefetch: PrefetchAll, PrefetchBudget: 1 << 40, Wait: WaitGit, CacheSize: 2, StoreFrom: "/host", Timeout: time.Minute,
 			Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
 		MountAccess: MountAccess{AllowOther: true, GroupWrite: true, IDMap: true, ACL: true, UID: 1<<32 - 1, GID: 7},
 		MountLogin: MountLogin{TokenFile: "/t", Token: "hunter2", SessionToken: "hunter3", SessionTokenFile: "/s",
 			Environment: Environment{"A=1", "B=x\ny=z"}},
 		Follow: true, FollowInterval: time.Second, GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",
 		CreateRemote: []string{"make-it", "arg"},
-		At:           "@~1", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
+		At:           "@~1", Second: "/m/second", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
 			Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(want)) {

@@ -145,28 +145,6 @@ func ExampleClient_SetCredential() {
 	// Output: https://git.example/app.git [/srv/app]
 }
 
-func ExampleClient_Bind() {
-	client, end := fakeDaemon()
-	defer end()
-	r, err := client.Bind(context.Background(), control.BindRequest{Dir: "/srv/app", Target: "/srv/boxes/1", ReadOnly: true})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(r.Target, r.Changed)
-	// Output: /srv/boxes/1 true
-}
-
-func ExampleClient_Unbind() {
-	client, end := fakeDaemon()
-	defer end()
-	r, err := client.Unbind(context.Background(), control.UnbindRequest{Target: "/srv/boxes/1"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(r.Target, r.Changed)
-	// Output: /srv/boxes/1 false
-}
-
 func ExampleClient_Trace() {
 	client, end := fakeDaemon()
 	defer end()

@@ -168,14 +168,6 @@ func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (con
 	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true, Mounts: []string{r.Dir}}, nil
 }
 
-func (daemon) Bind(_ context.Context, r control.BindRequest) (control.BindReply, error) {
-	return control.BindReply{Target: r.Target, Changed: true}, nil
-}
-
-func (daemon) Unbind(_ context.Context, r control.UnbindRequest) (control.BindReply, error) {
-	return control.BindReply{Target: r.Target}, nil
-}
-
 func (daemon) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	return control.SessionDeleteReply{Session: r.Of, Local: true, Refs: 12}, nil
 }

@@ -41,9 +41,8 @@ type Server struct {
 	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if no such request is in progress
 }
 
-// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended.
-// If another server uses the socket, Listen returns ErrInUse. Clients can connect immediately; they wait until Serve is
-// called.
+// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended. If another
+// server uses the socket, Listen returns ErrInUse. Clients can connect immediately; they wait until Serve is called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -130,8 +129,7 @@ func (s *Server) Serve(ctx context.Context) {
 		}
 		s.conns.Go(func() {
 			defer conn.Close()
-			// Refuse a guest beyond the limit at once, so that one program in a container cannot use up the daemon's
-			// descriptors.
+			// Refuse a guest beyond the limit at once, so that one program in a container cannot use up the daemon's descriptors.
 			if g := s.guests; g != nil {
 				select {
 				case g.room <- struct{}{}:
@@ -152,9 +150,8 @@ func (s *Server) Serve(ctx context.Context) {
 	}
 }
 
-// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must
-// close all copies that Files has returned. As long as a copy is open, the kernel does not disconnect clients whose
-// connections were not accepted.
+// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must close all
+// copies that Files has returned. As long as a copy is open, the kernel does not disconnect clients whose connections were not accepted.
 func (s *Server) OnClose(done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -400,15 +397,6 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 			return nil, unsupported("this server does not accept new tokens")
 		}
 		return c.SetCredential(ctx, args.(CredentialRequest))
-	case opBind, opUnbind:
-		b, ok := s.handler.(Binder)
-		if !ok {
-			return nil, unsupported("this server does not make mounts visible at further directories")
-		}
-		if o == opBind {
-			return b.Bind(ctx, args.(BindRequest))
-		}
-		return b.Unbind(ctx, args.(UnbindRequest))
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {

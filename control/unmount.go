@@ -19,6 +19,10 @@ type UnmountRequest struct {
 	// Detach also unmounts a mount that is in use. The mount disappears from the directory tree immediately, and later accesses by
 	// the processes that use the mount fail.
 	Detach bool `json:"detach,omitempty"`
+
+	// RemoveDir also removes Dir if it is empty after the unmount, even if the daemon has not created it. Then it is no error if
+	// nothing is mounted at Dir, or if Dir does not exist.
+	RemoveDir bool `json:"remove_dir,omitempty"`
 }
 
 // UnmountReply is the output of `unmount --json` for one directory.

@@ -50,9 +50,6 @@ const (
 	opSessionBack   op = "session-undelete"
 	opSessionTrash  op = "session-trash"
 
-	opBind   op = "bind"
-	opUnbind op = "unbind"
-
 	opCredentialSet     op = "credential-set"
 	opSessionTranscript op = "session-transcript"
 	opSessionErase      op = "session-erase"
@@ -198,8 +195,6 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionBack:       decodeArgs[SessionUndeleteRequest],
 	opSessionTrash:      decodeArgs[SessionTrashRequest],
 	opCredentialSet:     decodeCredential,
-	opBind:              decodeArgs[BindRequest],
-	opUnbind:            decodeArgs[UnbindRequest],
 	opStatus:            decodeArgs[empty],
 	opMounts:            decodeArgs[empty],
 	opShutdown:          decodeArgs[empty],

@@ -53,6 +53,7 @@ type Config struct {
 	// of Socket for the kubelet.
 	RegistrationDir, KubeletSocket string
 	Volumes                        string // directory of the files of volumes
+	Via                            string // URL of the relay of volumes that name none; "": none
 	MaxVolumes                     int64  // maximum number of volumes of the node; 0: unknown
 
 	// Dial connects to the daemon of the node.
@@ -64,8 +65,6 @@ type Config struct {
 type Daemon interface {
 	volume.Daemon
 	Status(ctx context.Context) (control.Status, error)
-	Bind(ctx context.Context, r control.BindRequest) (control.BindReply, error)
-	Unbind(ctx context.Context, r control.UnbindRequest) (control.BindReply, error)
 	SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error)
 }
 
@@ -141,8 +140,8 @@ func stop(servers []*grpc.Server) {
 	}
 }
 
-// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is replaced, so
-// no process removes its socket at its end.
+// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is
+// replaced, so no process removes its socket at its end.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -157,7 +158,8 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 	if !slices.Contains(rec.Targets, r.GetTargetPath()) {
 		single := r.GetVolumeCapability().GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 		if single && len(rec.Targets) > 0 {
-			return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s, and its access mode permits one pod", rec.ID, rec.Targets[0])
+			return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s, and its access mode permits one pod",
+				rec.ID, rec.Targets[0])
 		}
 		rec.Targets = append(rec.Targets, r.GetTargetPath())
 		if err := n.records.save(ofNode, rec); err != nil {
@@ -168,7 +170,8 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return err
 	}
-	_, err = d.Bind(ctx, control.BindRequest{Dir: rec.Dir, Target: r.GetTargetPath(), ReadOnly: r.GetReadonly()})
+	second := control.MountRequest{Second: rec.Dir, Dir: r.GetTargetPath(), ReadOnly: r.GetReadonly()}
+	_, err = d.Mount(ctx, second, func(control.Progress) {})
 	return err
 }
 
@@ -205,7 +208,7 @@ func (n *node) unpublish(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.Unbind(ctx, control.UnbindRequest{Target: target, RemoveDir: true}); err != nil {
+	if _, err := d.Unmount(ctx, control.UnmountRequest{Dir: target, RemoveDir: true}); err != nil {
 		return err
 	}
 	if rec == nil || !rec.Persistent {
@@ -243,7 +246,7 @@ func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 		return err
 	}
 	r := v.Request
-	r.Dir = rec.Dir
+	r.Dir, r.Via = rec.Dir, cmp.Or(r.Via, n.Via)
 	if _, err := d.Mount(ctx, r, func(control.Progress) {}); err != nil {
 		if old == nil {
 			if gone := n.records.remove(ofNode, rec.ID); gone != nil {

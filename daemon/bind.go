@@ -10,45 +10,58 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-var _ control.Binder = (*Daemon)(nil)
-
-// Bind makes a mount visible at a second directory. When the mount is unmounted, the second directory must have been unbound.
-func (d *Daemon) Bind(_ context.Context, r control.BindRequest) (control.BindReply, error) {
-	m, err := d.servedMount("bind", r.Dir)
+// mountSecond makes a mount visible at a second directory. It must be unmounted there before the mount itself is unmounted.
+func mountSecond(d *Daemon, r control.MountRequest) (control.MountReply, error) {
+	m, err := d.servedMount("mount", r.Second)
 	if err != nil {
-		return control.BindReply{}, err
+		return control.MountReply{}, err
 	}
-	target := filepath.Clean(r.Target)
+	target := filepath.Clean(r.Dir)
 	if _, inside := d.find(target); inside {
-		return control.BindReply{}, &control.Error{Code: control.ExitUsage, Verb: "bind", Object: target, Cause: "directory is inside a mount"}
+		return control.MountReply{}, fault.Explain("mount", target, mountpoint.ErrInside)
 	}
 	if err := os.MkdirAll(target, 0o755); err != nil {
-		return control.BindReply{}, fault.Explain("bind", target, err)
+		return control.MountReply{}, fault.Explain("mount", target, err)
 	}
-	changed, err := bind.Second(m.Dir, target, r.ReadOnly)
-	if err != nil {
-		return control.BindReply{}, fault.Explain("bind", target, err)
+	if err := bind.Second(m.Dir, target, r.ReadOnly); err != nil {
+		return control.MountReply{}, fault.Explain("mount", target, err)
 	}
-	return control.BindReply{Target: target, Changed: changed}, nil
+	return control.MountReply{ID: m.ID, Dir: target, Session: m.Session}, nil
 }
 
-// Unbind removes a bind mount that Bind has made.
-func (d *Daemon) Unbind(_ context.Context, r control.UnbindRequest) (control.BindReply, error) {
-	target := filepath.Clean(r.Target)
-	if m, ok := d.find(target); ok && m.Dir == target {
-		return control.BindReply{}, &control.Error{Code: control.ExitUsage, Verb: "unbind", Object: target,
-			Cause: "directory has the mount itself, not a second one", Hint: "run artifactfs unmount " + target}
+// unmountOther removes what mountSecond has made, a dead mount, or the record of a failed mount. If there is none, it fails unless the
+// request is to remove the directory.
+func unmountOther(ctx context.Context, d *Daemon, r control.UnmountRequest) (control.UnmountReply, error) {
+	dir := filepath.Clean(r.Dir)
+	removed := d.host.Failures.Forget(dir, nil)
+	second, err := bind.RemoveSecond(dir, func(dir string) bool {
+		m, ok := d.find(dir)
+		return ok && m.Dir == dir
+	})
+	if err == nil {
+		var dead bool // no process serves the mount: an earlier daemon and the store of its descriptors have ended together
+		dead, err = mountpoint.RemoveDead(ctx, dir)
+		removed = removed || second || dead
 	}
-	changed, err := bind.RemoveSecond(target)
-	if err != nil {
-		return control.BindReply{}, fault.Explain("unbind", target, err)
+	switch {
+	case err != nil:
+		return control.UnmountReply{}, fault.Explain("unmount", r.Dir, err)
+	case !removed && !r.RemoveDir:
+		return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
 	}
-	if r.RemoveDir {
-		if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return control.BindReply{}, fault.Explain("remove", target, err)
-		}
+	return control.UnmountReply{Dir: dir}, removeDir(r)
+}
+
+// removeDir removes the directory of a mount that has ended, if the request demands that.
+func removeDir(r control.UnmountRequest) error {
+	if !r.RemoveDir {
+		return nil
 	}
-	return control.BindReply{Target: target, Changed: changed}, nil
+	if err := os.Remove(r.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Explain("remove", r.Dir, err)
+	}
+	return nil
 }

@@ -51,6 +51,8 @@ const (
 type Config struct {
 	State string      // path of the state directory; it contains stores/, mounts/ and blobs/ (see DESIGN)
 	Log   *zap.Logger // log of the whole daemon; must be set
+	// StoreFrom is the state directory of another daemon, which mounts use whose requests name none; "": none.
+	StoreFrom string
 
 	Keeper      takeover.Keeper     // holds descriptors for a successor; nil: there is no supervisor, and the mounts end with this process
 	Descriptors []keeper.Descriptor // descriptors that the predecessor left with the supervisor
@@ -123,7 +125,7 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle}
 	h := &mount.Host{
 		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
-		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.Log, memory, blobs),
+		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.StoreFrom, c.Log, memory, blobs),
 		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: turns.New(),
 		Handler: d, Registry: d, Served: make(chan struct{}),
 	}

@@ -20,6 +20,9 @@ import (
 // r.Nonce is running or has succeeded, Mount waits for that request and returns its reply. Mount may be called from any
 // goroutine.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	if r.Second != "" {
+		return mountSecond(d, r)
+	}
 	_, reply, err := d.mount(ctx, r, mount.StartPoint{}, progress)
 	return reply, err
 }
@@ -111,19 +114,14 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	m, ok := d.find(r.Dir)
 	if !ok || m.Dir != filepath.Clean(r.Dir) {
 		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // endedMounts has mounts that ended in a takeover
-			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
-				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
-			}
-			// No process serves the mount: an earlier daemon and the store of its descriptors have ended together.
-			if removed, err := mountpoint.RemoveDead(ctx, filepath.Clean(r.Dir)); err != nil {
-				return control.UnmountReply{}, fault.Explain("unmount", r.Dir, err)
-			} else if removed {
-				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
-			}
-			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
+			return unmountOther(ctx, d, r)
 		}
 	}
-	return m.Unmount(ctx, r)
+	reply, err := m.Unmount(ctx, r)
+	if err == nil {
+		err = removeDir(r)
+	}
+	return reply, err
 }
 
 // Switch changes the working tree, the index and HEAD of a mount to another commit.

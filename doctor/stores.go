@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -45,7 +45,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 
 // store examines one store. The parameter unneeded is set if no mount and no session needs the store.
 func (d *doctor) store(dir string, deep, unneeded bool) {
-	info, ok := fetch.Peek(dir)
+	info, ok := bare.Peek(dir)
 	if !ok {
 		return // the store is still empty, or another process is creating it
 	}

@@ -112,6 +112,9 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 		snap.finish(nil)
 		return snap, nil
 	}
+	if snap.Partial && readSnapshot(snap, a.storage.host.Get) {
+		snap.once.Do(func() { close(snap.ready) }) // readers find the trees on the host while they are copied
+	}
 	if err := a.stream(ctx, caps, target, snap); err != nil {
 		return nil, err
 	}
@@ -180,7 +183,10 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t re
 	started := a.tasks.Start(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.Want, func() error { return a.receive(streamCtx, req, snap) })
+		err := a.receiveFromHost(streamCtx, snap)
+		if err != nil {
+			err = a.fetcher.pipe.Refusals().Request(streamCtx, t.Want, func() error { return a.receive(streamCtx, req, snap) })
+		}
 		a.trees.streamEnds()
 		if err != nil {
 			a.log.Warn("fetch of a commit failed", zap.Stringer("commit", snap.Commit), zap.Error(err))
@@ -205,7 +211,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t re
 	return nil
 }
 
-// receive sends the request for a commit and stores the pack of the answer. Each object can be read as soon as it has arrived.
+// receive sends the request for a commit and stores the pack of the answer.
 func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
 	// This fetch occupies the open connection, so a second connection is opened for the first reader of contents.
 	a.fetcher.remote.OpenSpare()
@@ -213,6 +219,27 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	if err != nil {
 		return err
 	}
+	return a.store(ctx, resp, snap)
+}
+
+// receiveFromHost copies the commit and its trees from the directory of the host. It returns an error if the host lacks a part of them or
+// a part is damaged.
+func (a *acquirer) receiveFromHost(ctx context.Context, snap *Snapshot) error {
+	if snap.Tree.IsZero() {
+		return ErrNotFound // the host does not have the commit
+	}
+	resp, err := a.storage.host.Fetch(ctx, snap.Commit, acquireDepth)
+	if err == nil {
+		err = a.store(ctx, resp, snap)
+	}
+	if err != nil {
+		a.notices.Add(fmt.Sprintf("commit %s is fetched from the remote: %v", snap.Commit, err))
+	}
+	return err
+}
+
+// store stores the pack of an answer. Each object can be read as soon as it has arrived.
+func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, snap *Snapshot) (err error) {
 	defer resp.Pack.Close()
 	snap.shallow = resp.Shallow
 	var refused error
@@ -226,7 +253,7 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 		switch {
 		case t == object.Tree:
 			a.trees.announce(id)
-		case t == object.Commit && id == snap.Commit:
+		case t == object.Commit && id == snap.Commit && snap.Tree.IsZero():
 			info, err := object.ParseCommit(snap.Format, content)
 			if err != nil {
 				refused = fmt.Errorf("read commit %s: %w", id, err)

@@ -216,7 +216,7 @@ func (v *View) localAttributesFile(id object.ID, dir string) (*convert.File, err
 	if !v.store.storage.cached(id) { // the index is asked first, because content looks for a file, and a walk asks for every path
 		return nil, odb.ErrNotFound
 	}
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return v.parseAttributes(c, dir)
 	}
 	return nil, odb.ErrNotFound

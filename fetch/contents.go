@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bytes"
 	"io"
 )
 
@@ -14,26 +15,12 @@ type Content interface {
 }
 
 // memoryContent is a Content whose bytes are in memory. It is used for small files.
-type memoryContent []byte
+type memoryContent struct{ *bytes.Reader }
 
-// ReadAt copies the bytes from the offset off on into p. Like every io.ReaderAt, it returns io.EOF if fewer than len(p) bytes are left.
-func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
-	if off >= int64(len(c)) {
-		return 0, io.EOF
-	}
-	n := copy(p, c[off:])
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (c memoryContent) Size() int64 { return int64(len(c)) }
+func inMemory(data []byte) Content { return memoryContent{bytes.NewReader(data)} }
 
 // Release does nothing, because the garbage collector frees the memory.
 func (c memoryContent) Release() {}
-
-var _ Content = memoryContent(nil)
 
 // contentReader reads a Content from its start and releases it on Close.
 type contentReader struct {

@@ -59,7 +59,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 	}
 	content := r.Apply(b.ID, stored)
 	err = v.store.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: int64(len(content)), Data: content})
-	return memoryContent(content), err
+	return inMemory(content), err
 }
 
 // wholeOf reads all bytes of contents into memory.
@@ -142,7 +142,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:
-			return memoryContent(m.data), nil
+			return inMemory(m.data), nil
 		}
 		if c, ok := v.store.storage.content(key); ok {
 			return c, nil
@@ -218,7 +218,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 				content = encoded
 			}
 		}
-		in = memoryContent(content)
+		in = inMemory(content)
 	}
 	// The result is stored in the cache when it is complete, not before, because a driver may fail after it has written a part.
 	out := &spool{storage: v.store.storage}

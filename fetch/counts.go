@@ -24,10 +24,8 @@ type counts struct {
 }
 
 func newCounts(t *trees, s *storage, work *tasks.Group) *counts {
-	return &counts{
-		trees: t, storage: s, tasks: work, known: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
-		configFiles: map[object.ID]configFiles{},
-	}
+	return &counts{trees: t, storage: s, tasks: work, known: map[object.ID]treeCount{},
+		counting: map[object.ID]chan struct{}{}, configFiles: map[object.ID]configFiles{}}
 }
 
 // Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this host.
@@ -134,7 +132,7 @@ func (c *counter) add(f treewalk.File) {
 	}
 	c.seen[f.ID] = struct{}{}
 	c.Blobs++
-	if n, ok := c.storage.heldSize(f.ID); ok {
+	if n, ok := c.storage.contentSize(f.ID); ok {
 		c.Fetched++
 		c.Bytes += n
 	} else {

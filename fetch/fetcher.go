@@ -68,6 +68,7 @@ func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*trans
 func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
 	options := f.storage.ingestOptions(f.storage.repo.Objects(), f.storage.objects.Format())
 	if _, err := f.storage.objects.Ingest(ctx, pack, options, each); err != nil {
+		f.remote.InvalidAnswer(err)
 		return pipeline.AnswerError{Err: err}
 	}
 	return nil
@@ -101,6 +102,9 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 		o.Discard() // the request was for blobs
 		return nil
 	})
+	if err != nil {
+		f.remote.InvalidAnswer(err)
+	}
 	if failure := blobs.Close(); !errors.Is(err, failure) {
 		err = errors.Join(err, failure)
 	}

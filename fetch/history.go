@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -100,6 +103,12 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	// If all commits of the refs are in the store, and the boundary is empty (no commit lacks its parents), then the first fetch
 	// has contained the whole history, and no request is necessary.
 	missing := h.missingTips(refs)
+	if !h.repo.Complete() && (len(missing) > 0 || len(h.repo.Boundary()) > 0) {
+		if err := h.copyFromHost(ctx); err != nil {
+			h.log.Warn("history not copied from the host", zap.Error(err))
+		}
+		missing = h.missingTips(refs)
+	}
 	switch {
 	case len(missing) == 0 && len(h.repo.Boundary()) == 0:
 	case h.repo.Complete():
@@ -119,6 +128,29 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	}
 	h.writeCommitGraph(ctx)
 	return nil
+}
+
+// copyFromHost copies the history that the host has fetched into the store. It does nothing if the host has no complete history. The
+// caller holds the lock of bare.Repo.LockHistory.
+func (h *history) copyFromHost(ctx context.Context) error {
+	has := func(name string) bool {
+		_, err := os.Stat(filepath.Join(h.repo.Objects(), "pack", name+".idx"))
+		return err == nil
+	}
+	past, ok, err := h.storage.host.History(has, func(pack io.Reader) error { return h.fetcher.ingest(ctx, pack, nil) })
+	if err != nil || !ok {
+		return err
+	}
+	// A ref without its commit would make the remote leave out objects that the store lacks.
+	for _, r := range past.Refs {
+		if !h.storage.objects.Has(r.ID) {
+			return fmt.Errorf("commit %s of %s is not in the host's packs", r.ID, r.Name)
+		}
+	}
+	if err := h.repo.AddBoundary(past.Boundary, h.storage.hasParents); err != nil {
+		return err
+	}
+	return h.repo.WriteRefs(past.Head, past.Refs)
 }
 
 // writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. If this fails, writeCommitGraph logs

@@ -3,24 +3,11 @@ package fetch
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/odb/namedset"
-)
-
-// The limits of awaitRoom, which waits while packs are being joined and the store has at least manyPacks packs. It waits for at
-// most roomTime, and counts the packs at intervals of roomLook.
-const (
-	// awaitRoom waits if the store has at least manyPacks packs. A join takes about one second. In this time, a script requests
-	// about twenty objects, each of which adds a pack.
-	manyPacks = 40
-	roomTime  = 2 * time.Second
-	roomLook  = 10 * time.Millisecond
 )
 
 // ingestOptions returns the options with which every pack from a remote is stored in the objects directory dir, whose
@@ -113,7 +100,7 @@ func (s *storage) localSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// join joins packs of the store. While it runs, awaitRoom waits for a short time if there are too many packs.
+// join joins packs of the store. While it runs, bare.Repo.AwaitRoom waits for a short time if there are too many packs.
 func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	s.mu.Lock()
 	own := s.objects
@@ -124,29 +111,6 @@ func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, 
 	s.joining.Add(1)
 	defer s.joining.Add(-1)
 	return own.Join(ctx, o)
-}
-
-// awaitRoom waits while packs are being joined and there are too many of them, so that a script that requests one object after
-// the other does not create packs faster than they are joined. It waits for at most roomTime, because git also works with many
-// packs, although it is slower.
-func (s *storage) awaitRoom(ctx context.Context) {
-	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
-		files, err := os.ReadDir(filepath.Join(s.repo.Objects(), "pack"))
-		packs := 0
-		for _, f := range files {
-			if filepath.Ext(f.Name()) == ".pack" {
-				packs++
-			}
-		}
-		if err != nil || packs < manyPacks {
-			return
-		}
-		select {
-		case <-time.After(roomLook):
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // sessionLocals returns the open Locals that have a session remote.

@@ -72,7 +72,7 @@ func (p *provision) run(ctx context.Context) error {
 	if err := s.Refresh(); err != nil {
 		return err
 	}
-	s.storage.awaitRoom(ctx)
+	s.repo.AwaitRoom(ctx, func() bool { return s.storage.joining.Load() > 0 })
 	defer s.fetcher.pipe.BeginForeground()() // until run returns, the pipeline delays prefetches
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {

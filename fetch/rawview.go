@@ -54,6 +54,10 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
 	}
+	v.store.storage.refresh() // another process may have added a pack
+	if n, ok := v.store.storage.contentSize(id); ok {
+		return n, true, nil
+	}
 	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
@@ -86,7 +90,7 @@ func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.
 // BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
 // flight. It never waits.
 func (v *RawView) BlobState(id object.ID) (size int64, fetched, pending bool) {
-	if size, fetched = v.store.storage.heldSize(id); fetched {
+	if size, fetched = v.store.storage.contentSize(id); fetched {
 		return size, true, false
 	}
 	size, known := v.store.storage.sizes.Get(id)
@@ -149,7 +153,7 @@ func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 // openStored returns a blob's contents as they are stored in the repository. If the contents have to be fetched, the same request
 // contains the wants that the function along returns.
 func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}
 	ok, err := v.store.storage.materialize(id)
@@ -164,10 +168,10 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		if data != nil {
-			return memoryContent(data), nil
+			return inMemory(data), nil
 		}
 	}
-	if c, here := v.store.storage.content(id); here {
+	if c, here := v.store.storage.stored(id); here {
 		if !ok { // Wait has stored large contents on disk without returning them, so their bytes are added to the metrics here
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
@@ -176,16 +180,19 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 	if _, err := v.store.storage.materialize(id); err != nil { // a request on behalf of git has stored the blob in a pack
 		return nil, err
 	}
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
 }
 
-// missing reports whether a blob is not on this host.
+// missing reports whether a blob can only be read by a request to a remote.
 func (v *RawView) missing(id object.ID) bool {
-	_, here := v.store.storage.blobs.Size(id)
-	return !here && !v.store.storage.objects.Has(id)
+	if _, here := v.store.storage.blobs.Size(id); here || v.store.storage.objects.Has(id) {
+		return false
+	}
+	_, shared := v.store.storage.host.ContentSize(id)
+	return !shared
 }
 
 // IsFetched reports whether a blob is on this host.

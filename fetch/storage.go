@@ -12,22 +12,24 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/hoststore"
 	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/odb/namedset"
 )
 
-// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories
-// of mounts (type Local), in the cache of contents on disk, and in memory. It also has the table of sizes, which includes the
-// sizes of missing blobs. A storage sends no requests. mu protects the fields below mu. The fields objects and sizes do not
-// change after openObjects has set them, and are then read without mu.
+// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories of mounts
+// (type Local), in the cache of contents on disk, in memory, and in the directory of another daemon (field host). It also has the table of
+// sizes, which includes the sizes of missing blobs. A storage sends no requests. mu protects the fields below mu. The fields objects and
+// sizes do not change after openObjects has set them, and are then read without mu.
 type storage struct {
 	dir     string // the store's directory
 	repo    *bare.Repo
 	blobs   *cache.Blobs
 	memory  *cache.Memory
 	notices *notices.List
+	host    *hoststore.Store
 	named   namedset.Dirs // the blobs that trees name, in the store and in the object directories of mounts
 	joining atomic.Int32  // number of joins of packs in progress
 
@@ -108,51 +110,43 @@ func (s *storage) content(id object.ID) (Content, bool) {
 		return c, true
 	}
 	if data, ok := s.memory.Content(id); ok {
-		return memoryContent(data), true
+		return inMemory(data), true
 	}
 	return nil, false
 }
 
-// cached reports whether the contents of a blob can be read at once, from the cache on disk or from memory. It uses the cache's
-// index and reads no file.
+// stored returns a blob's contents as content does, and also looks for them in the host's cache.
+func (s *storage) stored(id object.ID) (Content, bool) {
+	if c, ok := s.content(id); ok {
+		return c, true
+	}
+	if c, ok := s.host.Content(id); ok {
+		return c, true
+	}
+	return nil, false
+}
+
+// cached reports whether the contents of a blob can be read at once, from one of the caches on disk or from memory. It uses the index of
+// the caches and reads no file.
 func (s *storage) cached(id object.ID) bool {
 	if _, ok := s.blobs.Size(id); ok {
 		return true
 	}
 	_, ok := s.memory.Content(id)
-	return ok
+	return ok || s.host.Cached(id)
 }
 
-// contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk or in a pack of the store. It returns
-// false if the contents are in neither of them.
+// contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk, in a pack of the store or on the host.
 func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
 	}
-	if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
-		return n, true
+	if s.objects.Has(id) { // unlike Size, Has does not look at the directory of packs for each missing blob of a tree
+		if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
+			return n, true
+		}
 	}
-	return 0, false
-}
-
-// heldSize returns the same as contentSize, but does not search for packs that other processes have just created: contentSize looks at
-// the directory of packs again for every missing blob.
-func (s *storage) heldSize(id object.ID) (int64, bool) {
-	if n, ok := s.blobs.Size(id); ok {
-		return n, true
-	}
-	if !s.objects.Has(id) {
-		return 0, false
-	}
-	return s.contentSize(id)
-}
-
-// listedSize returns the same as knownSize, with the restriction of heldSize. It is for callers that look at whole trees.
-func (s *storage) listedSize(id object.ID) (int64, bool) {
-	if n, ok := s.sizes.Get(id); ok {
-		return n, true
-	}
-	return s.heldSize(id)
+	return s.host.ContentSize(id)
 }
 
 // knownSize returns the size, in bytes, of a blob that may be missing. If the table of sizes lacks the blob, knownSize searches
@@ -161,23 +155,30 @@ func (s *storage) knownSize(id object.ID) (int64, bool) {
 	if n, ok := s.sizes.Get(id); ok {
 		return n, true
 	}
-	return s.contentSize(id)
+	if n, ok := s.contentSize(id); ok {
+		return n, true
+	}
+	return s.host.Size(id)
 }
 
-// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory. It returns false if the contents are in
-// neither.
+// cachedSize returns the size, in bytes, of contents in the cache on disk, in memory or on the host.
 func (s *storage) cachedSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
 	}
-	data, ok := s.memory.Content(id)
-	return int64(len(data)), ok
+	if data, ok := s.memory.Content(id); ok {
+		return int64(len(data)), true
+	}
+	return s.host.ContentSize(id)
 }
 
-// openCached returns a reader of contents in the cache on disk or in memory. It returns errEvicted if the contents are in neither
-// of them.
+// openCached returns a reader of contents in the cache on disk, in memory or on the host. It returns errEvicted if the contents are in
+// none of them.
 func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
-	c, ok := s.content(id)
+	c, ok := s.stored(id)
+	if !ok && s.copyFrom(s.host.Source(), id) == nil { // the host may have the blob in a pack
+		c, ok = s.content(id)
+	}
 	if !ok {
 		return nil, errEvicted
 	}
@@ -235,30 +236,47 @@ func (s *storage) keepAll(objects []odb.Object) (kept []odb.Object, err error) {
 func (s *storage) materialize(id object.ID) (bool, error) {
 	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
-		return false, nil
+		return s.copyFrom(s.host.Source(), id) == nil, nil // an object that is damaged on the host is requested from the remote
 	}
 	if err != nil || t != object.Blob {
 		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
 	}
+	return true, s.copyBlob(from, id, size)
+}
+
+// copyFrom copies a blob from a source of the host, which may be nil, into the cache.
+func (s *storage) copyFrom(host odb.Source, id object.ID) error {
+	if host == nil {
+		return odb.ErrNotFound
+	}
+	t, size, err := host.Size(id)
+	if err != nil || t != object.Blob {
+		return errors.Join(err, odb.ErrNotFound)
+	}
+	return s.copyBlob(host, id, size)
+}
+
+// copyBlob copies a blob of size bytes into the cache.
+func (s *storage) copyBlob(from odb.Source, id object.ID, size int64) error {
 	// Small contents are unpacked in memory and written at once. Large contents are streamed to a file, so that the use of memory
 	// is limited.
 	if size <= spoolOver {
 		_, data, err := from.Get(id, spoolOver)
 		if err == nil {
-			err = s.keep(odb.Object{ID: id, Type: t, Size: size, Data: data})
+			err = s.keep(odb.Object{ID: id, Type: object.Blob, Size: size, Data: data})
 		}
-		return true, err
+		return err
 	}
 	f, err := s.blobs.Spool(size)
 	if err != nil {
-		return true, err
+		return err
 	}
 	if err := copyVerified(from, id, size, f); err != nil {
 		f.Close()
 		os.Remove(f.Name())
-		return true, fmt.Errorf("read blob %s from local pack: %w", id, err)
+		return fmt.Errorf("read blob %s from local pack: %w", id, err)
 	}
-	return true, s.blobs.PutFile(id, f, size)
+	return s.blobs.PutFile(id, f, size)
 }
 
 // copyVerified copies a blob to f and verifies its hash, because the pack may have been damaged after it was written.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/hoststore"
 	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/internal/metrics"
@@ -56,6 +57,8 @@ type Config struct {
 	Deadline   time.Duration         // maximum time for which a read waits for contents before it returns ErrDeadline
 	Credential func() Credential     // login for stock git, which fetches from remotes that package transport does not support; nil: no login
 	Env        transport.Environment // environment of stock git when it contacts the remote
+	Host       *hoststore.Store      // what the daemon of the host has fetched from the same remote; nil: nothing
+	Notice     string                // message for the user about the remote, for Stats.Notices; "": none
 	Log        *zap.Logger
 }
 
@@ -91,7 +94,8 @@ func Open(cfg Config) (*Store, error) {
 		notices: &notices.List{Log: cfg.Log},
 		smudges: smudges{running: map[object.ID]*smudge{}},
 	}
-	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
+	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices, host: cfg.Host}
+	s.notices.Add(cfg.Notice)
 	s.fetcher = newFetcher(cfg, s.storage, s.tasks)
 	s.trees = newTrees(s.storage, s.fetcher, s.tasks)
 	s.history = &history{repo: s.repo, storage: s.storage, fetcher: s.fetcher, log: cfg.Log}
@@ -100,6 +104,7 @@ func Open(cfg Config) (*Store, error) {
 		log: cfg.Log,
 	}
 	s.counts = newCounts(s.trees, s.storage, s.tasks)
+	s.tasks.Start(func(context.Context) { s.notices.AddError(cfg.Host.Problem()) }) // reads the index of the host's cache
 	// The object format of an existing store is recorded on disk, so its packs can be opened although the remote may be unreachable.
 	if f, ok := s.repo.Format(); ok {
 		if err := s.storage.openObjects(f); err != nil {
@@ -119,6 +124,7 @@ func (s *Store) Close() error {
 	}
 	s.fetcher.pipe.Close()
 	s.tasks.Wait()
+	s.storage.host.Close()
 	return errors.Join(s.fetcher.remote.Close(), s.storage.close())
 }
 

@@ -126,6 +126,11 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 // tree is missing.
 func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	typ, content, err := t.storage.get(id, object.MaxTreeSize)
+	if errors.Is(err, odb.ErrNotFound) {
+		if shared, bytes, hostErr := t.storage.host.Get(id, object.MaxTreeSize); hostErr == nil {
+			typ, content, err = shared, bytes, nil
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read tree %s: %w", id, err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -36,7 +37,7 @@ type conversions struct {
 	programs *filter.Programs // runs filter drivers; if nil, reading a file that a driver converts fails
 
 	mu       sync.Mutex
-	smudging smudging
+	smudging readahead.Smudging
 	views    map[object.ID]*View
 }
 
@@ -81,11 +82,11 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
 	case b.Link:
-		return v.store.storage.listedSize(b.ID)
+		return v.store.storage.knownSize(b.ID)
 	case !ok:
 		return 0, false
 	case r.IsZero():
-		return v.store.storage.listedSize(b.ID)
+		return v.store.storage.knownSize(b.ID)
 	}
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }

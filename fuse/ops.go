@@ -92,7 +92,8 @@ type counters struct {
 }
 
 // failures are the statuses that show a fault of the host or of the remote, with the names of their errnos. All other statuses are
-// ordinary results of system calls. EACCES means that the remote refused access, because the kernel itself checks permissions.
+// ordinary results of system calls. EACCES means that the remote refused access or that another session holds a lock, because the kernel
+// itself checks permissions.
 var failures = [...]struct {
 	status raw.Status
 	name   string

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -179,14 +180,14 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 func compare(ctx context.Context, w Session, in compareInput) (reply control.SessionCompareReply, err error) {
 	r := control.SessionCompareRequest{Dir: w.Mount.Dir, Sides: []control.CompareSide{{Of: w.Mount.Dir, ID: in.From}}}
 	for _, word := range in.With {
-		link, isLink, err := control.ParseLink(word)
+		link, isLink, err := sessionlink.Parse(word)
 		if err != nil {
 			return reply, err
 		}
 		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Checkpoint}
 		if !isLink {
 			// A word that is not a link is SESSION, SESSION@CHECKPOINT, or a checkpoint of this session that begins with "@".
-			switch side.Of, side.ID = control.SplitCheckpoint(word); {
+			switch side.Of, side.ID = sessionlink.Split(word); {
 			case side.Of == "" && strings.HasPrefix(word, "@"):
 				side.Of = w.Mount.Dir
 			case side.Of == "":

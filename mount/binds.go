@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -116,5 +117,9 @@ func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File
 	if err != nil || text == nil {
 		return config.File{}, err
 	}
-	return config.Parse(text)
+	file, err := config.Parse(text)
+	if err == nil && file.StoreFrom != "" {
+		return config.File{}, errors.New("only the user's file may contain the setting store_from")
+	}
+	return file, err
 }

@@ -56,18 +56,23 @@ type Scan struct {
 // Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of processes
 // that were killed during Ingest.
 func Open(dir string, f object.Format) (*Store, error) {
-	s := &Store{
-		dir: filepath.Join(dir, "pack"), format: f, bases: newLRU[place](baseCache),
-		view: &view{refs: 1}, users: map[source]int{},
-	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+	packs := filepath.Join(dir, "pack")
+	if err := os.MkdirAll(packs, 0o755); err != nil {
 		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
-	if err := s.Refresh(); err != nil {
+	s, err := OpenPacks(packs, f)
+	if err != nil {
 		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
-	sweep(s.dir)
+	sweep(packs)
 	return s, nil
+}
+
+// OpenPacks opens a directory of packs for reading. It changes nothing and takes no lock, so the directory may be read-only and belong to
+// another host, which adds, joins and removes packs. The methods that write or join packs must not be called.
+func OpenPacks(packs string, f object.Format) (*Store, error) {
+	s := &Store{dir: packs, format: f, bases: newLRU[place](baseCache), view: &view{refs: 1}, users: map[source]int{}}
+	return s, s.Refresh()
 }
 
 // Format returns the hash format of the objects.
@@ -173,9 +178,8 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// Settled reports whether every later change of the directory will result in another mtime than the one in the field Modified.
-// File systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only
-// seconds.
+// Settled reports whether every later change of the directory will result in another mtime than the one in the field Modified. File systems
+// take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only seconds.
 func (c Scan) Settled() bool {
 	tick := 20 * time.Millisecond
 	if c.Modified.Nanosecond() == 0 {
@@ -425,8 +429,7 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	if err != nil {
 		return l.fail(off, err)
 	}
-	// A delta cannot be streamed, because its instructions refer to any part of the base, so spill writes the contents to
-	// a file first.
+	// A delta cannot be streamed, because its instructions refer to any part of the base, so spill writes the contents to a file first.
 	if k.typ != 0 {
 		return nil
 	}

@@ -164,8 +164,7 @@ func (t *table) at(off int64) (int, bool) {
 	return i, i < t.n && t.offset(i) == off
 }
 
-// sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may
-// call it.
+// sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may call it.
 func (t *table) sorted() []uint32 {
 	// Ids are evenly distributed, so the bucket for each value of the first two bytes contains few ids.
 	ends := make([]uint32, 1<<16+1)

@@ -2,12 +2,9 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"sync"
 	"time"
 )
 
@@ -48,38 +45,4 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_ = s.meter.Write(r.Context(), w) // an error means that the client has closed the connection
-}
-
-// certificate is the certificate of the server. It reads the files again when they have changed, so that a renewed certificate needs
-// no restart.
-type certificate struct {
-	cert, key string
-
-	mu     sync.Mutex
-	stamp  [2]time.Time // times of the last change of the files
-	loaded *tls.Certificate
-}
-
-// get returns the certificate. If the files cannot be read or do not belong together, for example while they are being replaced, it
-// returns the previous certificate.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var now [2]time.Time
-	for i, path := range []string{c.cert, c.key} {
-		if info, err := os.Stat(path); err == nil {
-			now[i] = info.ModTime()
-		}
-	}
-	if c.loaded != nil && now == c.stamp {
-		return c.loaded, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
-	if err != nil && c.loaded == nil {
-		return nil, err
-	}
-	if err == nil {
-		c.loaded, c.stamp = &pair, now
-	}
-	return c.loaded, nil
 }

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
@@ -183,11 +184,11 @@ func (s *Server) secure() error {
 		return nil
 	}
 	s.URL = "https" + strings.TrimPrefix(s.URL, "http")
-	c := &certificate{cert: s.o.TLSCert, key: s.o.TLSKey}
-	if _, err := c.get(nil); err != nil {
+	c, err := certfile.Read(s.o.TLSCert, s.o.TLSKey)
+	if err != nil {
 		return fmt.Errorf("read certificate: %w", err)
 	}
-	s.listener = tls.NewListener(s.listener, &tls.Config{GetCertificate: c.get, NextProtos: []string{"h2", "http/1.1"}})
+	s.listener = tls.NewListener(s.listener, &tls.Config{GetCertificate: c.Get, NextProtos: []string{"h2", "http/1.1"}})
 	return nil
 }
 

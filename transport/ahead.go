@@ -53,6 +53,7 @@ type early struct {
 	format  object.Format // the hash format that was assumed
 	message string
 	place   string // the command and the server: the key in Ahead.refused
+	front   *web   // the front through which the command was sent; nil if it was sent to the git server
 	cancel  context.CancelFunc
 	expiry  *time.Timer   // ends the command after spareAge if its answer was not used
 	done    chan struct{} // closed when the answer begins to arrive, or when the attempt has failed
@@ -106,6 +107,9 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if !r.opts.Ahead.mayTry(e.place) || r.tasks.begin() != nil {
 		return
 	}
+	if e.front = h.nearest(); e.front != nil {
+		h = e.front
+	}
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the answer may be read after the caller's context has ended
 	e.done = make(chan struct{})
 	r.mu.Lock()
@@ -125,7 +129,10 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 		defer r.tasks.done()
 		defer close(e.done)
 		var err error
-		if e.answer, e.judged, err = h.ahead(ctx, []byte(e.message)); err != nil {
+		if e.answer, e.judged, err = h.ahead(ctx, []byte(e.message)); e.answer != nil {
+			e.answer.front = e.front
+		} else {
+			e.front.report(err)
 			r.log.Debug("send command in advance", zap.String("remote", r.URL()), zap.Error(err))
 		}
 	}()
@@ -189,7 +196,11 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		return nil, nil
 	}
 	e.expiry.Stop()
-	refused = func() { r.opts.Ahead.refuse(e.place) }
+	refused = func() {
+		if e.front == nil { // the failure of a relay shows nothing about the git server
+			r.opts.Ahead.refuse(e.place)
+		}
+	}
 	late := time.NewTimer(aheadPatience)
 	defer late.Stop()
 	select {
@@ -223,8 +234,9 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
 		err := read(a)
+		a.front.report(err)
 		var lacks NotOurRef
-		if err == nil || errors.As(err, &lacks) || ctx.Err() != nil {
+		if err == nil || errors.As(err, &lacks) && a.front == nil || ctx.Err() != nil {
 			if err != nil {
 				a.abort()
 			}
@@ -237,15 +249,7 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	if err != nil {
 		return err
 	}
-	a, err := c.exchange(ctx, kind, b)
-	if err != nil {
-		return err
-	}
-	if err := read(a); err != nil {
-		a.abort()
-		return streamFault(err)
-	}
-	return nil
+	return converse(ctx, c, kind, b, read)
 }
 
 // The method ahead sends one command. If the server demands a login, the method fails, because the discovery handles logins. The

@@ -207,6 +207,7 @@ func (p *pack) Read(b []byte) (int, error) {
 // end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again; in every
 // other case the connection is dropped.
 func (p *pack) end(err error) {
+	p.a.front.report(err)
 	if err == io.EOF {
 		p.a.finish()
 		p.err = err

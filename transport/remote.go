@@ -61,6 +61,8 @@ type answer struct {
 	keep func()    // called after the answer was read completely, so that the connection may serve the next exchange
 	drop func()    // closes the connection
 	once sync.Once
+	// front is the carrier through a relay that has received the answer; nil if the git server itself has sent it.
+	front *web
 }
 
 // finish marks the answer as completely read, so that its connection can be used again.
@@ -365,16 +367,13 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 
 // ask sends a command and calls the function read with the answer. The function read must read the answer to its end.
 func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
-	a, err := c.exchange(ctx, kind, message)
-	if err != nil {
+	return converse(ctx, c, kind, message, func(a *answer) error {
+		err := read(a)
+		if err == nil {
+			a.finish()
+		}
 		return err
-	}
-	if err := read(a); err != nil {
-		a.abort()
-		return streamFault(err)
-	}
-	a.finish()
-	return nil
+	})
 }
 
 // streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other errors unchanged.

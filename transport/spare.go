@@ -134,6 +134,13 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	return t, nil
 }
 
+// used reports whether a connection was opened, so that reserve can open another one.
+func (d *webDialer) used() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last.addr != ""
+}
+
 // reserve registers a spare connection to the server of the last connection, and returns the function that opens the connection.
 // It returns nil if a spare connection to that server already exists.
 func (d *webDialer) reserve() func(context.Context) error {

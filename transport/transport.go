@@ -30,6 +30,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport/endpoint"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // Environment is the environment of the programs that the user has configured; see endpoint.Environment.
@@ -44,6 +45,7 @@ type Options struct {
 	Retries    int           // number of retries after transport faults, status 429 and 5xx
 	Patience   time.Duration // time after the first attempt in which a retry may begin; 0 means no limit
 	Ahead      *Ahead        // records which servers refuse commands sent ahead; if nil, no command is sent ahead
+	Via        *via.Relay    // relay through which a remote over http(s) is reached, except for pushes; nil: none
 	UploadPack string        // the server's upload-pack command, for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }

@@ -20,6 +20,10 @@ type watch struct {
 	owner *watches
 	ctx   context.Context // net/http may notice the end of ctx before the watch does
 	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if no read or write waits
+	// tick is the time after which the clock looks again, if it is set. A stall then is the time of stall in ticks, so that the clock is
+	// slow while this process gets no processor time, in which bytes may have arrived.
+	tick  time.Duration
+	ticks atomic.Int64 // number of ticks that are left
 
 	mu sync.Mutex
 	// mu protects the fields below.
@@ -38,7 +42,13 @@ type watches struct {
 // called at most once. The stall clock does not run before arm is called.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
-	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no data received for %s", ErrStalled, stall)) })
+	w.timer = time.AfterFunc(time.Hour, func() {
+		if w.ticks.Add(-1) <= 0 {
+			w.end(fmt.Errorf("%w: no data received for %s", ErrStalled, stall))
+		} else if w.since.Load() != 0 {
+			w.timer.Reset(w.tick)
+		}
+	})
 	w.timer.Stop()
 	s.mu.Lock()
 	closed := s.closed
@@ -86,6 +96,11 @@ func (w *watch) end(cause error) {
 // the clock does not run, because the time that the caller takes is not a stall.
 func (w *watch) arm() {
 	w.since.Store(time.Now().UnixNano())
+	if w.tick > 0 {
+		w.ticks.Store(int64(w.stall / w.tick))
+		w.timer.Reset(w.tick)
+		return
+	}
 	w.timer.Reset(w.stall)
 }
 

@@ -7,17 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/artifactfs/artifactfs/transport/endpoint"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // Limits and names of smart HTTP.
@@ -40,6 +40,9 @@ type web struct {
 	transport *http.Transport
 	dialer    *webDialer
 	set       endpoint.HTTPSettings
+	front     *web       // carrier of the same remote through a relay; nil if there is none (see newFront)
+	relay     *via.Relay // relay of a front; nil if this carrier leads to the git server
+	health    via.Health // of a front: whether the relay serves this remote
 
 	// mu protects the fields below.
 	mu   sync.Mutex
@@ -66,11 +69,18 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
-	return &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
+	h := &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}
+	if r.opts.Via != nil {
+		h.front, err = h.newFront(set)
+	}
+	return h, err
 }
 
 // close closes the spare and all idle connections.
 func (h *web) close() {
+	if h.front != nil {
+		h.front.close()
+	}
 	h.dialer.close()
 	h.transport.CloseIdleConnections()
 }
@@ -78,6 +88,9 @@ func (h *web) close() {
 // spare returns the function that opens a spare connection, as described at the interface carrier. It returns nil if the remote
 // is reached through a proxy, because then only the proxy decides whether an open connection saves time.
 func (h *web) spare() func(context.Context) error {
+	if h.front != nil && h.front.dialer.used() {
+		return h.front.spare()
+	}
 	if h.transport.Proxy != nil {
 		base, _ := h.at()
 		if via, err := h.transport.Proxy(&http.Request{URL: base}); via != nil || err != nil {
@@ -142,6 +155,12 @@ func (m moved) Error() string { return "server redirects to " + m.to.Host }
 
 // discover requests the capabilities of upload-pack.
 func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
+	if f := h.nearest(); f != nil {
+		caps, err = f.discover(ctx)
+		if f.report(err); err == nil || ctx.Err() != nil {
+			return caps, err
+		}
+	}
 	err = h.advertisement(ctx, uploadPack, func(p *pktReader) (err error) {
 		caps, err = parseCapabilities(p)
 		return err
@@ -203,8 +222,23 @@ func rebase(to *url.URL, s service) (*url.URL, error) {
 	return &u, nil
 }
 
-// exchange sends the command as one POST request.
+// exchange sends the command as one POST request, through the relay if there is one.
 func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*answer, error) {
+	if f := h.nearest(); f != nil {
+		a, err := f.post(ctx, message)
+		if err == nil {
+			a.front = f
+			return a, nil
+		}
+		if f.report(err); ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return h.post(ctx, message)
+}
+
+// post sends the command to the server of this carrier.
+func (h *web) post(ctx context.Context, message []byte) (*answer, error) {
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message}
 	// A request for many objects consists mostly of hexadecimal ids; compression halves their size.
 	if len(message) > gzipOver {
@@ -324,60 +358,6 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// judge returns the error that corresponds, for a git client, to the status and the content type of res. It returns nil if res is
-// an answer to the request c.
-func (h *web) judge(c call, res *http.Response) error {
-	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
-	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
-	said := fmt.Errorf("server answered %s", plain([]byte(res.Status)))
-	switch code := res.StatusCode; {
-	case code == http.StatusOK:
-		// The content type shows that a git server has answered, and not a proxy or a login page.
-		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.answerType() {
-			return nil
-		}
-		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answered with an HTML page", ErrNotFound) // an HTML page is often a login page
-		}
-		if c.service == receivePack && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answered with content type %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
-		}
-		if c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answered with content type %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))
-		}
-		return fmt.Errorf("%w: unexpected content type %.80q", errProtocol, res.Header.Get("Content-Type"))
-	case code == 301 || code == 302 || code == 303 || code == 307 || code == 308:
-		if to, err := res.Request.URL.Parse(res.Header.Get("Location")); err == nil && to.Host != "" {
-			return moved{to}
-		}
-		return fmt.Errorf("%w: redirect without a valid location", errProtocol)
-	case code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
-		return transient{RateLimited{after}, after}
-	case code == http.StatusForbidden:
-		return ErrForbidden
-	case code == http.StatusNotFound, code == http.StatusGone:
-		return ErrNotFound
-	case code == http.StatusProxyAuthRequired:
-		return fmt.Errorf("%w at the proxy", ErrAuth)
-	case code >= 500, code == http.StatusRequestTimeout:
-		return transient{fmt.Errorf("%w: %w", ErrUnreachable, said), after}
-	default:
-		return said
-	}
-}
-
-// retryAfter parses the value of Retry-After, which is a number of seconds or a date (RFC 9110, 10.2.3). It returns 0 for
-// any other value.
-func retryAfter(value string, now time.Time) time.Duration {
-	if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32); err == nil {
-		return min(max(0, time.Duration(n)*time.Second), maxRetryWait)
-	}
-	if t, err := http.ParseTime(value); err == nil {
-		return min(max(0, t.Sub(now)), maxRetryWait)
-	}
-	return 0
-}
-
 // once sends the request one time and does not check the status of the answer. It returns errHungUp if the request was sent on a
 // spare connection that was dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
@@ -387,9 +367,16 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	if c.changes() {
 		stall *= pushPatience
 	}
+	if h.relay != nil {
+		stall = via.Silence
+	}
 	w := h.remote.watches.add(ctx, stall, cancel)
 	w.since.Store(time.Now().UnixNano()) // the time for opening the connection also counts as a wait in Stats.Quiet
-	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that.
+	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that, except for a relay.
+	if h.relay != nil {
+		w.tick = via.Tick
+		w.arm()
+	}
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -398,6 +385,9 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		},
 		WroteHeaders:         func() { h.remote.stats.requests.Add(1) },
 		GotFirstResponseByte: func() { answered.Store(true) },
+	}
+	if h.relay != nil { // informational answers are signs of life
+		trace.Got1xxResponse = func(int, textproto.MIMEHeader) error { w.arm(); return nil }
 	}
 	var content io.Reader = bytes.NewReader(c.body)
 	length := int64(len(c.body))
@@ -438,6 +428,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		keep: func() {
 			// Read the body to its end, because only then can the connection be used again. The end has usually arrived together
 			// with the last packet.
+			w.ticks.Store(0)
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()
@@ -463,8 +454,11 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
 	req.Header.Set("Accept", c.answerType())
+	if h.relay != nil {
+		req.Header.Set(via.Header, "1")
+	}
 	// The user's headers may contain secrets, so they are not sent to another host.
-	if samePlace(h.endpoint.Base, c.url) {
+	if h.relay != nil || samePlace(h.endpoint.Base, c.url) {
 		for _, line := range h.set.Headers {
 			if name, value, ok := strings.Cut(line, ":"); ok {
 				req.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))

@@ -73,6 +73,7 @@ var attributes = map[string]attribute{
 		"resume the session even if another host holds it (default: false)"},
 	"onDelete": {choice(func(v *Volume) *OnDelete { return &v.OnDelete }, DeleteWaits, DeleteKeeps, DeleteDiscards),
 		"if the session is not pushed when the volume is deleted: wait, keep it on the node, or discard it (default: wait)"},
+	"via":      {text(func(v *Volume) *string { return &v.Request.Via }), "URL of a relay through which remote is reached"},
 	"readOnly": {flag(func(v *Volume) *bool { return &v.Request.ReadOnly }), "refuse writes (default: false)"},
 	"gitDir": {choice(func(v *Volume) *control.GitDir { return &v.Request.GitDir }, control.GitDirInside, control.GitDirOutside),
 		".git in the volume, or outside of it, where containers cannot use it (default: inside)"},

@@ -170,10 +170,12 @@ doc/protocol.md lists the codes.`,
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "format of the log")
 	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
 		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
-		topCommand(a), uiCommand(a),
+		topCommand(a), uiCommand(a), dockerPluginCommand(a),
 		cacheCommand(a), profileCommand(a),
-		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a), doctorCommand(a), versionCommand(a), completionCommand(a),
-		manCommand(a), hosting.ServeCommand(a), hosting.RepoCommand(a), hosting.TokenCommand(a), hosting.NamespaceCommand(a),
+		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a),
+		doctorCommand(a), versionCommand(a), completionCommand(a),
+		manCommand(a), hosting.ServeCommand(a), hosting.RelayCommand(a), hosting.RepoCommand(a), hosting.TokenCommand(a),
+		hosting.NamespaceCommand(a),
 		serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)

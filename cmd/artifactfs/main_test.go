@@ -115,7 +115,6 @@ type fakeSessions interface {
 type fakeDaemon struct {
 	fakeSessions
 	control.CredentialHolder
-	control.Binder
 
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)

@@ -52,7 +52,7 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--profile=build", "--share-profile", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
-		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s")
+		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s", "--store-from=..")
 	a.ok("mount", "repo")
 	a.ok("mount", "repo", "--read-only", "--redirect=")
 	fetch := control.MountFetch{History: "background", Prefetch: "auto", Wait: "tree"}
@@ -60,7 +60,7 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	login := control.MountLogin{Token: "hunter2"}
 	want := []control.MountRequest{{
 		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true,
-		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git", CacheSize: 2 << 30,
+		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git", CacheSize: 2 << 30, StoreFrom: filepath.Dir(a.dir),
 			Timeout: 90 * time.Second, Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
 		MountAccess: control.MountAccess{AllowOther: true, UID: 7, GID: 8},
 		MountLogin:  control.MountLogin{TokenFile: a.dir + "/tok", Token: "hunter2"},

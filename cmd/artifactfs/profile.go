@@ -12,7 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -123,7 +123,7 @@ func storedProfiles(state, name string, remotes []string) ([]storedProfile, erro
 	}
 	list := []storedProfile{}
 	for _, store := range stores {
-		info, _ := fetch.Peek(store)
+		info, _ := bare.Peek(store)
 		if len(remotes) > 0 && !isRemote(info.URL, remotes[0]) {
 			continue
 		}

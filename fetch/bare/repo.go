@@ -165,23 +165,33 @@ func formatOf(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// Peek returns the object format of the repository below dir, the directory of a store, and the URL of its remote; url is "" if
-// the URL cannot be read. ok is false if the repository does not exist.
-func Peek(dir string) (f object.Format, url string, ok bool) {
-	git := filepath.Join(dir, "git")
-	if f, ok = formatOf(git); !ok {
-		return 0, "", false
+// Info describes the repository of a store without opening it.
+type Info struct {
+	URL     string // URL of the store's remote, without secrets; "" if it cannot be read
+	Format  object.Format
+	Objects string // path of the store's object directory
+	Sizes   string // path of the file with the table of sizes
+}
+
+// Peek reads the description of the store in the directory dir. It returns false if dir contains no store.
+func Peek(dir string) (Info, bool) {
+	r := New(Config{Dir: dir})
+	f, ok := r.Format()
+	if !ok {
+		return Info{}, false
 	}
-	config, err := os.ReadFile(filepath.Join(git, "config"))
+	info := Info{Format: f, Objects: r.Objects(), Sizes: filepath.Join(dir, "sizes")}
+	config, err := os.ReadFile(filepath.Join(r.Path(), "config"))
 	if err != nil {
-		return f, "", true
+		return info, true
 	}
 	for line := range strings.Lines(string(config)) { // the method create has written one line with the URL
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "url = "); ok {
-			return f, unquoteConfig(value), true
+			info.URL = unquoteConfig(value)
+			break
 		}
 	}
-	return f, "", true
+	return info, true
 }
 
 // unquoteConfig is the inverse of quoteConfig.

@@ -16,15 +16,22 @@ type List struct {
 	list []string // messages, without duplicates
 }
 
-// Add records a message and logs it, unless the same message was recorded before.
+// Add records a message and logs it, unless the same message was recorded before. It does nothing if text is "".
 func (n *List) Add(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if slices.Contains(n.list, text) {
+	if text == "" || slices.Contains(n.list, text) {
 		return
 	}
 	n.list = append(n.list, text)
 	n.Log.Warn(text)
+}
+
+// AddError records the text of err. It does nothing if err is nil.
+func (n *List) AddError(err error) {
+	if err != nil {
+		n.Add(err.Error())
+	}
 }
 
 // All returns all messages in the order in which they were recorded.

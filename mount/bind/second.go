@@ -10,10 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// Second makes the mount at dir, with the bind mounts below it, visible at the existing directory target too. It returns false if the
-// mount was visible there already. The restriction to reading is set before the bind mount is attached.
-func Second(dir, target string, readOnly bool) (changed bool, err error) {
-	err = fuse.WithoutDevice(func() error {
+// Second makes the mount at dir, with the bind mounts below it, visible at the existing directory target too, unless it is visible there
+// already. The restriction to reading is set before the bind mount is attached.
+func Second(dir, target string, readOnly bool) error {
+	return fuse.WithoutDevice(func() error {
 		table, err := mountinfo.Self()
 		if err != nil {
 			return err
@@ -42,24 +42,29 @@ func Second(dir, target string, readOnly bool) (changed bool, err error) {
 		if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return fmt.Errorf("attach mount: %w", err)
 		}
-		changed = true
 		return nil
 	})
-	return changed, err
 }
 
-// RemoveSecond removes a bind mount that Second has made, even if it is in use. It returns false if target has no artifactfs mount.
-func RemoveSecond(target string) (changed bool, err error) {
+// RemoveSecond removes a bind mount that Second has made, even if it is in use. It returns false if there is none at target: a mount of
+// which no directory is that of a mount of the daemon, which the function served reports, belongs to another daemon.
+func RemoveSecond(target string, served func(dir string) bool) (removed bool, err error) {
 	err = fuse.WithoutDevice(func() error {
 		table, err := mountinfo.Self()
 		if err != nil {
 			return err
 		}
-		if at, ok := table.At(target); !ok || at.Type != mountpoint.FUSEType {
+		at, ok := table.At(target)
+		if !ok || at.Type != mountpoint.FUSEType {
 			return nil
 		}
-		changed = true
+		for _, m := range table {
+			removed = removed || m.Device == at.Device && m.Point != target && served(m.Point)
+		}
+		if !removed {
+			return nil
+		}
 		return unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	})
-	return changed, err
+	return removed, err
 }

@@ -3,6 +3,7 @@
 package remotes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // DefaultDeadline is the maximum time for which a file-system call waits for contents, if the mount request contains no other
@@ -29,6 +31,7 @@ const retries = 3
 // Remotes contains the open stores and the logins of all mounts of a daemon. The methods may be called from any goroutine.
 type Remotes struct {
 	state  string // path of the state directory
+	from   string // state directory of another daemon, for requests that name none; "": none
 	log    *zap.Logger
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
@@ -41,12 +44,19 @@ type Remotes struct {
 	// The fields below are protected by mu.
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores
+	relays map[string]*via.Relay     // relays of the requests so far, by their URLs
 	held   map[any][]*Login          // logins that each mount uses
+	hosts  map[string]*sharedHost    // open state directories of other daemons, by path
 }
 
-// New returns the remotes of a daemon with the given state directory and caches.
-func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
-	return &Remotes{state: state, log: log, memory: memory, blobs: blobs, stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}}
+// New returns the remotes of a daemon with the given state directory and caches. The parameter from is the state directory of another
+// daemon that requests use if they name none, or "".
+func New(state, from string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
+	return &Remotes{
+		state: state, from: from, log: log, memory: memory, blobs: blobs,
+		stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}, hosts: map[string]*sharedHost{},
+		relays: map[string]*via.Relay{},
+	}
 }
 
 // sharedStore is a store with the number of mounts that use it. Store and err may be read after opened was closed.
@@ -56,6 +66,7 @@ type sharedStore struct {
 	opened chan struct{} // closed when Store or err is set
 	err    error         // error because of which the store could not be opened
 	leave  func()        // releases the lock that prevents other processes from removing the store
+	host   *sharedHost   // state directory of another daemon, from which the store reads; nil if there is none
 }
 
 // storeKey identifies an open store. Mounts share a store if all fields of their keys are equal. The fields are those on which
@@ -64,7 +75,9 @@ type storeKey struct {
 	dir, remote string        // dir: name of the store's directory; remote: the remote as the request names it
 	login       *Login        // shared by mounts with the same credentials
 	env         string        // hash of the environment of the request
+	via         string        // URL of the relay in the request
 	timeout     time.Duration // deadline in the request; 0 stands for DefaultDeadline
+	from        string        // state directory of another daemon; "": none
 }
 
 // options returns the options for a connection with login l to a remote of the request req.
@@ -85,20 +98,28 @@ func deadline(req control.MountRequest) time.Duration {
 // mount uses the store, Store opens it. If another call is opening the store, Store waits until that call has finished. The
 // caller must call release once when it no longer uses the store. If Store returns an error, release is nil.
 func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
-	remote, err := transport.Open(req.Remote, r.options(req, l))
+	options := r.options(req, l)
+	if options.Via, err = r.relay(req.Via); err != nil {
+		return nil, nil, err
+	}
+	remote, err := transport.Open(req.Remote, options)
 	if err != nil {
 		return nil, nil, err
+	}
+	notice := ""
+	if req.Via != "" && !l.IsWeb() {
+		notice = "the relay of --via is not used: only remotes with an http or https URL are reached through a relay"
 	}
 	if req.CacheSize > 0 {
 		r.blobs.SetQuota(req.CacheSize)
 	}
 	dir := statedir.StoreName(remote.URL())
-	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout}
+	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Via, req.Timeout, cmp.Or(req.StoreFrom, r.from)}
 	r.mu.Lock()
 	// The first user opens the store without holding mu. The other users wait until the channel opened is closed.
 	shared, ok := r.stores[key]
 	if !ok {
-		shared = &sharedStore{opened: make(chan struct{})}
+		shared = &sharedStore{opened: make(chan struct{}), host: r.holdHostLocked(key.from)}
 		r.stores[key] = shared
 	}
 	shared.users++
@@ -113,7 +134,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
 				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login, Environment(req)),
-				Log: r.log.With(zap.String("remote", remote.URL())),
+				Host: shared.host.store(dir), Notice: notice, Log: r.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)
@@ -124,6 +145,24 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 	}
 	shared.Forgive() // objects that were refused before may be requested again, because a new mount uses the store
 	return shared.Store, release, nil
+}
+
+// relay returns the relay at a URL, which all stores share, so that its failures are noticed once. It returns nil if the URL is "".
+func (r *Remotes) relay(at string) (*via.Relay, error) {
+	if at == "" {
+		return nil, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.relays[at]; known != nil {
+		return known, nil
+	}
+	relay, err := via.New(at)
+	if err != nil {
+		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: "artifactfs mount --help"}
+	}
+	r.relays[at] = relay
+	return relay, nil
 }
 
 // release records that one mount has stopped using the store. When the last mount stops, release closes the store. It does not
@@ -143,6 +182,9 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	}
 	if last && shared.leave != nil {
 		shared.leave()
+	}
+	if last {
+		r.leaveHost(key.from, shared.host)
 	}
 }
 

@@ -86,7 +86,7 @@ func TestOtherSessionRemoteGetsNoToken(t *testing.T) {
 }
 
 func TestLoginsAreSharedWhileHeld(t *testing.T) {
-	all := New("", nil, nil, nil)
+	all := New("", "", nil, nil, nil)
 	g := GivenFor("https://u@a.example/r.git", "one", "")
 	l := all.Hold("first", g)
 	if all.Login(g) != l || all.Hold("second", g) != l {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session/proposals"
@@ -120,7 +121,7 @@ func showComparison(c *comparing.Comparison) comparisonInfo {
 		i.Shared = []control.SharedPath{}
 	}
 	for _, s := range c.Sides {
-		_, checkpoint := control.SplitCheckpoint(s.Exact)
+		_, checkpoint := sessionlink.Split(s.Exact)
 		if s.Session == "" {
 			checkpoint = ""
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/access"
@@ -164,7 +164,7 @@ func (a *API) forkPoint(
 			id = f.commit
 			return found("Commit", g.Reachable(ctx, id))
 		}
-		session, name := control.SplitCheckpoint(f.checkpoint)
+		session, name := sessionlink.Split(f.checkpoint)
 		refs := make(map[string]string, len(all))
 		for _, r := range all {
 			refs[r.Name] = r.ID

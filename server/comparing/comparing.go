@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
@@ -161,7 +162,7 @@ func (c *comparing) find(ctx context.Context, name string) (*Side, error) {
 // side is like find, and returns errors of package gitread if there is no such proposal.
 func (c *comparing) side(ctx context.Context, name string) (*Side, error) {
 	side := &Side{Name: name}
-	of, id := control.SplitCheckpoint(name)
+	of, id := sessionlink.Split(name)
 	if of == "" || session.ValidName(of) != nil || c.Refs[session.MetaRef(of)] == "" {
 		list, err := c.Git.Log(ctx, name, 0, 1)
 		if err != nil && ctx.Err() != nil {

@@ -85,6 +85,7 @@ func suite(t *testing.T, s Store) {
 		})
 	}
 	wg.Wait()
+	cacheSuite(t, s.(Cache), write)
 	left, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("temporary files remain: %q", left)
@@ -93,6 +94,47 @@ func suite(t *testing.T, s Store) {
 	cancel()
 	if err := s.Get(ended, "packs/none", filepath.Join(dir, "none")); err == nil {
 		t.Error("Get succeeded after the end of its context")
+	}
+}
+
+// cacheSuite tests what a Cache must do in addition.
+func cacheSuite(t *testing.T, s Cache, write func(name string, data []byte) string) {
+	ctx := t.Context()
+	first, second := write("first", []byte("0123456789")), write("second", []byte("another text"))
+	for i, path := range []string{first, second} {
+		if stored, err := s.PutNew(ctx, "v1/a/key", path); err != nil || stored != (i == 0) {
+			t.Errorf("PutNew number %d: stored %v, %v", i, stored, err)
+		}
+	}
+	for _, c := range []struct {
+		offset, length int64
+		want           string
+	}{{0, 10, "0123456789"}, {0, 1, "0"}, {3, 4, "3456"}, {8, 100, "89"}, {-3, 0, "789"}, {-100, 0, "0123456789"}} {
+		got, size, err := s.Range(ctx, "v1/a/key", c.offset, c.length)
+		if err != nil || string(got) != c.want || size != 10 {
+			t.Errorf("Range(%d, %d): got %q of %d bytes (%v), want %q of 10", c.offset, c.length, got, size, err, c.want)
+		}
+	}
+	if _, _, err := s.Range(ctx, "v1/a/none", 0, 1); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Range of a missing file: got %v, want ErrNotFound", err)
+	}
+	var stored atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 8 {
+		path := write(fmt.Sprint("race", i), bytes.Repeat([]byte{byte(i)}, 1000*(i+1)))
+		wg.Go(func() {
+			ok, err := s.PutNew(ctx, "v1/a/race", path)
+			if err != nil {
+				t.Errorf("PutNew of process %d: %v", i, err)
+			}
+			if ok {
+				stored.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := stored.Load(); n < 1 || s.Shared() && n != 1 {
+		t.Errorf("%d of 8 files with one key were stored, want 1", n)
 	}
 }
 

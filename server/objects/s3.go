@@ -88,7 +88,10 @@ func openS3(location string) (*S3, error) {
 }
 
 // Put implements Store. The service makes a file visible when it is complete and its checksum is correct.
-func (s *S3) Put(ctx context.Context, key, path string) error {
+func (s *S3) Put(ctx context.Context, key, path string) error { return s.put(ctx, key, path, false) }
+
+// put does the same as Put. If absent is true, it fails with status 412 if there is a file under the key.
+func (s *S3) put(ctx context.Context, key, path string, absent bool) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
@@ -105,6 +108,9 @@ func (s *S3) Put(ctx context.Context, key, path string) error {
 	// minio-go 7.4.1 computes them wrongly when it repeats an upload.
 	options := minio.PutObjectOptions{
 		PartSize: partSize, NumThreads: parallelParts, SendContentMd5: true, ContentType: "application/octet-stream",
+	}
+	if absent {
+		options.SetMatchETagExcept("*")
 	}
 	done, err := s.client.PutObject(ctx, s.bucket, s.prefix+key, f, info.Size(), options)
 	if err == nil && done.Size != info.Size() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/archive"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -41,7 +42,7 @@ func (p *place) archived(ctx context.Context) error {
 	}
 	for _, a := range list {
 		info := archive.InfoOf(a)
-		link := control.Link{Remote: p.remote(), Session: a.Session}
+		link := sessionlink.Link{Remote: p.remote(), Session: a.Session}
 		page.Rows = append(page.Rows, archivedRow{Name: shown(a.Session), Title: clip(info.Title, 200), Owner: clip(info.Owner, 80),
 			State: info.State, Size: size(a.Pack.Bytes), Archived: a.Archived, Changed: a.Changed,
 			Command: "artifactfs session reopen " + control.ShellWord(link.String())})

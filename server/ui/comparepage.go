@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
@@ -171,7 +172,7 @@ func (c *comparison) proposalRow(i int, s *comparing.Side) proposalRow {
 		Result: resultOf(s.Result)}
 	row.Diff = c.path + "/diff" + query("a", s.BaseTree, "b", s.Exact)
 	if s.Session != "" {
-		_, checkpoint := control.SplitCheckpoint(s.Exact)
+		_, checkpoint := sessionlink.Split(s.Exact)
 		row.Page = c.sessionPath(s.Session) + query("at", checkpoint)
 		if c.doing(c.refs, s.Session).Merge {
 			row.Adopt = c.sessionPath(s.Session) + "/merge"

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/review"
@@ -80,7 +81,7 @@ var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Ar
 // askMerge completes the page that asks whether to merge.
 func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
 	page.Tip = a.refs["refs/heads/"+page.Branch]
-	link := control.Link{Remote: a.remote(), Session: a.name}
+	link := sessionlink.Link{Remote: a.remote(), Session: a.name}
 	page.OtherCommands = []command{{"Promote", "artifactfs session promote " + control.ShellWord(link.String()) + " --to URL:BRANCH"}}
 	return a.read(ctx, func(g gitread.Repo) error {
 		all, err := g.Newest(ctx, a.refs)

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
@@ -64,7 +64,7 @@ func (p *place) changeRow(d gitread.Diff, c gitread.Change, of string) changeRow
 
 // point returns the id of the commit that a name of a point stands for: SESSION@CHECKPOINT, an id, HEAD, a branch or a tag.
 func (p *place) point(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (string, error) {
-	if s, checkpoint := control.SplitCheckpoint(name); s != "" && session.ValidName(s) == nil && refs[session.MetaRef(s)] != "" {
+	if s, checkpoint := sessionlink.Split(name); s != "" && session.ValidName(s) == nil && refs[session.MetaRef(s)] != "" {
 		return g.Checkpoint(ctx, refs, s, checkpoint)
 	}
 	return g.Resolve(ctx, name)

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"net/http"
 
-	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -72,7 +72,7 @@ func (u *UI) SignedIn(r *http.Request) bool {
 
 // sessionWord returns the word by which commands find a session, or a checkpoint of it.
 func (p *place) sessionWord(name, checkpoint string) string {
-	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
+	link := sessionlink.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
 	switch {
 	case link.Remote != "":
 		return link.String()

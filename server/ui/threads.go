@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
@@ -110,7 +110,7 @@ func placeText(path string, line, end int) string {
 func (p *place) sessionOf(refs map[string]string, points ...string) string {
 	names := []string{p.r.FormValue("s")}
 	for _, point := range points {
-		name, _ := control.SplitCheckpoint(point)
+		name, _ := sessionlink.Split(point)
 		names = append(names, name)
 	}
 	for _, name := range names {

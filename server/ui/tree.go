@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -95,7 +95,7 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 
 // pointCommands adds the commands that begin at a checkpoint.
 func (p *place) pointCommands(refs map[string]string, point string, page *treePageData) {
-	s, checkpoint := control.SplitCheckpoint(point)
+	s, checkpoint := sessionlink.Split(point)
 	if s == "" || session.ValidName(s) != nil || refs[session.MetaRef(s)] == "" {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
@@ -112,7 +113,7 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	}
 	reply.Approval = ap.shown(v, tips[request.Subject.Target])
 	reply.Record, reply.Actor, reply.Token = record.ID, record.Actor, record.Token
-	link := control.Link{Remote: ap.o.far.Remote().URL(), Session: ap.session, Checkpoint: request.ID}
+	link := sessionlink.Link{Remote: ap.o.far.Remote().URL(), Session: ap.session, Checkpoint: request.ID}
 	reply.Link = link.String()
 	link.Checkpoint = request.Subject.Checkpoint
 	reply.Show = link.String()

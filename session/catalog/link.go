@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -13,7 +14,7 @@ func (o *opened) tellWays(reply *control.SessionShowReply) {
 	if reply.SessionRemote = statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
 		return
 	}
-	link := control.Link{Remote: reply.SessionRemote, Session: o.Session, Checkpoint: reply.ID}
+	link := sessionlink.Link{Remote: reply.SessionRemote, Session: o.Session, Checkpoint: reply.ID}
 	reply.Link = link.String()
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(reply.Link) + " DIR"
 	link.Checkpoint = ""

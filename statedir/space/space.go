@@ -21,7 +21,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -132,7 +132,7 @@ func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	} else if err == nil {
 		f.Close()
 	}
-	info, ok := fetch.Peek(dir)
+	info, ok := bare.Peek(dir)
 	if !ok {
 		return r, nil
 	}

@@ -63,3 +63,14 @@ func FuzzSettings(f *testing.F) {
 		s.Rewrite("https://h/")
 	})
 }
+
+func TestProxyExceptions(t *testing.T) {
+	for _, c := range []struct {
+		list, host string
+		want       bool
+	}{{"", "a", false}, {"*", "a", true}, {"example.com", "git.Example.com", true}, {".example.com", "example.com", true}, {"x,example.com", "badexample.com", false}} {
+		if got := excepted(c.list, c.host); got != c.want {
+			t.Errorf("excepted(%q, %q) = %v", c.list, c.host, got)
+		}
+	}
+}

@@ -17,7 +17,6 @@ type Host interface {
 	control.CacheEntries
 	control.Locks
 	control.CredentialHolder
-	control.Binder
 	// Idle returns a channel that is closed while no mount exists or is being created. After a new mount, Idle returns a
 	// new channel.
 	Idle() <-chan struct{}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/spf13/cobra"
 )
@@ -29,13 +30,13 @@ func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool
 }
 
 // LinkIn parses a word as a link. An existing path is never a link, whatever characters it contains.
-func LinkIn(verb, word string) (control.Link, bool, error) {
+func LinkIn(verb, word string) (sessionlink.Link, bool, error) {
 	if IsPath(word) {
 		if _, err := os.Lstat(word); err == nil {
-			return control.Link{}, false, nil
+			return sessionlink.Link{}, false, nil
 		}
 	}
-	l, ok, err := control.ParseLink(word)
+	l, ok, err := sessionlink.Parse(word)
 	if e := control.AsError(err); e != nil {
 		e.Verb = verb
 		return l, false, e

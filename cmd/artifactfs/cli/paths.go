@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"path/filepath"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -39,4 +40,27 @@ func PathsIn(verb, mount, from string, paths []string) ([]string, error) {
 		inMount = append(inMount, rel)
 	}
 	return inMount, nil
+}
+
+// DirectoryFlag returns the absolute path of the directory that a flag of the command verb names; "" if path is "". It is a usage error if
+// there is no such directory.
+func DirectoryFlag(verb, flag, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	fail := func(cause string) error {
+		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: flag + " " + path, Cause: cause}
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fail(Reason(err))
+	}
+	info, err := os.Stat(abs)
+	switch {
+	case err != nil:
+		return "", fail(Reason(err))
+	case !info.IsDir():
+		return "", fail("not a directory")
+	}
+	return abs, nil
 }

@@ -70,6 +70,7 @@ artifactfs_session_pending_refs{mount="/b"} 0
 artifactfs_session_pending_seconds{mount="/a"} 70
 artifactfs_anonymous_memory_bytes 1000
 artifactfs_mount_operation_errors_total{mount="/a",error="EIO"} 4
+artifactfs_mount_operation_errors_total{mount="/a",error="EACCES"} 9
 artifactfs_operation_duration_seconds_count{op="read"} %d
 artifactfs_mount_operations_fetched_total{mount="/a"} %d
 artifactfs_remote_requests_total{remote="r"} 5

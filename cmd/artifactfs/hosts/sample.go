@@ -198,7 +198,9 @@ func (h *Host) add(name string, labels map[string]string, v float64) {
 	case "artifactfs_anonymous_memory_bytes":
 		h.MemoryBytes = int64(v)
 	case "artifactfs_mount_operation_errors_total":
-		h.Errors += int64(v)
+		if labels["error"] != "EACCES" { // also the answer if another session has locked the file
+			h.Errors += int64(v)
+		}
 	case "artifactfs_operation_duration_seconds_count":
 		h.counters.requests += v
 	case "artifactfs_mount_operations_fetched_total":

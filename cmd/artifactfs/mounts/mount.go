@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // MountOptions holds the flags of a command that mounts, and the request that results from these flags.
@@ -103,7 +104,10 @@ Mount records which files programs read first, in a read profile, and the next m
 before they are read. --profile NAME keeps a profile for one purpose, such as a build; artifactfs profile --help has the
 details.
 
-Fetched contents are stored in a cache on disk that all mounts share.
+Fetched contents are stored in a cache on disk that all mounts share. With --store-from DIR, or the setting
+store_from = "DIR" in ~/.config/artifactfs/config.toml, the mount first reads from DIR: the state directory of another
+daemon, such as that of the host, mounted read-only into a container. Nothing is written there, every object is
+verified, and what DIR lacks is fetched from REMOTE. REMOTE must have the same URL as in the mounts of that daemon.
 
 Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; a flag on the
 command line takes precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used if there are no arguments. Empty
@@ -175,9 +179,14 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")
 	f.Var(&o.cache, "cache-size",
 		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
+	f.StringVar(&r.StoreFrom, "store-from", "",
+		"before the remote is asked, read what another daemon has fetched from its state\n"+
+			"directory `DIR`, such as that of the host, read-only in a container")
 	f.DurationVar(&r.Timeout, "timeout", 0,
 		"longest `WAIT` for the remote: when mounting, and for each later read (default "+
 			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
+	f.StringVar(&r.Via, "via", "", "reach REMOTE through the relay at `URL`, and directly if the relay fails; http\n"+
+		"and https remotes only (artifactfs relay --help)")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever the remote refuses it")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
 		"the same `FILE` for the session remote (default: the token for the remote, if\nboth are on the same host)")
@@ -279,6 +288,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
+	if _, err := via.New(r.Via); r.Via != "" && err != nil {
+		return fail("--via "+r.Via, err.Error(), "name the URL that artifactfs relay prints, such as http://relay.example.org:9428")
+	}
 	if r.Timeout < 0 {
 		return fail("", "--timeout must not be negative", "")
 	}
@@ -288,6 +300,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 	}
 	if err := completeRedirects(r); err != nil {
+		return err
+	}
+	if err := completeStoreFrom(r); err != nil {
 		return err
 	}
 	if r.Remote != "" && cli.IsPath(r.Remote) {
@@ -358,6 +373,21 @@ func completeRedirects(r *control.MountRequest) error {
 	if r.Redirects, err = config.Paths(r.Redirects); err != nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect: " + err.Error(), Hint: "artifactfs mount --help"}
 	}
+	return nil
+}
+
+// completeStoreFrom checks the directory of --store-from. Without the flag, it reads the directory from the user's configuration; that
+// directory need not exist, because the same configuration may be used on hosts without it.
+func completeStoreFrom(r *control.MountRequest) (err error) {
+	if r.StoreFrom != "" {
+		r.StoreFrom, err = cli.DirectoryFlag("mount", "--store-from", r.StoreFrom)
+		return err
+	}
+	file, err := config.Read(config.UserFile())
+	if err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `the file may contain store_from = "DIR"`}
+	}
+	r.StoreFrom = file.StoreFrom
 	return nil
 }
 

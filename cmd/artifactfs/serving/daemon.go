@@ -37,6 +37,7 @@ const (
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
+	storeFrom      string // absolute state directory of another daemon; "": none
 	fdstore        string // socket of a descriptor store; "": there is none
 	onTerm         onTerm
 }
@@ -56,6 +57,8 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never; a daemon\nthat mount has started: 5m)")
 	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker if it gives no sign of life for `WAIT`;\n0: never")
+	flags.StringVar(&f.storeFrom, "store-from", "", "read what the daemon of another state directory has fetched from `DIR`, for\n"+
+		"mounts that name no such directory; see artifactfs mount --help")
 	flags.StringVar(&f.fdstore, "fd-store", "", "keep the mounts in the descriptor store at `SOCKET` too, which artifactfs\nkeep serves")
 	flags.Var(cli.NewChoice(&f.onTerm, termAuto, termAuto, termUnmount, termLeave), "on-term",
 		"at SIGTERM, unmount everything, leave the mounts for the\nnext daemon in the descriptor store, or leave them only\n"+
@@ -109,6 +112,9 @@ func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error
 	if f.restore {
 		args = append(args, "--restore")
 	}
+	if f.storeFrom != "" {
+		args = append(args, "--store-from", f.storeFrom)
+	}
 	if f.onTerm != termAuto && command == "daemon" {
 		args = append(args, "--on-term", string(f.onTerm))
 	}
@@ -150,12 +156,16 @@ serve the mounts, the old version continues, and the exit code is 1.`,
 			if upgrade {
 				return upgradeDaemon(cmd.Context(), a)
 			}
+			var err error
+			if f.storeFrom, err = cli.DirectoryFlag("daemon", "--store-from", f.storeFrom); err != nil {
+				return err
+			}
 			return supervise(cmd.Context(), a, f)
 		},
 	}
 	addDaemonFlags(a, cmd, &f)
 	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this version of artifactfs")
-	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "metrics-token-file", "fd-store", "on-term"} {
+	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "metrics-token-file", "fd-store", "on-term", "store-from"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
 	}
 	return cmd

@@ -114,7 +114,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 
 	socket, lock := take(&descriptors, SocketDescriptor), take(&descriptors, LockDescriptor)
 	w.Host, err = a.NewHost(daemon.Config{
-		State: a.State, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count,
+		State: a.State, StoreFrom: f.storeFrom, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count,
 	})
 	if err != nil {
 		return a.OfState(fmt.Errorf("start daemon: %w", err))

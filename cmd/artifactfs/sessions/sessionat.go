@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 )
 
 // addressHelp is a part of several help texts: it explains how to name checkpoints of other sessions.
@@ -39,7 +40,7 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 		w, err := farWork(ctx, a, l.Remote, l.Session)
 		return w, l.Checkpoint, err
 	}
-	name, checkpoint := control.SplitCheckpoint(word)
+	name, checkpoint := sessionlink.Split(word)
 	if name != "" && of != "" {
 		return work{}, "", twice
 	}
@@ -86,7 +87,7 @@ func otherCheckpoint(ctx context.Context, a *cli.App, verb, remote, word string)
 	if at, err = cli.FarRemote(verb, remote); err != nil {
 		return "", "", "", err
 	}
-	if of, checkpoint = control.SplitCheckpoint(word); of == "" && at != "" {
+	if of, checkpoint = sessionlink.Split(word); of == "" && at != "" {
 		of, checkpoint = word, ""
 	}
 	if of != "" {
@@ -104,7 +105,7 @@ func namesSession(word string) bool {
 	if _, link, err := cli.LinkIn("", word); link || err != nil {
 		return true
 	}
-	name, _ := control.SplitCheckpoint(word)
+	name, _ := sessionlink.Split(word)
 	return name != ""
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 )
 
 // forkOptions contains the flags of session fork.
@@ -131,7 +132,7 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 	if link || word == "" || o.of != "" || cli.NamesCheckpoint(word) {
 		return workAt(ctx, a, "fork", o.of, "", word)
 	}
-	name, checkpoint := control.SplitCheckpoint(word)
+	name, checkpoint := sessionlink.Split(word)
 	if name == "" {
 		name, checkpoint = word, ""
 	}

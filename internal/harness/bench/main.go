@@ -51,6 +51,7 @@ func main() {
 	m, isMany := manyFlags()
 	l, isLeak := leakFlags()
 	fl, isFleet := fleetFlags()
+	n, isRelay := relayFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -92,6 +93,7 @@ func main() {
 			return b.carries(*c)
 		}},
 		{*isMany, func() error { return b.manies(*m) }},
+		{*isRelay, func() error { return b.relays(repos, *n) }},
 		{*isLeak, func() error { return b.leaks(*l, *m) }},
 		{*isFleet, func() error { return b.fleets(*fl) }},
 	} {

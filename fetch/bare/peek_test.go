@@ -1,11 +1,10 @@
-package fetch
+package bare
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -16,7 +15,7 @@ func TestPeek(t *testing.T) {
 	}
 	const url = `https://127.0.0.1/a "b" \ c.git`
 	git := filepath.Join(dir, "git")
-	if _, err := bare.Run(t.Context(), dir, "init", "-q", "--bare", "--object-format=sha256", git); err != nil {
+	if _, err := Run(t.Context(), dir, "init", "-q", "--bare", "--object-format=sha256", git); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.OpenFile(filepath.Join(git, "config"), os.O_APPEND|os.O_WRONLY, 0)

@@ -1,15 +1,19 @@
-package control
+// Package sessionlink parses the names by which users refer to sessions and checkpoints: SESSION@CHECKPOINT and links to session
+// remotes.
+package sessionlink
 
 import (
 	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
 )
 
-// SplitCheckpoint splits the name of a checkpoint into the session and the name within that session:
+// Split splits the name of a checkpoint into the session and the name within that session:
 // "fix-login@before-rename" is the checkpoint before-rename of the session fix-login. Session names contain no "@", so the
 // first "@" separates the two. If the first "@" is at the start of word, session is "" and checkpoint is the whole word. The
 // checkpoints "@" and "@~2" are counted back from the newest checkpoint of a session; with a session name, they are written
 // "fix-login@" (or "fix-login@@") and "fix-login@~2".
-func SplitCheckpoint(word string) (session, checkpoint string) {
+func Split(word string) (session, checkpoint string) {
 	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {
 	case !ok || session == "":
@@ -31,7 +35,7 @@ type Link struct {
 	Checkpoint string // name of the checkpoint; "": the newest checkpoint
 }
 
-// String returns the text of the link, which ParseLink accepts.
+// String returns the text of the link, which Parse accepts.
 func (l Link) String() string {
 	text := l.Remote + "#" + sessionFragment + l.Session
 	if l.Checkpoint != "" {
@@ -40,10 +44,10 @@ func (l Link) String() string {
 	return text
 }
 
-// ParseLink parses the text of a link. ok is false if word has no fragment (the part after "#"). ParseLink returns an error if the
+// Parse parses the text of a link. ok is false if word has no fragment (the part after "#"). Parse returns an error if the
 // fragment does not name a session, because the URL without its fragment would refer to something else. The error does not contain
 // the URL, which may contain a secret.
-func ParseLink(word string) (l Link, ok bool, err error) {
+func Parse(word string) (l Link, ok bool, err error) {
 	at := strings.LastIndexByte(word, '#')
 	if at < 0 {
 		return Link{}, false, nil
@@ -51,25 +55,15 @@ func ParseLink(word string) (l Link, ok bool, err error) {
 	l.Remote = word[:at]
 	name, known := strings.CutPrefix(word[at+1:], sessionFragment)
 	if !known || l.Remote == "" {
-		return Link{}, false, &Error{Code: ExitUsage, Verb: "read", Object: "#" + word[at+1:], Cause: "unknown fragment in the URL",
-			Hint: "type URL#session=NAME for a session on a session remote, or URL#session=NAME@CHECKPOINT for one of its checkpoints"}
+		return Link{}, false, &control.Error{Code: control.ExitUsage, Verb: "read", Object: "#" + word[at+1:],
+			Cause: "unknown fragment in the URL",
+			Hint:  "type URL#session=NAME for a session on a session remote, or URL#session=NAME@CHECKPOINT for one of its checkpoints"}
 	}
-	if l.Session, l.Checkpoint = SplitCheckpoint(name); l.Session == "" {
+	if l.Session, l.Checkpoint = Split(name); l.Session == "" {
 		l.Session, l.Checkpoint = l.Checkpoint, ""
 	}
-	if err := ValidSession(l.Session); err != nil {
+	if err := control.ValidSession(l.Session); err != nil {
 		return Link{}, false, err
 	}
 	return l, true, nil
 }
-
-// ShellWord returns w quoted such that it can be copied into a shell command as one word.
-func ShellWord(w string) string {
-	if w != "" && !strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
-		return w
-	}
-	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-}
-
-// plainLetters are the characters that have no special meaning in a shell.
-const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"

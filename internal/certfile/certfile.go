@@ -1,0 +1,50 @@
+// Package certfile reads the certificate of a TLS server from files.
+package certfile
+
+import (
+	"crypto/tls"
+	"os"
+	"sync"
+	"time"
+)
+
+// Certificate is the certificate of a server. It reads the files again when they have changed, so that a renewed certificate needs no
+// restart.
+type Certificate struct {
+	cert, key string
+
+	mu     sync.Mutex
+	stamp  [2]time.Time // times of the last change of the files
+	loaded *tls.Certificate
+}
+
+// Read reads the certificate and the key in two files.
+func Read(cert, key string) (*Certificate, error) {
+	c := &Certificate{cert: cert, key: key}
+	_, err := c.Get(nil)
+	return c, err
+}
+
+// Get returns the certificate, for tls.Config.GetCertificate. If the files cannot be read or do not belong together, for example while
+// they are being replaced, it returns the previous certificate.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var now [2]time.Time
+	for i, path := range []string{c.cert, c.key} {
+		if info, err := os.Stat(path); err == nil {
+			now[i] = info.ModTime()
+		}
+	}
+	if c.loaded != nil && now == c.stamp {
+		return c.loaded, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil && c.loaded == nil {
+		return nil, err
+	}
+	if err == nil {
+		c.loaded, c.stamp = &pair, now
+	}
+	return c.loaded, nil
+}

@@ -1,0 +1,58 @@
+package remotes
+
+import (
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch/hoststore"
+)
+
+// sharedHost is the state directory of another daemon, with the number of stores that read from it.
+type sharedHost struct {
+	*hoststore.Host
+	users int // protected by Remotes.mu
+}
+
+// holdHostLocked returns the open state directory at path for one store; nil if path is "" or is the state directory of this daemon. The
+// store must call leaveHost at its end. The caller holds mu.
+func (r *Remotes) holdHostLocked(path string) *sharedHost {
+	if path == "" || filepath.Clean(path) == filepath.Clean(r.state) {
+		return nil
+	}
+	h, ok := r.hosts[path]
+	if !ok {
+		h = &sharedHost{Host: hoststore.Open(path)}
+		r.hosts[path] = h
+	}
+	h.users++
+	return h
+}
+
+// store returns the store in the directory stores/NAME; nil if h is nil.
+func (h *sharedHost) store(name string) *hoststore.Store {
+	if h == nil {
+		return nil
+	}
+	return h.Store(name)
+}
+
+// leaveHost records that one store no longer uses h, which may be nil. When the last store stops, leaveHost closes the directory.
+func (r *Remotes) leaveHost(path string, h *sharedHost) {
+	if h == nil {
+		return
+	}
+	r.mu.Lock()
+	h.users--
+	last := h.users == 0
+	if last {
+		delete(r.hosts, path)
+	}
+	r.mu.Unlock()
+	if !last {
+		return
+	}
+	if err := h.Close(); err != nil {
+		r.log.Warn("close state directory of the host", zap.String("dir", path), zap.Error(err))
+	}
+}

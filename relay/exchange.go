@@ -1,0 +1,254 @@
+package relay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/relay/wire"
+)
+
+const (
+	// maxRead is the maximum size of a request that the relay reads before it decides; larger ones are passed.
+	maxRead = 4 << 20
+	// maxPlain is the maximum size of a decompressed request that the relay understands.
+	maxPlain = 32 << 20
+	// beatTime is the interval at which a patient client gets a sign of life.
+	beatTime = 100 * time.Millisecond
+)
+
+// ServeHTTP implements http.Handler.
+func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch req.URL.Path {
+	case "/":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "This is a relay for git repositories.\n"+errRoute.Error()+"\n")
+		return
+	case "/healthz":
+		_, _ = io.WriteString(w, "ok\n")
+		return
+	case "/metrics":
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_ = r.writeMetrics(w) // an error means that the client has closed the connection
+		return
+	}
+	remote, s, err := parseRoute(req)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case s == receivePack:
+		http.Error(w, "pushes do not go through the relay: set remote.NAME.pushurl to the URL of the git server", http.StatusForbidden)
+		return
+	case s == discovery && req.Method != http.MethodGet, s == uploadPack && req.Method != http.MethodPost:
+		http.Error(w, "method is not allowed", http.StatusMethodNotAllowed)
+		return
+	case !r.allowed.contains(remote):
+		http.Error(w, "this relay does not serve the remote: --allow lists those that it serves", http.StatusForbidden)
+		return
+	}
+	e := &exchange{relay: r, w: w, req: req, caller: callerOf(req, remote), start: time.Now(), format: object.SHA1}
+	e.remote = r.remoteOf(remote)
+	e.patient = req.Header.Get(PatientHeader) != ""
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	if e.patient {
+		e.beat(ctx)
+		defer e.beats.Wait()
+	}
+	defer cancel()
+	e.answer(ctx, s)
+}
+
+// exchange is one request of a client.
+type exchange struct {
+	relay   *Relay
+	remote  *remote
+	w       http.ResponseWriter
+	req     *http.Request
+	caller  caller
+	start   time.Time
+	patient bool
+	body    []byte        // the request as it was sent, if it was read
+	format  object.Format // of the request
+	kind    kind
+
+	beats sync.WaitGroup
+	mu    sync.Mutex // held while the header of an answer is written
+	began bool       // the header of the answer was written
+	out   *wire.FetchWriter
+}
+
+// beat sends signs of life to the client until the answer ends: informational answers before the answer, and empty packets in a pack.
+func (e *exchange) beat(ctx context.Context) {
+	e.beats.Go(func() {
+		t := time.NewTicker(beatTime)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+			e.mu.Lock()
+			out, began := e.out, e.began
+			if !began {
+				e.w.WriteHeader(http.StatusProcessing)
+			}
+			e.mu.Unlock()
+			if out != nil {
+				out.KeepAlive()
+			}
+		}
+	})
+}
+
+// begin writes the header of an answer. No sign of life is sent after it, except in packs.
+func (e *exchange) begin(status int, header func(http.Header)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.began = true
+	header(e.w.Header())
+	e.w.WriteHeader(status)
+}
+
+// beginFetch writes the header of the answer to a fetch, and returns the writer of its body.
+func (e *exchange) beginFetch() *wire.FetchWriter {
+	e.begin(http.StatusOK, func(h http.Header) {
+		h.Set("Content-Type", resultType)
+		h.Set("Cache-Control", "no-cache")
+	})
+	out := wire.NewFetchWriter(countingWriter{e.w, &e.relay.counts.sent}, e.flush)
+	e.mu.Lock()
+	e.out = out
+	e.mu.Unlock()
+	return out
+}
+
+// flush sends what was written to the client.
+func (e *exchange) flush() {
+	_ = http.NewResponseController(e.w).Flush() // an error means that the client has closed the connection, which the next write reports
+}
+
+// answer answers the request: from what the relay stores, or by passing it.
+func (e *exchange) answer(ctx context.Context, s service) {
+	outcome, err := e.decide(ctx, s)
+	e.relay.counts.requests[e.kind][outcome].Add(1)
+	log := e.relay.log.Debug
+	if outcome == failed && ctx.Err() == nil {
+		log = e.relay.log.Info
+	}
+	log("request", zap.String("remote", e.remote.name()), zap.String("kind", e.kind.String()), zap.String("outcome", outcome.String()),
+		zap.Duration("took", time.Since(e.start)), zap.Error(err))
+	if outcome == failed {
+		e.mu.Lock()
+		began := e.began
+		e.mu.Unlock()
+		if began {
+			panic(http.ErrAbortHandler) // the client must not take the part for the whole
+		}
+		e.begin(http.StatusBadGateway, func(h http.Header) { h.Set("Content-Type", "text/plain; charset=utf-8") })
+		_, _ = fmt.Fprintf(e.w, "relay: %v\n", err)
+	}
+}
+
+// decide answers the request and returns the outcome.
+func (e *exchange) decide(ctx context.Context, s service) (outcome, error) {
+	if s == discovery {
+		e.kind = refs
+		return e.passDiscovery(ctx)
+	}
+	body, whole, err := readBody(e.req)
+	if err != nil {
+		return failed, err
+	}
+	e.body = body
+	req, ok := wire.Request{}, false
+	if whole && strings.Contains(e.req.Header.Get("Git-Protocol"), "version=2") {
+		if plain, err := decode(body, e.req.Header.Get("Content-Encoding")); err == nil {
+			req, err = wire.ParseRequest(plain)
+			ok = err == nil
+		}
+	}
+	if !ok {
+		return e.pass(ctx)
+	}
+	e.format = req.Format
+	served, err := false, error(nil)
+	switch req.Command {
+	case "ls-refs":
+		e.kind = refs
+		return e.passRefs(ctx)
+	case "object-info":
+		e.kind = sizes
+		served, err = e.serveSizes(ctx, req)
+	case "fetch":
+		served, err = e.serveFetch(ctx, req)
+	}
+	switch {
+	case err != nil:
+		return failed, err
+	case served:
+		return hit, nil
+	case req.Command == "fetch":
+		return e.passFetch(ctx)
+	}
+	return e.pass(ctx)
+}
+
+// serveFetch answers a fetch if the relay can. It returns false if the request has to be passed.
+func (e *exchange) serveFetch(ctx context.Context, req wire.Request) (served bool, err error) {
+	if !req.Plain || len(req.Wants) == 0 {
+		return false, nil
+	}
+	switch {
+	case len(req.Wants) == 1 && !req.Shallow && req.Depth == snapDepth && req.Filter == snapFilter:
+		e.kind = snaps
+		return e.serveSnap(ctx, req.Wants[0])
+	case len(req.Wants) == 1 && !req.Shallow && req.Depth == 1 && req.Filter == "":
+		e.kind = commits
+		return e.serveCommit(ctx, req.Wants[0])
+	case req.Filter == "" || req.Filter == snapFilter:
+		e.kind = parts
+		return e.serveParts(ctx, req)
+	}
+	return false, nil
+}
+
+// readBody reads the body of a request, at most maxRead bytes. whole is false if there are more, which are then
+// the rest of the body of req.
+func readBody(req *http.Request) (body []byte, whole bool, err error) {
+	body, err = io.ReadAll(io.LimitReader(req.Body, maxRead+1))
+	if err != nil {
+		return nil, false, fmt.Errorf("read request: %w", err)
+	}
+	return body, len(body) <= maxRead, nil
+}
+
+// decode returns a request without the content encoding that a client has applied.
+func decode(body []byte, encoding string) ([]byte, error) {
+	switch encoding {
+	case "", "identity":
+		return body, nil
+	case "gzip", "x-gzip":
+		z, err := gzip.NewReader(bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		plain, err := io.ReadAll(io.LimitReader(z, maxPlain+1))
+		if err == nil && len(plain) > maxPlain {
+			err = fmt.Errorf("request has more than %d bytes", maxPlain)
+		}
+		return plain, err
+	}
+	return nil, fmt.Errorf("unknown content encoding %.20q", encoding)
+}

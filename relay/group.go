@@ -1,0 +1,365 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/relay/packs"
+	"github.com/artifactfs/artifactfs/relay/wire"
+)
+
+const (
+	// maxGroup is the maximum size of the contents of a group. Without sizes, a group of large files can be larger than intended; such
+	// a group is not stored, and its blobs are requested from the git server when clients request them.
+	maxGroup = 256 << 20
+	// wakeTime is the minimum interval at which clients that wait for blobs of a flight are woken while more blobs arrive.
+	wakeTime = 2 * time.Millisecond
+	// spoolOver is the size of a blob above which it is stored in a file while it is decoded.
+	spoolOver = 4 << 20
+)
+
+// groupFlight is a group that is being fetched. Its blobs can be read while they arrive.
+type groupFlight struct {
+	key     string
+	format  object.Format
+	ids     []object.ID
+	first   []object.ID // blobs for which the first client waits; they are requested first
+	starter caller
+	users   atomic.Int32 // number of goroutines that use the file; the last one closes it
+
+	progress // protects the fields below
+	file     *os.File
+	places   map[object.ID]packs.Place
+	complete bool
+	err      error
+}
+
+// errTooLarge means that a group has more than maxGroup bytes.
+var errTooLarge = errors.New("group is too large to be stored")
+
+// flyGroup returns the flight for a group, and starts it if there is none. The caller must call releaseGroup.
+func (m *remote) flyGroup(p *planned, g int, first []object.ID, c caller) *groupFlight {
+	key := m.key(packs.Blob, p.Name(g))
+	m.mu.Lock()
+	f := m.groups[key]
+	if f != nil {
+		f.users.Add(1)
+		m.mu.Unlock()
+		m.relay.counts.joined.Add(1)
+		return f
+	}
+	f = &groupFlight{key: key, format: p.Format, ids: p.Group(g), first: first, starter: c, progress: newProgress(),
+		places: map[object.ID]packs.Place{}}
+	f.users.Store(2) // the flight itself and its first client
+	m.groups[key] = f
+	m.busy++
+	m.mu.Unlock()
+	started := m.relay.goFlight(func(ctx context.Context) {
+		m.relay.counts.flights.Add(1)
+		err := m.runGroup(ctx, f)
+		if err != nil {
+			m.relay.counts.flightFailures.Add(1)
+			m.relay.log.Info("flight of a group failed", zap.String("remote", m.name()), zap.String("key", key), zap.Error(err))
+		}
+		m.landGroup(f, err)
+	})
+	if !started {
+		m.landGroup(f, errClosing)
+	}
+	return f
+}
+
+// landGroup ends a flight.
+func (m *remote) landGroup(f *groupFlight, err error) {
+	m.mu.Lock()
+	delete(m.groups, f.key)
+	m.busy--
+	m.mu.Unlock()
+	f.mu.Lock()
+	if err != nil && !f.complete {
+		f.err = err
+	}
+	f.wake()
+	f.mu.Unlock()
+	releaseGroup(f)
+}
+
+// releaseGroup closes the file of a flight after its last user.
+func releaseGroup(f *groupFlight) {
+	if f.users.Add(-1) > 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file != nil {
+		f.file.Close()
+	}
+}
+
+// runGroup fetches a group: from the object store or, if it is not there, from the git server.
+func (m *remote) runGroup(ctx context.Context, f *groupFlight) error {
+	if file, err := m.relay.shelf.Load(ctx, f.key); err == nil {
+		places, err := verifyGroup(file, f.format)
+		if err == nil {
+			f.mu.Lock()
+			f.file, f.places, f.complete = file.File, places, true
+			f.mu.Unlock()
+			return nil
+		}
+		file.Close()
+		m.relay.shelf.Forget(ctx, f.key, err)
+	}
+	if m.refuses() {
+		return errors.New("git server has refused a request for blobs")
+	}
+	temp, err := m.relay.shelf.Temp()
+	if err != nil {
+		return err
+	}
+	reader, err := os.Open(temp.Name())
+	if err != nil {
+		m.relay.shelf.Drop(temp)
+		return err
+	}
+	f.mu.Lock()
+	f.file = reader
+	f.mu.Unlock()
+	if err := m.fill(ctx, f, temp); err != nil {
+		m.relay.shelf.Drop(temp)
+		var refused wire.Refused
+		if errors.As(err, &refused) {
+			m.refuse()
+		}
+		return err
+	}
+	f.mu.Lock()
+	f.complete = true
+	f.wake()
+	f.mu.Unlock()
+	return m.relay.shelf.Keep(temp, f.key, true)
+}
+
+// verifyGroup compares every blob of a group from the object store, which others can write to, with its id.
+func verifyGroup(file *packs.File, f object.Format) (map[object.ID]packs.Place, error) {
+	places, err := packs.Places(file.Table, file.Body)
+	if err != nil {
+		return nil, err
+	}
+	var entry []byte
+	for id, at := range places {
+		entry = slices.Grow(entry[:0], int(at.Length))[:at.Length]
+		if _, err := file.ReadAt(entry, at.Offset); err != nil {
+			return nil, err
+		}
+		if err := packs.VerifyEntry(entry, f, id, object.Blob); err != nil {
+			return nil, err
+		}
+	}
+	return places, nil
+}
+
+// fill writes the file of a group: blobs that other groups on the local disk contain, and those that the git server sends.
+func (m *remote) fill(ctx context.Context, f *groupFlight, temp *os.File) error {
+	w, err := packs.NewWriter(temp, f.format, len(f.ids))
+	if err != nil {
+		return err
+	}
+	left := make(map[object.ID]struct{}, len(f.ids))
+	for _, id := range f.ids {
+		left[id] = struct{}{}
+	}
+	if err := m.borrow(f, w, left); err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		if err := m.request(ctx, f, w, left); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// borrow copies blobs from groups of other commits on the local disk, and removes them from left. After a commit that changes one file,
+// only this file is missing in the new group.
+func (m *remote) borrow(f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
+	m.mu.Lock()
+	plans := slices.Clone(m.plans)
+	m.mu.Unlock()
+	for _, p := range plans {
+		common := map[object.ID]struct{}{}
+		for id := range left {
+			if p.HasBlob(id) {
+				common[id] = struct{}{}
+			}
+		}
+		for g, ids := range p.Split(common) {
+			key := m.key(packs.Blob, p.Name(g))
+			if key == f.key {
+				continue
+			}
+			if err := m.borrowFrom(key, ids, f, w, left); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// borrowFrom copies blobs from one group.
+func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
+	file, ok := m.relay.shelf.Local(key)
+	if !ok {
+		return nil
+	}
+	defer file.Close()
+	places, err := packs.Places(file.Table, file.Body)
+	if err != nil {
+		return nil // the group is requested from the git server when it is needed
+	}
+	for _, id := range ids {
+		at, ok := places[id]
+		if !ok {
+			continue
+		}
+		entry := make([]byte, at.Length)
+		if _, err := file.ReadAt(entry, at.Offset); err != nil || packs.VerifyEntry(entry, f.format, id, object.Blob) != nil {
+			continue
+		}
+		place, err := w.AddEntry(id, entry)
+		if err != nil {
+			return err
+		}
+		m.relay.counts.borrowed.Add(1)
+		delete(left, id)
+		f.mu.Lock()
+		f.places[id] = place
+		f.mu.Unlock()
+	}
+	return nil
+}
+
+// request requests the blobs in left from the git server and writes them to w.
+func (m *remote) request(ctx context.Context, f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
+	wants := make([]object.ID, 0, len(left))
+	asked := map[object.ID]bool{}
+	for _, ids := range [][]object.ID{f.first, f.ids} { // git sends the objects in the order of the wants
+		for _, id := range ids {
+			if _, ok := left[id]; ok && !asked[id] {
+				asked[id] = true
+				wants = append(wants, id)
+			}
+		}
+	}
+	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, wire.Request{Format: f.format, Wants: wants})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	m.relay.counts.groups.Add(1)
+	u := unpacking{dir: m.relay.shelf.Dir(), file: f.file, limit: maxGroup, format: f.format, place: func(id object.ID) (packs.Place, bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		at, ok := f.places[id]
+		return at, ok
+	}}
+	news, last := map[object.ID]packs.Place{}, time.Now()
+	publish := func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for id, at := range news {
+			f.places[id] = at
+		}
+		f.wake()
+		clear(news)
+		last = time.Now()
+	}
+	u.idle = func() { // before a read, which may take long
+		if len(news) > 0 {
+			publish()
+		}
+	}
+	err = u.run(ctx, answer, func(o odb.Object, contents io.Reader) error {
+		if _, ok := left[o.ID]; !ok || o.Type != object.Blob {
+			return nil
+		}
+		at, err := w.Add(o.ID, o.Type, o.Size, contents)
+		if err != nil {
+			return err
+		}
+		delete(left, o.ID)
+		if news[o.ID] = at; time.Since(last) > wakeTime {
+			publish()
+		}
+		return nil
+	})
+	publish()
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("git server has left out %d of %d blobs", len(left), len(wants))
+	}
+	return err
+}
+
+// unpacking decodes a pack whose objects are written to a file without deltas.
+type unpacking struct {
+	dir    string // for temporary files
+	format object.Format
+	file   io.ReaderAt
+	place  func(object.ID) (packs.Place, bool) // of an object in file; it may lag behind the decoder until idle is called
+	idle   func()
+	limit  int64 // maximum size of all contents
+}
+
+// run decodes the pack and calls sink with each object and its contents.
+func (u *unpacking) run(ctx context.Context, pack io.Reader, sink func(odb.Object, io.Reader) error) error {
+	var total int64
+	_, err := odb.Unpack(ctx, idleReader{pack, u.idle}, odb.UnpackOptions{
+		Format: u.format, SpoolOver: spoolOver, MaxObjectSize: u.limit,
+		Spool: func(int64) (*os.File, error) { return os.CreateTemp(u.dir, "unpack-*.tmp") },
+		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
+			u.idle()
+			at, ok := u.place(id)
+			if !ok {
+				return nil, 0, nil, fmt.Errorf("object %s is not in the pack", id)
+			}
+			data, err := packs.Contents(u.file, at, u.limit)
+			if err != nil {
+				return nil, 0, nil, err
+			}
+			return bytes.NewReader(data), int64(len(data)), func() {}, nil
+		},
+	}, func(o odb.Object) error {
+		defer o.Discard()
+		if total += o.Size; total > u.limit {
+			return errTooLarge
+		}
+		var contents io.Reader = bytes.NewReader(o.Data)
+		if o.File != nil {
+			contents = io.NewSectionReader(o.File, 0, o.Size)
+		}
+		return sink(o, contents)
+	})
+	return err
+}
+
+// idleReader calls a function before each read.
+type idleReader struct {
+	io.Reader
+	idle func()
+}
+
+// Read implements io.Reader.
+func (r idleReader) Read(p []byte) (int, error) {
+	r.idle()
+	return r.Reader.Read(p)
+}
