@@ -58,15 +58,27 @@ func TestDescriptorStoreKeepsMounts(t *testing.T) {
 	if stored.Mounts != 1 || !stored.Running {
 		t.Errorf("descriptor store: got %+v, want 1 mount of a running daemon", stored)
 	}
-	for i := range 4 {
+	for i := range 6 {
 		at := torture.Now()
-		if i%2 == 0 { // the runtime stops the container
+		switch {
+		case i%2 == 1: // the container is killed
+			endDaemon()
+		default: // the runtime stops the container, once when the descriptor store has just ended, and once at the same time
+			if i == 2 {
+				endKeep()
+				time.Sleep(100 * time.Millisecond)
+			}
 			check(t, cmd.Process.Signal(syscall.SIGTERM))
+			if i == 4 {
+				endKeep()
+			}
+			if i > 0 {
+				time.Sleep(500 * time.Millisecond)
+				_, endKeep = w.service("keep", "--fd-store", socket)
+			}
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("the daemon ended with %v", err)
 			}
-		} else { // the container is killed
-			endDaemon()
 		}
 		x.blows = append(x.blows, torture.Blow{At: at})
 		cmd, endDaemon = w.service(args...)

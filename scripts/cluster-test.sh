@@ -16,4 +16,4 @@ scripts/setup.sh cluster >"$log" 2>&1 || skip "programs are missing: $(tail -n 1
 AFS_CLUSTER=$(scripts/cluster-binaries.sh) || skip "the programs of Kubernetes cannot be built"
 export AFS_CLUSTER
 rm -f "$log"
-exec "${GO:-go}" test -buildvcs=false -count=1 -v "$@"
+exec "${GO:-go}" test -buildvcs=false -count=1 -v -p 1 "$@" # one cluster at a time

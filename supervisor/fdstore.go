@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -18,6 +19,8 @@ const (
 	// fdstoreLimit is the maximum wait for the descriptor store while the daemon runs. It is short, because the supervisor must be
 	// able to replace a worker at any time.
 	fdstoreLimit = time.Second
+	// leaveTime is the maximum wait for the descriptor store when the daemon exits and leaves its mounts there.
+	leaveTime = 15 * time.Second
 )
 
 // outside is the descriptor store that --fd-store names. It keeps copies of the descriptors outside of this daemon, so that the mounts
@@ -151,6 +154,30 @@ func (o *outside) barrier() error {
 	}
 	return o.client.Barrier(barrierTime)
 }
+
+// deliver waits until the descriptor store has handled all messages. If it has ended, deliver passes the descriptors to its successor,
+// which must start within the duration limit.
+func (o *outside) deliver(s store, limit time.Duration) error {
+	if o == nil {
+		return nil
+	}
+	for end := time.Now().Add(limit); ; time.Sleep(fdstoreRetry) {
+		err := errNoStore
+		if o.connected() {
+			if err = o.barrier(); err == nil {
+				return nil
+			}
+			o.disconnect(err)
+		}
+		if time.Now().After(end) {
+			return err
+		}
+		o.reconnect(s)
+	}
+}
+
+// errNoStore is returned by deliver if no descriptor store has started in time.
+var errNoStore = errors.New("no connection to the descriptor store")
 
 // lifeFile returns the write end of the pipe for a worker, which the caller must close; nil if there is no descriptor store.
 func (o *outside) lifeFile() (*os.File, error) {

@@ -153,6 +153,7 @@ type timers struct {
 	pause <-chan time.Time // start of the next worker after a failed one
 	spare <-chan time.Time // start of the spare worker
 	stop  <-chan time.Time // end of the wait for a worker that unmounts everything
+	leave <-chan time.Time // end of the wait for the descriptor store in which the mounts are to be left
 }
 
 // event is sent by other goroutines to run. Exactly one of the fields message, gone, overdue and exited is set.
@@ -206,6 +207,11 @@ func (s *supervisor) run(ctx context.Context) int {
 			s.outside.disconnect(errors.New("connection has ended"))
 		case <-s.outside.retry():
 			s.outside.reconnect(s.store)
+			if s.timers.leave != nil && s.outside.connected() {
+				code, end = s.shutdown(false)
+			}
+		case <-s.timers.leave:
+			code, end = s.shutdown(false)
 		case <-s.timers.grace:
 			s.timers.grace = nil
 			code, end = s.ended(s.worker)
@@ -223,7 +229,7 @@ func (s *supervisor) run(ctx context.Context) int {
 			return s.giveUp("worker did not exit in time")
 		case <-stop:
 			stop = nil
-			code, end = s.shutdown()
+			code, end = s.shutdown(true)
 		}
 		if end {
 			return code
@@ -394,11 +400,20 @@ func (s *supervisor) hangs(w *worker, why string) {
 
 // shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts in a descriptor store.
 // If the result end is true, the supervisor must end at once, with the exit code in the result code.
-func (s *supervisor) shutdown() (code int, end bool) {
+//
+// If the descriptor store is being replaced at this moment, shutdown does nothing, and run calls it again when the store is connected
+// again or leaveTime has passed. The parameter wait permits this.
+func (s *supervisor) shutdown(wait bool) (code int, end bool) {
+	leave := s.Leave != nil && s.store.hasMounts() && s.Leave()
+	if s.timers.leave = nil; leave && wait && !s.keeps() && s.outside != nil {
+		s.Log.Warn("wait for descriptor store before exit", zap.String("socket", s.outside.socket))
+		s.timers.leave = time.After(leaveTime)
+		return 0, false
+	}
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.exit.begun = true
 	s.abandonUpgrade("daemon exits")
-	s.exit.leaving = s.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
+	s.exit.leaving = leave && s.keeps()
 	s.manager.notify(keeper.Message{keeper.Stopping: "1"})
 	if s.next != nil {
 		s.kill(s.next, "not needed")
@@ -427,9 +442,12 @@ func (s *supervisor) tellStop(w *worker) {
 }
 
 // left waits until the descriptor store has received all descriptors, and returns the exit code for a supervisor that leaves the
-// mounts there.
+// mounts there. If the store has just ended, its successor gets the descriptors.
 func (s *supervisor) left() (code int, end bool) {
-	s.barrier()
+	s.manager.barrier()
+	if err := s.outside.deliver(s.store, leaveTime); err != nil {
+		s.Log.Error("store descriptors", zap.Error(err))
+	}
 	return 0, true
 }
 

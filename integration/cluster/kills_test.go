@@ -77,8 +77,16 @@ func (w *world) daemonPIDs() (worker, supervisor int, err error) {
 	var s struct {
 		Daemon struct{ PID, Supervisor int }
 	}
-	err = json.Unmarshal([]byte(out), &s)
-	return s.Daemon.PID, s.Daemon.Supervisor, err
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return 0, 0, err
+	}
+	// The daemon reports the numbers of its own PID namespace. The tests kill these processes.
+	for _, pid := range []int{s.Daemon.PID, s.Daemon.Supervisor} {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || strings.TrimSpace(string(name)) != "artifactfs" {
+			return 0, 0, fmt.Errorf("process %d of the daemon has the name %q (%v)", pid, name, err)
+		}
+	}
+	return s.Daemon.PID, s.Daemon.Supervisor, nil
 }
 
 // podOf returns the name of the only pod of a daemon set.
@@ -132,20 +140,24 @@ func (w *world) killDaemon(pids ...int) error {
 	})
 }
 
-// roll changes an annotation of the pods of a daemon set.
-func (w *world) roll(app string) error {
+// roll changes an annotation of the pods of daemon sets, and waits until their pods are replaced.
+func (w *world) roll(apps ...string) error {
 	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"test":"%d"}}}}}`, time.Now().UnixNano())
-	if _, err := w.Kubectl("patch", "daemonset", "-n", namespace, app, "-p", patch); err != nil {
+	if _, err := w.Kubectl(append([]string{"patch", "daemonset", "-n", namespace, "-p", patch}, apps...)...); err != nil {
 		return err
 	}
-	_, err := w.Kubectl("rollout", "status", "daemonset", "-n", namespace, app, "--timeout=120s")
-	if err != nil {
-		return err
+	for _, app := range apps {
+		if _, err := w.Kubectl("rollout", "status", "daemonset", "-n", namespace, app, "--timeout=120s"); err != nil {
+			return err
+		}
+		if err := w.Wait(context.Background(), "the old pod is gone", func() error {
+			_, err := w.podOf(app)
+			return err
+		}); err != nil {
+			return err
+		}
 	}
-	return w.Wait(context.Background(), "the old pod is gone", func() error {
-		_, err := w.podOf(app)
-		return err
-	})
+	return nil
 }
 
 // disturbance is something that happens on a node.
@@ -193,6 +205,7 @@ func (w *world) disturbances() []disturbance {
 		{"driver pod deleted by force", node("--force", "--grace-period=0")},
 		{"rolling update of artifactfs-node", func() error { return w.roll("artifactfs-node") }},
 		{"rolling update of artifactfs-keep", func() error { return w.roll("artifactfs-keep") }},
+		{"rolling update of both at once", func() error { return w.roll("artifactfs-keep", "artifactfs-node") }},
 	}
 }
 

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // change is a change of the deployment that removes a privilege.
@@ -43,8 +44,10 @@ var changes = []change{
 	{name: "privileged of the daemon", old: privileged, new: "privileged: false #", want: "Bidirectional"},
 	{name: "privileged, Bidirectional; CAP_SYS_ADMIN added", old: privileged, new: "capabilities: {add: [SYS_ADMIN]} #",
 		again: [2]string{", mountPropagation: Bidirectional", ""}, want: "."},
-	bounded("all capabilities but CAP_SYS_ADMIN", ",+sys_admin", "."),
-	bounded("all capabilities but SYS_ADMIN, DAC_OVERRIDE, CHOWN, FOWNER, SYS_PTRACE", ",+sys_admin,+dac_override,+chown,+fowner,+sys_ptrace", "."),
+	bounded("capabilities of the daemon but SYS_ADMIN", ",+sys_admin", "dubious ownership"),
+	bounded("capabilities of the daemon but SYS_ADMIN, SETUID, SETGID", ",+sys_admin,+setuid,+setgid", "."),
+	bounded("capabilities of the daemon but these and DAC_OVERRIDE, CHOWN, FOWNER, SYS_PTRACE",
+		",+sys_admin,+setuid,+setgid,+dac_override,+chown,+fowner,+sys_ptrace", "."),
 	{name: "hostPID", old: "hostPID: true", new: "hostPID: false", want: "."},
 	{name: "hostPath /var/lib/artifactfs", old: hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate"), new: empty("state"), want: "."},
 	{name: "hostPath /run/artifactfs of artifactfs-node", old: "      volumes:\n" + hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") +
@@ -60,7 +63,7 @@ var changes = []change{
 // TestPrivileges removes privileges of the deployment one by one, and records what then fails.
 func TestPrivileges(t *testing.T) {
 	w := start(t)
-	base, sessions, _ := repositories(t)
+	base, sessions, dir := repositories(t)
 	defer func() {
 		w.forget(t) // also what the changed deployments have left
 	}()
@@ -75,18 +78,19 @@ func TestPrivileges(t *testing.T) {
 		if c.again[0] != "" {
 			yaml = strings.ReplaceAll(yaml, c.again[0], c.again[1])
 		}
-		result := w.with(t, yaml, pod{name: "probe", image: nodeImage,
+		result := w.with(t, yaml, filepath.Join(dir, "sessions/app.git"), pod{name: "probe", image: nodeImage,
 			spec: "  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n", command: "sleep 1000000",
 			attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "uid": "1000"}})
-		summary.add(t, "without ... (privileges)", "%-72s %s", c.name, result)
+		summary.add(t, "without ... (privileges)", "%-80s %s", c.name, result)
 		if !regexp.MustCompile(c.want).MatchString(result) {
 			t.Errorf("without %s: got %q, want %q", c.name, result, c.want)
 		}
 	}
 }
 
-// with applies a deployment, uses a pod in every way, and returns "works" or what failed first.
-func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
+// with applies a deployment, uses a pod in every way, and returns "works" or what failed first. The parameter repo is the path of the session
+// remote, from which with removes all sessions.
+func (w *world) with(t *testing.T, yaml, repo string, p pod) (result string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "daemonset", "-n", namespace, "--all")
 	check(t, err)
@@ -105,6 +109,13 @@ func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
 			_, err := w.Kubectl("delete", "pod", p.name, "--force", "--grace-period=0")
 			check(t, err)
 		}
+		ref := "refs/afs/j/default-" + p.name + "-work/main/000001"
+		if text, err := gittest.Git(context.Background(), repo, "show", ref+":new"); result == "works" && (err != nil || text != "text") {
+			result = fmt.Sprintf("session is not pushed: file in %s: %q (%v)", ref, text, err)
+		}
+		for _, ref := range strings.Fields(gittest.Must(t, repo, "for-each-ref", "--format=%(refname)", "refs/afs")) {
+			gittest.Must(t, repo, "update-ref", "-d", ref)
+		}
 	}()
 	_, err = w.Kubectl("delete", "events", "--all")
 	check(t, err)
@@ -114,15 +125,12 @@ func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
 		do   func() error
 	}{
 		{"pod does not start", func() error { return nil }},
-		{"read", w.shell(p.name, "cat /work/dir03/f* | wc -l", "")},
+		{"read", w.shell(p.name, "ls /work/dir03 | wc -l && cat /work/dir03/f* >/dev/null", "50")},
 		{"write", w.shell(p.name, "echo text >/work/new && cat /work/new", "text")},
 		{"git status", w.shell(p.name, "cd /work && HOME=/work git status --porcelain", "?? new")},
-		{"search", w.shell(p.name, "grep -rl nothing /work | wc -l", "0")},
-		{"after a kill of the worker", func() error {
-			worker, _, err := w.daemonPIDs()
-			if err == nil {
-				err = unix.Kill(worker, unix.SIGKILL)
-			}
+		{"search", w.shell(p.name, "grep -rl 'no such text' /work/dir* | wc -l", "0")},
+		{"after a kill of the daemon", func() error {
+			err := w.killContainer("artifactfs-node", "daemon")
 			if err == nil {
 				err = w.shell(p.name, "cat /work/new", "text")()
 			}
@@ -148,7 +156,12 @@ func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
 			}
 		}
 		if err := w.within(limit, do); err != nil {
-			return step.name + ": " + lastLine(err.Error())
+			_, text, found := strings.Cut(err.Error(), "exit status ")
+			if !found {
+				text = err.Error()
+			}
+			text = strings.ReplaceAll(text, "command terminated with exit code", "exit code")
+			return step.name + ": " + strings.Join(strings.Fields(text[max(0, len(text)-400):]), " ")
 		}
 	}
 	return "works"
