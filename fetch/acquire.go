@@ -237,6 +237,9 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 			snap.once.Do(func() { close(snap.ready) })
 		}
 	})
+	if err != nil && resp.Relayed && ctx.Err() == nil {
+		return a.receive(ctx, req, snap)
+	}
 	if err == nil {
 		err = refused
 	}

@@ -144,6 +144,11 @@ func (s *site) faults() (err error) {
 	if err != nil {
 		return err
 	}
+	for _, full := range []struct{ what, flag string }{{"the object store is full", "--objects"}, {"the disk of the relay is full", "--data"}} {
+		if err := s.onSmallDisk(full.what, full.flag); err != nil {
+			return err
+		}
+	}
 	// Another relay finds damaged objects in the store.
 	store := filepath.Join(s.work, "objects")
 	os.RemoveAll(store)
@@ -172,6 +177,24 @@ func (s *site) faults() (err error) {
 	}
 	defer r.end()
 	return s.crowd("the object store is corrupt", r.url, nil)
+}
+
+// onSmallDisk measures with a relay of which one directory, named by a flag, is on a file system without space.
+func (s *site) onSmallDisk(what, flag string) (err error) {
+	dir := filepath.Join(s.work, "small")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		return fmt.Errorf("mount tmpfs: %w", err)
+	}
+	defer func() { err = errors.Join(err, syscall.Unmount(dir, 0)) }()
+	r, err := s.startRelay(flag, dir)
+	if err != nil {
+		return err
+	}
+	defer r.end()
+	return s.crowd(what, r.url, nil)
 }
 
 // damage changes a byte in the middle of every file.
@@ -241,7 +264,7 @@ func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 	s.runs++
 	data := filepath.Join(s.work, fmt.Sprint("relay", s.runs))
 	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"), append([]string{"relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
-		"--log-level", "warn"}, flags...)...)
+		"--log-level", "error"}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
