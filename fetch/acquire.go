@@ -219,7 +219,11 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	if err != nil {
 		return err
 	}
-	return a.store(ctx, resp, snap)
+	broken, err := a.store(ctx, resp, snap)
+	if broken && resp.Relayed && ctx.Err() == nil {
+		return a.receive(ctx, req, snap) // the relay is not used for a while now
+	}
+	return err
 }
 
 // receiveFromHost copies the commit and its trees from the directory of the host. It returns an error if the host lacks a part of them or
@@ -230,7 +234,7 @@ func (a *acquirer) receiveFromHost(ctx context.Context, snap *Snapshot) error {
 	}
 	resp, err := a.storage.host.Fetch(ctx, snap.Commit, acquireDepth)
 	if err == nil {
-		err = a.store(ctx, resp, snap)
+		_, err = a.store(ctx, resp, snap)
 	}
 	if err != nil {
 		a.notices.Add(fmt.Sprintf("commit %s is fetched from the remote: %v", snap.Commit, err))
@@ -238,8 +242,9 @@ func (a *acquirer) receiveFromHost(ctx context.Context, snap *Snapshot) error {
 	return err
 }
 
-// store stores the pack of an answer. Each object can be read as soon as it has arrived.
-func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, snap *Snapshot) (err error) {
+// store stores the pack of an answer. Each object can be read as soon as it has arrived. The result broken reports that the pack is not
+// complete or invalid.
+func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, snap *Snapshot) (broken bool, err error) {
 	defer resp.Pack.Close()
 	snap.shallow = resp.Shallow
 	var refused error
@@ -264,13 +269,13 @@ func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, sna
 			snap.once.Do(func() { close(snap.ready) })
 		}
 	})
-	if err == nil {
-		err = refused
+	if err != nil {
+		return true, err
 	}
-	if err == nil {
-		err = a.repo.AddBoundary(resp.Shallow, a.storage.hasParents)
+	if refused == nil {
+		refused = a.repo.AddBoundary(resp.Shallow, a.storage.hasParents)
 	}
-	return err
+	return false, refused
 }
 
 // Whole reports whether all trees have been fetched. It does not wait.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -51,13 +52,7 @@ func (s *storage) detach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// The remaining Locals are copied to a new slice, because readers use the old slice without the lock.
-	kept := s.locals[:0:0]
-	for _, other := range s.locals {
-		if other != l {
-			kept = append(kept, other)
-		}
-	}
-	s.locals = kept
+	s.locals = slices.DeleteFunc(slices.Clone(s.locals), func(other *Local) bool { return other == l })
 }
 
 // packs returns the packs of the store's repository. It returns nil until the object format is known.

@@ -3,13 +3,19 @@ package integration
 import (
 	"bufio"
 	"context"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
@@ -185,5 +191,41 @@ func TestRelayRefusesForeignTokens(t *testing.T) {
 	hosts[1].env = append(hosts[1].env, "ARTIFACTFS_TOKEN=wrong", "ARTIFACTFS_VIA="+r.url)
 	if got := hosts[1].afs("mount", url, hosts[1].place("m")); got.code == 0 || !strings.Contains(got.stderr, "authentication") {
 		t.Errorf("mount with a wrong token: got %s", got)
+	}
+}
+
+// A relay whose answers break off delays a mount, and nothing else: the commit is acquired from the git server with one more request, and not
+// tree by tree.
+func TestRelayBreaksOff(t *testing.T) {
+	w := newWorld(t)
+	repo := w.repo("app.git", 0)
+	must[object.ID](t)(repo.Sized(60, 10))
+	s := w.serve(gittest.ServerOptions{})
+	clone := w.clone(s.URL("app.git"))
+	s.forget()
+	r := w.relay()
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(must[*url.URL](t)(url.Parse(r.url))) },
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ModifyResponse: func(res *http.Response) error {
+			if res.Request.Method == http.MethodPost {
+				res.Body = struct {
+					io.Reader
+					io.Closer
+				}{io.MultiReader(io.LimitReader(res.Body, 3000), iotest.ErrReader(io.ErrUnexpectedEOF)), res.Body}
+			}
+			return nil
+		},
+	}
+	front := httptest.NewServer(proxy)
+	defer front.Close()
+	m := w.bare(s.URL("app.git"), "--via", front.URL)
+	w.compareTrees(m.Dir, clone)
+	for _, f := range s.Log().Fetches() {
+		if f.Filter == "blob:none" && f.Depth != 2 {
+			t.Errorf("trees were fetched one by one:\n%s", s.Log())
+			break
+		}
 	}
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -171,6 +172,25 @@ func TestClientFallsThrough(t *testing.T) {
 				t.Errorf("reading took %s", took)
 			}
 		})
+	}
+}
+
+// If the git server fails after the relay has, the client reports the failure of the git server.
+func TestBothFail(t *testing.T) {
+	w := newWorld(t, Options{})
+	s := httptest.NewServer(w.through(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			rw.Header().Set("Content-Type", resultType)
+			io.WriteString(rw, "no packets")
+		}
+		return r.Method == http.MethodPost
+	}, 0, 0))
+	defer s.Close()
+	r := w.open(s.URL)
+	w.server.Inject(gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden, On: gittest.Fetch})
+	_, err := r.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{w.commit}, Depth: 2, Filter: "blob:none"})
+	if !errors.Is(err, transport.ErrForbidden) {
+		t.Errorf("fetch: got %v, want %v", err, transport.ErrForbidden)
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	maxGroup = 256 << 20
 	// wakeTime is the minimum interval at which clients that wait for blobs of a flight are woken while more blobs arrive.
 	wakeTime = 2 * time.Millisecond
+	// urgentBlobs is the maximum number of blobs that are requested before the rest of their group.
+	urgentBlobs = 128
 	// spoolOver is the size of a blob above which it is stored in a file while it is decoded.
 	spoolOver = 4 << 20
 )
@@ -34,7 +36,7 @@ type groupFlight struct {
 	key     string
 	format  object.Format
 	ids     []object.ID
-	first   []object.ID // blobs for which the first client waits; they are requested first
+	first   []object.ID // blobs for which the first client waits
 	starter caller
 	users   atomic.Int32 // number of goroutines that use the file; the last one closes it
 
@@ -182,8 +184,18 @@ func (m *remote) fill(ctx context.Context, f *groupFlight, temp *os.File) error 
 	if err := m.borrow(f, w, left); err != nil {
 		return err
 	}
+	here := func(ids []object.ID) []object.ID {
+		return slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { _, ok := left[id]; return !ok })
+	}
+	// A git server sends the first bytes of a large pack after it has prepared all of it, so the blobs for which a client waits are
+	// requested on their own.
+	if urgent := here(f.first); len(urgent) > 0 && len(urgent) <= urgentBlobs && len(urgent) < len(left)/4 {
+		if err := m.request(ctx, f, w, urgent, left); err != nil {
+			return err
+		}
+	}
 	if len(left) > 0 {
-		if err := m.request(ctx, f, w, left); err != nil {
+		if err := m.request(ctx, f, w, here(f.ids), left); err != nil {
 			return err
 		}
 	}
@@ -249,18 +261,8 @@ func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *pack
 	return nil
 }
 
-// request requests the blobs in left from the git server and writes them to w.
-func (m *remote) request(ctx context.Context, f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
-	wants := make([]object.ID, 0, len(left))
-	asked := map[object.ID]bool{}
-	for _, ids := range [][]object.ID{f.first, f.ids} { // git sends the objects in the order of the wants
-		for _, id := range ids {
-			if _, ok := left[id]; ok && !asked[id] {
-				asked[id] = true
-				wants = append(wants, id)
-			}
-		}
-	}
+// request requests blobs from the git server, writes them to w, and removes them from left.
+func (m *remote) request(ctx context.Context, f *groupFlight, w *packs.Writer, wants []object.ID, left map[object.ID]struct{}) error {
 	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, wire.Request{Format: f.format, Wants: wants})
 	if err != nil {
 		return err
@@ -304,10 +306,15 @@ func (m *remote) request(ctx context.Context, f *groupFlight, w *packs.Writer, l
 		return nil
 	})
 	publish()
-	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("git server has left out %d of %d blobs", len(left), len(wants))
+	if err != nil {
+		return err
 	}
-	return err
+	for _, id := range wants {
+		if _, ok := left[id]; ok {
+			return fmt.Errorf("git server has left out blob %s", id)
+		}
+	}
+	return nil
 }
 
 // unpacking decodes a pack whose objects are written to a file without deltas.

@@ -110,7 +110,7 @@ func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 			return nil, cut(err) // the end of the input is an error, because a pack is never empty
 		}
 	}
-	return &FetchResponse{Shallow: shallow, Pack: p}, nil
+	return &FetchResponse{Shallow: shallow, Relayed: a.front != nil, Pack: p}, nil
 }
 
 // Bands of side-band-64k (gitprotocol-pack). The first byte of each packet names the band.

@@ -90,6 +90,7 @@ type FetchRequest struct {
 // connection. The context of Fetch also applies to Pack: when the context ends, a Read that is blocked returns.
 type FetchResponse struct {
 	Shallow []object.ID // commits whose parents are not in the pack
+	Relayed bool        // the answer comes from a relay; if it breaks off, the same request is sent to the git server
 	Pack    io.ReadCloser
 }
 

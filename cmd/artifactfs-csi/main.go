@@ -93,7 +93,8 @@ Secrets of volumes (nodePublishSecretRef, nodeStageSecretRef): token, sessionTok
 		"/var/lib/kubelet/plugins/NAME/csi.sock)")
 	f.StringVar(&o.Name, "name", csi.DefaultName, "`NAME` of the driver, which volumes refer to")
 	f.StringSliceVar(&o.services, "services", []string{"node"}, "what to serve: node, controller, or both")
-	f.StringVar(&o.Via, "via", os.Getenv("ARTIFACTFS_VIA"), "reach the remotes of volumes through the relay at `URL` (default: $ARTIFACTFS_VIA)")
+	f.StringVar(&o.Via, "via", os.Getenv("ARTIFACTFS_VIA"),
+		"reach the remotes of volumes through the relay at `URL` (default:\n$ARTIFACTFS_VIA)")
 	f.Int64Var(&o.MaxVolumes, "max-volumes", 0,
 		"maximum `NUMBER` of volumes of this node (default: what the memory and the open\nfiles of this host permit)")
 	f.StringVar(&o.logFormat, "log-format", "json", "format of the log: json or console")

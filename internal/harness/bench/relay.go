@@ -42,9 +42,13 @@ func relayFlags() (o *relayOptions, is *bool) {
 }
 
 const (
-	relayNet  = "10.77.0."
-	relayHub  = relayNet + "1" // address of the git server and of the relay
-	insideNet = "AFS_BENCH_NAMESPACE"
+	relayNet   = "10.77.0."
+	relayHub   = relayNet + "1" // address of the git server and of the relay
+	insideNet  = "AFS_BENCH_NAMESPACE"
+	lineTarget = "AFS_BENCH_LINE" // set in the process that is the line to the relay: the address of the relay
+	// ownMachine is the priority of the relay and its line, which have a machine of their own in reality. With the priority of the hosts they
+	// would get processor time too late here, and hosts leave a relay that is silent.
+	ownMachine = "-15"
 )
 
 // site is the network of the benchmark.
@@ -61,6 +65,16 @@ type site struct {
 
 // relays runs the benchmark in a network namespace of its own.
 func (b *bench) relays(repos []string, o relayOptions) (err error) {
+	if target := os.Getenv(lineTarget); target != "" {
+		line, err := gittest.NewLine(relayHub+":0", target, o.near)
+		if err != nil {
+			return err
+		}
+		fmt.Println(line.Addr())
+		_, err = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
+		line.Close()
+		return err
+	}
 	if os.Getenv(insideNet) == "" {
 		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -145,6 +159,11 @@ func (s *site) faults() (err error) {
 	if err != nil {
 		return err
 	}
+	for _, full := range []struct{ what, flag string }{{"the object store is full", "--objects"}, {"the disk of the relay is full", "--data"}} {
+		if err := s.onSmallDisk(full.what, full.flag); err != nil {
+			return err
+		}
+	}
 	// Another relay finds damaged objects in the store.
 	store := filepath.Join(s.work, "objects")
 	os.RemoveAll(store)
@@ -173,6 +192,24 @@ func (s *site) faults() (err error) {
 	}
 	defer r.end()
 	return s.crowd("the object store is corrupt", r.url, nil)
+}
+
+// onSmallDisk measures with a relay of which one directory, named by a flag, is on a file system without space.
+func (s *site) onSmallDisk(what, flag string) (err error) {
+	dir := filepath.Join(s.work, "small")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		return fmt.Errorf("mount tmpfs: %w", err)
+	}
+	defer func() { err = errors.Join(err, syscall.Unmount(dir, 0)) }()
+	r, err := s.startRelay(flag, dir)
+	if err != nil {
+		return err
+	}
+	defer r.end()
+	return s.crowd(what, r.url, nil)
 }
 
 // damage changes a byte in the middle of every file.
@@ -232,7 +269,8 @@ func (s *site) in(host int, state string, args ...string) *exec.Cmd {
 // relayProcess is a running relay behind a line.
 type relayProcess struct {
 	cmd  *exec.Cmd
-	line *gittest.Line
+	line *exec.Cmd
+	hold io.Closer // standard input of line
 	url  string
 	once sync.Once
 }
@@ -241,8 +279,8 @@ type relayProcess struct {
 func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 	s.runs++
 	data := filepath.Join(s.work, fmt.Sprint("relay", s.runs))
-	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"), append([]string{"relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
-		"--log-level", "warn"}, flags...)...)
+	cmd := exec.Command("nice", append([]string{"-n", ownMachine, filepath.Join(s.bin, "artifactfs"), "relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
+		"--log-level", "error"}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -257,12 +295,36 @@ func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 		r.end()
 		return nil, fmt.Errorf("start relay: %w", err)
 	}
-	if r.line, err = gittest.NewLine(relayHub+":0", at, s.o.near); err != nil {
+	if err := s.startLine(r, at); err != nil {
 		r.end()
-		return nil, err
+		return nil, fmt.Errorf("start line to the relay: %w", err)
 	}
-	r.url = "http://" + r.line.Addr()
 	return r, nil
+}
+
+// startLine starts the process that is the line to a relay.
+func (s *site) startLine(r *relayProcess, target string) error {
+	line := exec.Command("nice", "-n", ownMachine, "/proc/self/exe", "-relay", "-near", s.o.near.String())
+	line.Args[3], _ = os.Executable() // nice has another /proc/self/exe
+	line.Env = append(os.Environ(), lineTarget+"="+target)
+	line.Stderr = os.Stderr
+	out, err := line.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if r.hold, err = line.StdinPipe(); err != nil {
+		return err
+	}
+	if err := line.Start(); err != nil {
+		return err
+	}
+	r.line = line
+	var at string
+	if _, err := fmt.Fscanln(out, &at); err != nil {
+		return err
+	}
+	r.url = "http://" + at
+	return nil
 }
 
 // kill kills the relay.
@@ -281,7 +343,8 @@ func (r *relayProcess) end() {
 		r.cmd.Wait()
 	})
 	if r.line != nil {
-		r.line.Close()
+		r.hold.Close()
+		r.line.Wait()
 		r.line = nil
 	}
 }
