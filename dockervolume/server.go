@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
 const (
@@ -27,6 +28,9 @@ const (
 	// waits for requests in progress.
 	headerTime = 10 * time.Second
 	stopTime   = 10 * time.Second
+	// daemonTime is the maximum time for which a request is repeated because the daemon has died.
+	daemonTime  = 5 * time.Second
+	daemonPause = 50 * time.Millisecond
 )
 
 // request has the fields of all requests (https://docs.docker.com/engine/extend/plugins_volume).
@@ -96,7 +100,11 @@ func (d *Driver) answer(w http.ResponseWriter, r *http.Request, path string, do 
 	start := time.Now()
 	if err == nil {
 		// A request is finished even if dockerd ends meanwhile, because the next dockerd does not know what was begun.
-		err = do(context.WithoutCancel(r.Context()), in, &out)
+		ctx := context.WithoutCancel(r.Context())
+		err = repeat(ctx, func() error {
+			out = reply{}
+			return do(ctx, in, &out)
+		})
 	}
 	status := http.StatusOK
 	if err != nil {
@@ -109,6 +117,17 @@ func (d *Driver) answer(w http.ResponseWriter, r *http.Request, path string, do 
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(out); err != nil {
 		d.Log.Warn("send reply", zap.String("request", path), zap.Error(err))
+	}
+}
+
+// repeat calls do again while the daemon is missing, for at most daemonTime: a daemon that is dying still accepts connections, and only
+// after its end the next one is started.
+func repeat(ctx context.Context, do func() error) error {
+	for start := time.Now(); ; {
+		err := do()
+		if !errors.Is(err, control.ErrNoServer) || time.Since(start) > daemonTime || !clock.Wait(ctx, daemonPause) {
+			return err
+		}
 	}
 }
 
