@@ -149,15 +149,16 @@ func (w *world) drained(t *testing.T, pods []string, base, sessions *gittest.Ser
 		}()
 		note := "session remote up"
 		if down {
-			time.Sleep(30 * time.Second)
+			time.Sleep(20 * time.Second)
+			reason := w.unpublishError(t)
 			out, err := w.Kubectl("get", "pods", "-l", "app=crowd", "-o",
 				`jsonpath={range .items[*]}{.metadata.name} {.metadata.deletionTimestamp}{"\n"}{end}`)
 			check(t, err)
 			if n := strings.Count(out, "Z\n"); n != len(pods) {
 				t.Errorf("%d pods are being deleted while the session remote is down, want %d:\n%s", n, len(pods), out)
 			}
-			summary.add(t, table, "session remote down: after 30 s, %d of %d pods are Terminating; the driver logs: %s",
-				strings.Count(out, "Z\n"), len(pods), w.unpublishError(t))
+			summary.add(t, table, "session remote down: after %.0f s, %d of %d pods are Terminating; the driver logs: %s",
+				time.Since(begin).Seconds(), strings.Count(out, "Z\n"), len(pods), reason)
 			check(t, sessions.Up())
 			begin, note = time.Now(), "session remote up again"
 		}
@@ -173,18 +174,25 @@ func (w *world) drained(t *testing.T, pods []string, base, sessions *gittest.Ser
 	}
 }
 
-// unpublishError returns the reason, from the log of the driver, for which it does not unmount a volume. Kubernetes reports it nowhere else.
-func (w *world) unpublishError(t *testing.T) string {
-	out, err := w.Kubectl("logs", "-n", namespace, "-l", "app=artifactfs-node", "-c", "csi", "--tail=1000")
-	check(t, err)
-	for line := range strings.Lines(out) {
-		var entry struct{ Call, Error string }
-		if json.Unmarshal([]byte(line), &entry) == nil && entry.Call == "NodeUnpublishVolume" && entry.Error != "" {
-			return entry.Error
+// unpublishError waits until the driver has logged why it does not unmount a volume, and returns the reason. Kubernetes reports it nowhere
+// else.
+func (w *world) unpublishError(t *testing.T) (reason string) {
+	t.Helper()
+	check(t, w.Wait(t.Context(), "the driver has logged an error of NodeUnpublishVolume", func() error {
+		out, err := w.Kubectl("logs", "-n", namespace, "-l", "app=artifactfs-node", "-c", "csi", "--tail=1000")
+		if err != nil {
+			return err
 		}
-	}
-	t.Errorf("the driver has logged no error of NodeUnpublishVolume:\n%s", out)
-	return ""
+		for line := range strings.Lines(out) {
+			var entry struct{ Call, Error string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Call == "NodeUnpublishVolume" && entry.Error != "" {
+				reason = entry.Error
+				return nil
+			}
+		}
+		return errors.New("no such line")
+	}))
+	return reason
 }
 
 // checkpoints tests that the newest checkpoint of each pod's session, on the session remote, has the files that the meter has written. It
