@@ -93,7 +93,7 @@ func main() {
 			return b.carries(*c)
 		}},
 		{*isMany, func() error { return b.manies(*m) }},
-		{*isRelay, func() error { return b.relays(repos, *n) }},
+		{*isRelay, func() error { n.only = match; return b.relays(repos, *n) }},
 		{*isLeak, func() error { return b.leaks(*l, *m) }},
 		{*isFleet, func() error { return b.fleets(*fl) }},
 	} {

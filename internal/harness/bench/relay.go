@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,7 @@ type relayOptions struct {
 	hosts   int
 	near    time.Duration
 	command string
+	only    *regexp.Regexp // rows to measure
 }
 
 // relayFlags declares the flags of -relay.
@@ -352,7 +354,9 @@ func (r *relayProcess) end() {
 // crowd lets all hosts mount and build at the same time, compares their files with the clone, and prints a line. The function fault, if
 // it is not nil, is called when the first host has mounted.
 func (s *site) crowd(what, via string, fault func() error) error {
-	s.runs++
+	if s.runs++; !s.o.only.MatchString(what) {
+		return nil
+	}
 	s.server.Log().Reset()
 	times, errs := make([]time.Duration, s.o.hosts), make([]error, s.o.hosts)
 	states, dirs := make([]string, s.o.hosts), make([]string, s.o.hosts)
