@@ -137,6 +137,8 @@ func wrong(root *cobra.Command, words []string) string {
 		switch {
 		case word == "--" || strings.HasPrefix(word, "#") || word == "...":
 			return ""
+		case cmd.DisableFlagParsing: // the flags are those of another program
+			return ""
 		case strings.HasPrefix(word, "--"):
 			name, _, _ := strings.Cut(word[2:], "=")
 			name, _, _ = strings.Cut(name, "[")
