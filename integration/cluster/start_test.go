@@ -19,6 +19,8 @@ const repositoriesVariable = "AFS_CLUSTER_REPOSITORIES"
 const (
 	startRTT  = 50 * time.Millisecond
 	startRuns = 3
+	// startLimit is the maximum time for a start: a clone of 143,000 files takes minutes on a busy machine.
+	startLimit = 15 * time.Minute
 )
 
 // TestPodStart measures the time from the creation of a pod until its main container has read a file, with a volume and with a clone.
@@ -43,6 +45,7 @@ func TestPodStart(t *testing.T) {
 			before := load()
 			for range startRuns {
 				all = append(all, run())
+				t.Logf("%s, %s: %.2f s", name, kind, all[len(all)-1].Seconds())
 			}
 			slices.Sort(all)
 			summary.add(t, table, "%-28s %-46s %6.2f s (%.2f - %.2f), load %s to %s", name, kind,
@@ -110,7 +113,7 @@ func (s starter) run(t *testing.T, yaml string) time.Duration {
 	begin := time.Now()
 	check(t, s.Apply(yaml))
 	var took time.Duration
-	check(t, s.Wait(t.Context(), "the pod has read a file", func() error {
+	check(t, s.within(startLimit, func() error {
 		info, err := os.Stat(mark)
 		if err == nil {
 			took = info.ModTime().Sub(begin)
