@@ -27,7 +27,8 @@ const (
 	deltaCache   = 1 << 20
 )
 
-// maxEntries is the maximum number of files and directories. A tree that names the same tree many times can have any number. Tests lower it.
+// maxEntries is the maximum number of files and directories. A tree that names the same tree many times can have any number. Tests lower
+// the limit.
 var maxEntries = 4 << 20
 
 // ErrNoPlan means that a relay cannot divide the object into groups: it is not a commit, or its tree is too large.
