@@ -22,8 +22,9 @@ const (
 	maxRead = 4 << 20
 	// maxPlain is the maximum size of a decompressed request that the relay understands.
 	maxPlain = 32 << 20
-	// beatTime is the interval at which a patient client gets a sign of life.
-	beatTime = 100 * time.Millisecond
+	// beatTime is the interval at which the relay looks whether a patient client needs a sign of life. The client gets one after at most two
+	// intervals, which leaves room for delays within the time after which it goes to the git server.
+	beatTime = 50 * time.Millisecond
 )
 
 // ServeHTTP implements http.Handler.

@@ -21,13 +21,15 @@ import (
 )
 
 const (
-	// maxEntries is the maximum number of files and directories. A tree that names the same tree many times can have any number.
-	maxEntries = 4 << 20
 	// maxStructure is the maximum size, in bytes, of all commits and trees in the pack of a commit.
 	maxStructure = 1 << 30
 	maxTags      = 16 // of tags that point to one another
 	deltaCache   = 1 << 20
 )
+
+// maxEntries is the maximum number of files and directories. A tree that names the same tree many times can have any number. Tests lower
+// the limit.
+var maxEntries = 4 << 20
 
 // ErrNoPlan means that a relay cannot divide the object into groups: it is not a commit, or its tree is too large.
 var ErrNoPlan = errors.New("object has no plan")

@@ -154,6 +154,8 @@ func TestPlan(t *testing.T) {
 
 // A tree that names the same tree many times over has no plan, because it would have too many files.
 func TestTreeBomb(t *testing.T) {
+	defer func(n int) { maxEntries = n }(maxEntries)
+	maxEntries = 10_000
 	all := Objects{}
 	tree := put(all, entry("100644", "f", blob(1)))
 	for range 20 {

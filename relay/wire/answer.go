@@ -318,16 +318,19 @@ func (a *FetchWriter) send() error {
 	return a.err
 }
 
-// KeepAlive writes an empty packet if nothing was written since the last call, so that the client knows that the relay works on the
-// answer. git's own server sends the same packets. It does nothing before and after the pack.
+// KeepAlive sends what was written or, if nothing was written since the last call, an empty packet, so that the client knows that the relay
+// works on the answer. git's own server sends the same packets. It does nothing before and after the pack.
 func (a *FetchWriter) KeepAlive() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.pack && !a.fresh && a.err == nil {
+	if !a.pack || a.err != nil {
+		return
+	}
+	if !a.fresh {
 		_, a.err = a.w.Write([]byte{'0', '0', '0', '5', bandData})
-		a.send()
 	}
 	a.fresh = false
+	a.send() // bytes that were written may not have been sent
 }
 
 // End writes the end of the answer.
