@@ -20,7 +20,7 @@ type problem struct {
 	reason, message string
 }
 
-// problemsOf returns what is wrong with a volume. The mount is nil if no process serves it.
+// problemsOf returns the adverse conditions of a volume. The mount is nil if no process serves it.
 func problemsOf(m *control.MountStatus) (all []problem) {
 	if m == nil {
 		return []problem{{csi.VolumeHealthErrorType_INACCESSIBLE, "NotMounted",
@@ -86,7 +86,7 @@ func addCondition(reply *csi.NodeGetVolumeStatsResponse, all []problem) {
 	reply.ProtoReflect().SetUnknown(field)
 }
 
-// NodeGetVolumeHealth returns what is wrong with a volume.
+// NodeGetVolumeHealth returns the adverse conditions of a volume.
 func (n *node) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	path := r.GetVolumePublishPath()
 	if path == "" {

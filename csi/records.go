@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// record is what the driver remembers of a volume: a file for each volume of the node, and one for each persistent volume of the
+// record is the stored description of a volume: a file for each volume of the node, and one for each persistent volume of the
 // controller. It contains no secret.
 type record struct {
 	ID string `json:"id"` // id of the volume

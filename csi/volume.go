@@ -34,7 +34,7 @@ func newRecord(id, dir string, c *csi.VolumeCapability, context map[string]strin
 	return rec, nil
 }
 
-// volume returns what the record describes, with the given secrets.
+// volume returns the described volume with the given secrets.
 func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 	v, err := volume.Parse(r.Attributes, secrets, r.Names)
 	if err != nil {

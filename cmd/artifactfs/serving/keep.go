@@ -81,7 +81,7 @@ func keep(ctx context.Context, a *cli.App, socket string) error {
 	return s.Serve(ctx)
 }
 
-// listKept prints what the descriptor store at the socket keeps.
+// listKept prints the contents of the descriptor store at the socket.
 func listKept(ctx context.Context, a *cli.App, socket string) error {
 	all, err := fdstore.List(ctx, socket)
 	if err != nil {
