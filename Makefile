@@ -98,7 +98,7 @@ put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
 installed = bin/artifactfs bin/artifactfs-fsmonitor bin/artifactfs-csi \
 	share/bash-completion/completions/artifactfs share/zsh/site-functions/_artifactfs share/fish/vendor_completions.d/artifactfs.fish
 shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
-	container/Containerfile container/Containerfile.user container/Containerfile.server container/README.md
+	container/Containerfile container/Containerfile.node container/Containerfile.user container/Containerfile.server container/README.md
 
 install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs

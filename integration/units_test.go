@@ -58,14 +58,16 @@ func TestInstall(t *testing.T) {
 			t.Fatalf("make %s: %v\n%s", target, err, out)
 		}
 	}
-	w.check(os.WriteFile(filepath.Join(base, "artifactfs-fsmonitor"), nil, 0o755))
-	defer os.Remove(filepath.Join(base, "artifactfs-fsmonitor"))
+	for _, program := range []string{"artifactfs-fsmonitor", "artifactfs-csi"} {
+		w.check(os.WriteFile(filepath.Join(base, program), nil, 0o755))
+		defer os.Remove(filepath.Join(base, program))
+	}
 	w.check(os.MkdirAll(filepath.Join(root, "usr/share/artifactfs"), 0o755))
 	w.check(os.WriteFile(filepath.Join(root, "usr/share/artifactfs/mine"), nil, 0o644))
 	install("install")
 	got := list(root)
 	for _, want := range []string{
-		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
+		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "usr/bin/artifactfs-csi \n", "sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
 		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/system/artifactfs-server.service \n", "usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
 		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n", "usr/share/man/man1/artifactfs.1 \n", "usr/share/man/man1/artifactfs-session-log.1 \n",
 	} {
