@@ -37,17 +37,23 @@ func newNode(c Config, r *records) *node {
 	return n
 }
 
-func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+// enter checks that a request names a volume and a path, and that no other request for the volume is in progress. The parameter kind is
+// the kind of the path, for errors. The caller must call the function leave.
+func (n *node) enter(id, kind, path string) (leave func(), err error) {
 	switch {
-	case r.GetVolumeId() == "":
+	case id == "":
 		return nil, invalid("id of the volume is missing")
-	case r.GetStagingTargetPath() == "":
-		return nil, invalid("staging path is missing")
+	case path == "":
+		return nil, invalid("%s path is missing", kind)
 	}
+	return n.records.enter(id)
+}
+
+func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if err := checkCapability(r.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
-	leave, err := n.records.enter(r.GetVolumeId())
+	leave, err := n.enter(r.GetVolumeId(), "staging", r.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -74,13 +80,7 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 }
 
 func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	switch {
-	case r.GetVolumeId() == "":
-		return nil, invalid("id of the volume is missing")
-	case r.GetStagingTargetPath() == "":
-		return nil, invalid("staging path is missing")
-	}
-	leave, err := n.records.enter(r.GetVolumeId())
+	leave, err := n.enter(r.GetVolumeId(), "staging", r.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -92,16 +92,10 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 }
 
 func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	switch {
-	case r.GetVolumeId() == "":
-		return nil, invalid("id of the volume is missing")
-	case r.GetTargetPath() == "":
-		return nil, invalid("target path is missing")
-	}
 	if err := checkCapability(r.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
-	leave, err := n.records.enter(r.GetVolumeId())
+	leave, err := n.enter(r.GetVolumeId(), "target", r.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -176,13 +170,7 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	switch {
-	case r.GetVolumeId() == "":
-		return nil, invalid("id of the volume is missing")
-	case r.GetTargetPath() == "":
-		return nil, invalid("target path is missing")
-	}
-	leave, err := n.records.enter(r.GetVolumeId())
+	leave, err := n.enter(r.GetVolumeId(), "target", r.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}

@@ -21,12 +21,10 @@ package relay
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -123,7 +121,7 @@ func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 		return nil, fmt.Errorf("lock %s: %w", o.Data, err)
 	}
 	r.unlock = unlock
-	roots, err := readCA(o.CAFile)
+	roots, err := certfile.Roots(o.CAFile)
 	if err != nil {
 		return nil, err
 	}
@@ -151,22 +149,6 @@ func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 	}
 	r.grants = grants.New(r.ctx)
 	return r, nil
-}
-
-// readCA returns the certificates in a file, or nil if there is no file.
-func readCA(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read certificates: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read certificates: no certificate in %s", file)
-	}
-	return pool, nil
 }
 
 // secure makes the listener speak TLS if there are files for it, and sets the URL.

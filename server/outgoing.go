@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -20,7 +21,7 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 		return nil, err
 	}
 	s.closeLater(importer.Close)
-	roots, err := egress.ReadRoots(o.CAFile)
+	roots, err := certfile.Roots(o.CAFile)
 	if err != nil {
 		return nil, err
 	}

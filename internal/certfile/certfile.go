@@ -1,8 +1,10 @@
-// Package certfile reads the certificate of a TLS server from files.
+// Package certfile reads certificates from files: that of a TLS server, and those of authorities that a client trusts.
 package certfile
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -47,4 +49,20 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c.loaded, c.stamp = &pair, now
 	}
 	return c.loaded, nil
+}
+
+// Roots returns the certificates in a file, which a client trusts instead of those of the system. It returns nil for the file "".
+func Roots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read certificates: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("read certificates: %s contains none", file)
+	}
+	return roots, nil
 }

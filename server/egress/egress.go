@@ -16,7 +16,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 )
@@ -72,22 +71,6 @@ func Public(ip netip.Addr) bool {
 type Dialer struct {
 	AllowPrivate bool           // also connect to addresses that are not public
 	Roots        *x509.CertPool // certificates to trust instead of those of the system; nil: those of the system
-}
-
-// ReadRoots reads certificates for Dialer.Roots. It returns nil for the file "".
-func ReadRoots(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read certificates: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("read certificates: %s contains none", file)
-	}
-	return roots, nil
 }
 
 // DialContext connects to an address. It returns ErrPrivate if all addresses of the host are private.

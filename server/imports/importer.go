@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
-	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -89,7 +89,7 @@ func start(o Options, p pace) (*Importer, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	roots, err := egress.ReadRoots(o.CAFile)
+	roots, err := certfile.Roots(o.CAFile)
 	if err == nil {
 		err = empty(o.Scratch)
 	}

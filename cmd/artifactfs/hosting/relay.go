@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/relay"
 )
 
@@ -155,19 +152,5 @@ func explainRelay(o relay.Options, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &control.Error{Code: control.ExitFailed, Verb: "relay", Object: o.Data, Cause: err.Error()}
-	switch {
-	case errors.Is(err, relay.ErrInUse):
-		e.Kind, e.Cause = control.CodeBusy, relay.ErrInUse.Error()
-		e.Hint = "--data DIR selects another directory"
-	case errors.Is(err, syscall.EADDRINUSE):
-		e.Kind, e.Object, e.Cause = control.CodeBusy, o.Listen, "another program listens at this address"
-		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free port"
-	case errors.Is(err, relay.ErrObjects):
-		e.Hint = "--objects names an existing bucket; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are its credentials"
-	case errors.Is(err, fs.ErrPermission):
-		e.Kind = control.CodePermission
-		e.Hint = "--data DIR selects another directory"
-	}
-	return e
+	return explainStart("relay", o.Data, o.Listen, err, relay.ErrInUse, relay.ErrObjects)
 }

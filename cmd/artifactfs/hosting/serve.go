@@ -209,18 +209,27 @@ func explainServe(o server.Options, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &control.Error{Code: control.ExitFailed, Verb: "serve", Object: o.Data, Cause: err.Error()}
+	e := explainStart("serve", o.Data, o.Listen, err, server.ErrInUse, server.ErrObjects)
+	if e.Hint == "" && errors.Is(err, records.ErrUnavailable) {
+		e.Hint = "--database names a PostgreSQL server that accepts connections and writes"
+	}
+	return e
+}
+
+// explainStart explains the errors that the commands serve and relay have in common: err is the error of the command verb, which stores
+// data in the directory data and listens at the address listen. inUse and objects are its errors for a directory that another process
+// uses and for an object store that cannot be used.
+func explainStart(verb, data, listen string, err, inUse, objects error) *control.Error {
+	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: data, Cause: err.Error()}
 	switch {
-	case errors.Is(err, server.ErrInUse):
-		e.Kind, e.Cause = control.CodeBusy, server.ErrInUse.Error()
+	case errors.Is(err, inUse):
+		e.Kind, e.Cause = control.CodeBusy, inUse.Error()
 		e.Hint = "--data DIR selects another directory"
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.Kind, e.Object, e.Cause = control.CodeBusy, o.Listen, "another program listens at this address"
+		e.Kind, e.Object, e.Cause = control.CodeBusy, listen, "another program listens at this address"
 		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free port"
-	case errors.Is(err, server.ErrObjects):
+	case errors.Is(err, objects):
 		e.Hint = "--objects names an existing bucket; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are its credentials"
-	case errors.Is(err, records.ErrUnavailable):
-		e.Hint = "--database names a PostgreSQL server that accepts connections and writes"
 	case errors.Is(err, fs.ErrPermission):
 		e.Kind = control.CodePermission
 		e.Hint = "--data DIR selects another directory"
