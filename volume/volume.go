@@ -157,6 +157,9 @@ func (v *Volume) check() error {
 	switch {
 	case r.Remote == "" && (r.Session == "" || r.SessionOptions.Remote == ""):
 		return fmt.Errorf("attribute remote is missing (a session of a session remote can be mounted without it)")
+	case r.Follow && r.GitDir == control.GitDirInside:
+		// To move, the daemon would run git with the configuration of the container's .git.
+		return fmt.Errorf("attribute follow requires gitDir: outside")
 	case r.ReadOnly && len(r.Redirects) > 0:
 		return fmt.Errorf("attributes readOnly and redirect exclude each other")
 	}

@@ -137,7 +137,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 // commands may be using it, and it sends no requests to the remote.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Snapshot()
-	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit}
+	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit, Inside: s.Inside.Wanted()}
 	if s.Mount.Record.Checkpoint != nil {
 		o.Ref = ""
 	}

@@ -133,7 +133,8 @@ type gitRun struct {
 // tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx,
-		append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
+		append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
+			"-c", "core.untrackedCache=false"}, args...)...)
 	if r.dir != "" {
 		cmd.Dir = r.dir
 	}
