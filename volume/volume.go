@@ -91,7 +91,7 @@ var attributes = map[string]attribute{
 	"shareProfile": {flag(func(v *Volume) *bool { return &v.Request.ShareProfile }),
 		"keep the read profile on the session remote too (default: false)"},
 	"follow": {flag(func(v *Volume) *bool { return &v.Request.Follow }),
-		"move with the branch on the remote while there are no changes (default: false)"},
+		"move with the branch on the remote while there are no changes; requires gitDir: outside (default: false)"},
 	"submodules": {flag(func(v *Volume) *bool { return &v.Request.Submodules }),
 		"mount submodules too (default: false)"},
 	"redirect": {setRedirects,
