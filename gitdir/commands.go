@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -17,13 +17,7 @@ import (
 // change.
 type commands struct {
 	path, workTree string // path is the git directory, and workTree is the root of the mount
-	// inside is true if the git directory is visible inside the mount, as in a container, whose programs can change its configuration and
-	// hooks. The daemon must not run programs that are named there.
-	inside bool
 }
-
-// untrusted are the settings with which git runs neither hooks nor a monitor that the git directory names.
-var untrusted = []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}
 
 // objects resolves names to object ids. The id of a name that cannot be resolved is zero.
 func (c *commands) objects(ctx context.Context, names ...string) ([]object.ID, error) {
@@ -52,13 +46,19 @@ func (c *commands) output(ctx context.Context, stdin []byte, args ...string) ([]
 	return gitcmd.Output(cmd)
 }
 
-// command returns a git command that neither prompts the user nor fetches objects.
+// command returns a git command that neither prompts the user nor fetches objects. It must not change HEAD or the configuration.
 func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
-	words := []string{"--git-dir", c.path, "--work-tree", c.workTree, "--no-optional-locks"}
-	if c.inside {
-		words = append(words, untrusted...)
+	r, err := guard.Open(ctx, c.path)
+	cmd := c.in(ctx, r, args...)
+	if err != nil {
+		cmd.Err = err
 	}
-	cmd := gitcmd.New(ctx, append(words, args...)...)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(c.path)...)
+	return cmd
+}
+
+// in returns the git command of the method command in a repository that stands for the git directory.
+func (c *commands) in(ctx context.Context, r guard.Repo, args ...string) *exec.Cmd {
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir", r.Dir, "--work-tree", c.workTree, "--no-optional-locks"}, args...)...)
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), r.Env()...)
 	return cmd
 }

@@ -140,7 +140,7 @@ func (o Options) writeRefs(d *Dir, path string) error {
 
 // dir returns a Dir for the git directory at path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
-	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree, inside: o.Inside}, format: o.Format}
+	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree}, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
 	}

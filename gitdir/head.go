@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -163,12 +164,14 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	if err != nil {
 		return err
 	}
+	// The first worktree is the mount itself. git may print another path for it (package guard).
+	_, others, _ := strings.Cut(string(out), "\x00worktree ")
 	at := ""
-	for _, line := range strings.Split(string(out), "\x00") {
+	for _, line := range strings.Split("worktree "+others, "\x00") {
 		if path, ok := strings.CutPrefix(line, "worktree "); ok {
 			at = path
 		}
-		if line == "branch refs/heads/"+branch && at != d.git.workTree && at != realPath(d.git.workTree) {
+		if line == "branch refs/heads/"+branch {
 			return fmt.Errorf("%w: %s", ErrInUse, at)
 		}
 	}
@@ -179,19 +182,35 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 // used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves lock files.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
-		args := []string{"branch", to.Branch, to.start}
-		if to.Upstream != "" {
-			args = []string{"branch", "--track", to.Branch, to.start}
-		}
-		if err := d.git.update(ctx, []string{"HEAD", "refs/heads/" + to.Branch, "config"}, args...); err != nil {
+		if err := d.branch(ctx, to); err != nil {
 			return err
 		}
 	}
 	reason := "checkout: moving from " + from.name() + " to " + to.Name
 	if to.Branch != "" {
-		return d.git.update(ctx, []string{"HEAD"}, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
+		return d.git.update(ctx, nil, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
 	}
-	return d.git.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
+	return d.git.update(ctx, nil, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
+}
+
+// branch creates the branch of the destination in the parameter to.
+func (d *Dir) branch(ctx context.Context, to Destination) error {
+	args := []string{"branch", to.Branch, to.start}
+	guarded := guard.Exists(d.path)
+	switch {
+	case guarded:
+		args = []string{"branch", "--no-track", to.Branch, to.start} // git does not know the remotes there
+	case to.Upstream != "":
+		args = []string{"branch", "--track", to.Branch, to.start}
+	}
+	err := d.git.update(ctx, []string{"refs/heads/" + to.Branch, "config"}, args...)
+	if err != nil || to.Upstream == "" || !guarded {
+		return err
+	}
+	remote, name, _ := strings.Cut(strings.TrimPrefix(to.Upstream, "refs/remotes/"), "/")
+	key := "branch." + to.Branch
+	return guard.Configure(context.WithoutCancel(ctx), d.path,
+		[2]string{key + ".remote", remote}, [2]string{key + ".merge", "refs/heads/" + name})
 }
 
 // Track sets the ref of a branch or tag whose commit was fetched without the rest of the history. The ref of a branch is its
@@ -211,7 +230,7 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 // in the parameter from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
-	return d.git.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
+	return d.git.update(ctx, []string{ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
 // Commit returns the commit to which name resolves, and the tree of this commit. Both are zero if there is no such commit.
@@ -243,6 +262,9 @@ func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 // returns the paths that git ignores.
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
+	if guard.Exists(d.path) {
+		args = append(args, "--ignore-submodules=dirty") // git would run in the submodules, with the settings there
+	}
 	if ignored {
 		args = append(args, "--ignored")
 	}

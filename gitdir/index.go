@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -148,7 +149,11 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 // settings returns the settings on which the untracked cache depends, by key in lower case. It runs git, because the user's
 // configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
-	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp",
+	r, err := guard.Open(ctx, d.path)
+	if err != nil {
+		return nil, fmt.Errorf("read git's configuration: %w", err)
+	}
+	cmd := gitcmd.New(ctx, "--git-dir", r.Dir, "config", "--null", "--type=path", "--get-regexp",
 		`^(core\.excludesfile|status\.showuntrackedfiles)$`)
 	out, err := cmd.Output()
 	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1 means that no setting was found

@@ -12,7 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 )
 
 // Hidden is the name of a directory in the root of the mount. In its subdirectory objects, git finds out whether a blob exists that is
@@ -26,12 +26,11 @@ const namedObjects = Hidden + "/objects"
 // at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
 // below. The code that mounts the git directory creates them.
 const (
-	insideDir     = "artifactfs"            // directory in the git directory
-	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory
-	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
-	InsideHelper  = insideDir + "/helper"   // mount point (a file) for the artifactfs command
-	InsideMonitor = insideDir + "/monitor"  // mount point (a file) for Options.Monitor
-	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
+	insideDir     = "artifactfs"           // directory in the git directory
+	InsideObjects = insideDir + "/objects" // mount point for the store's objects directory
+	InsideSession = insideDir + "/session" // mount point for the session's objects directory
+	InsideHelper  = insideDir + "/helper"  // mount point (a file) for the artifactfs command
+	InsideMonitor = insideDir + "/monitor" // mount point (a file) for Options.Monitor
 )
 
 // insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of the
@@ -94,11 +93,12 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 func (o Options) borrow(path string) error {
 	alternates := filepath.Join(path, "objects", "info", "alternates")
 	if !o.Inside {
-		err := os.Remove(filepath.Join(path, borrowedName))
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
+		// A git directory that a container could change stays guarded.
+		var err error
+		if guard.Exists(path) {
+			err = guard.Create(path, o.borrowed())
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()+o.existing()), 0o644))
+		return errors.Join(err, os.WriteFile(alternates, []byte(strings.Join(o.borrowed(), "\n")+"\n"+o.existing()), 0o644))
 	}
 	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
@@ -107,16 +107,15 @@ func (o Options) borrow(path string) error {
 	if o.asks() {
 		inside += "../../" + namedObjects + "\n"
 	}
-	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
-		os.WriteFile(alternates, []byte(inside), 0o644))
+	return errors.Join(PrepareInside(path), guard.Create(path, o.borrowed()), os.WriteFile(alternates, []byte(inside), 0o644))
 }
 
-// borrowed returns the objects directories that git uses through alternates, one on each line.
-func (o Options) borrowed() string {
+// borrowed returns the objects directories that git uses through alternates.
+func (o Options) borrowed() []string {
 	if o.Session == "" {
-		return o.Objects + "\n"
+		return []string{o.Objects}
 	}
-	return o.Objects + "\n" + o.Session + "\n"
+	return []string{o.Objects, o.Session}
 }
 
 // existing returns the line for the directory namedObjects of the mount. It returns "" if git cannot request the objects
@@ -173,16 +172,6 @@ func PrepareInside(path string) error {
 		err = errors.Join(err, openErr)
 	}
 	return err
-}
-
-// Borrowing returns the environment variables for a git command that runs outside the mount on the git directory at path, if the
-// alternates of this directory are valid only inside the mount. It returns nil for other git directories.
-func Borrowing(path string) []string {
-	objects, err := os.ReadFile(filepath.Join(path, borrowedName))
-	if err != nil {
-		return nil
-	}
-	return []string{gitcmd.Alternates(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
 }
 
 // hook returns the path of the symbolic link that is the monitor's hook, the target of this link, and the command for

@@ -21,7 +21,7 @@ import (
 // git directory, madeSuffix and a random suffix.
 const madeSuffix = ".new"
 
-// fromTemplate runs git init in a temporary directory and moves the files that git puts into every new repository to path: hooks,
+// fromTemplate runs git init in a temporary directory and copies the files that git puts into every new repository to path: hooks,
 // description, info/exclude, and the rest of the user's template. It returns the configuration in the template. If git is not
 // installed, the returned configuration is empty.
 func fromTemplate(path string, o Options) (*config.Config, error) {
@@ -61,15 +61,47 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 		case "HEAD", "config", "objects", "refs", "packed-refs":
 			continue
 		}
-		to := filepath.Join(path, e.Name())
-		if _, err := os.Lstat(to); err == nil { // the file was already moved by an earlier attempt, which then failed
-			continue
-		}
-		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
+		if err := copyTree(filepath.Join(made, e.Name()), filepath.Join(path, e.Name())); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// copyTree copies a file, a symbolic link or a directory. It does not rename, because the git directory may be a mount point (package
+// guard).
+func copyTree(from, to string) error {
+	return filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(from, name)
+		if err != nil {
+			return err
+		}
+		at := filepath.Join(to, relative)
+		info, err := e.Info()
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir():
+			err = os.Mkdir(at, info.Mode().Perm())
+		case e.Type() == fs.ModeSymlink:
+			var target string
+			if target, err = os.Readlink(name); err == nil {
+				err = os.Symlink(target, at)
+			}
+		default:
+			var content []byte
+			if content, err = os.ReadFile(name); err == nil {
+				err = os.WriteFile(at, content, info.Mode().Perm())
+			}
+		}
+		if errors.Is(err, fs.ErrExist) { // an earlier attempt was interrupted
+			return nil
+		}
+		return err
+	})
 }
 
 // writeLogs writes the first entries of the reflogs of HEAD, of the branch and of origin/HEAD, as git clone does. The

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 )
 
 // To change refs, this package runs git, because git knows how they are stored (loose, packed, reftable). If git is killed, its
@@ -32,8 +33,8 @@ const (
 // patient holds settings that make git wait, for this many milliseconds, for other processes that change refs.
 var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packedRefsTimeout=5000"}
 
-// update runs a git command that changes some files of the git directory. The slice files lists these files; a ref such as
-// refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
+// update runs a git command that changes some files of the git directory. The slice files lists these files except HEAD; a ref such
+// as refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
 func (c *commands) update(ctx context.Context, files []string, args ...string) error {
 	note, err := os.CreateTemp(c.path, updatePrefix)
 	if err != nil {
@@ -41,18 +42,23 @@ func (c *commands) update(ctx context.Context, files []string, args ...string) e
 	}
 	err = syscall.Flock(int(note.Fd()), syscall.LOCK_EX)
 	if err == nil {
-		_, err = note.WriteString(strings.Join(append(files, "reftable/tables.list"), "\n") + "\n")
+		_, err = note.WriteString(strings.Join(append(files, "HEAD", "reftable/tables.list"), "\n") + "\n")
 	}
 	if err != nil {
 		return fmt.Errorf("run git %s: record lock files: %w", args[0], errors.Join(err, note.Close(), os.Remove(note.Name())))
 	}
 	ctx = context.WithoutCancel(ctx)
-	cmd := c.command(ctx, append(patient, args...)...)
-	cmd.ExtraFiles = []*os.File{note}
-	err = gitcmd.Run(cmd)
+	var state *os.ProcessState
+	err = guard.Update(ctx, c.path, func(r guard.Repo) error {
+		cmd := c.in(ctx, r, append(patient, args...)...)
+		cmd.ExtraFiles = []*os.File{note}
+		err := gitcmd.Run(cmd)
+		state = cmd.ProcessState
+		return err
+	})
 	note.Close()
 	// If git was killed by a signal, its lock files are stale, so remove them.
-	if state := cmd.ProcessState; state != nil && !state.Exited() {
+	if state != nil && !state.Exited() {
 		return errors.Join(err, c.breakUpdate(ctx, note.Name()))
 	}
 	return errors.Join(err, os.Remove(note.Name()))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 )
 
@@ -84,9 +85,13 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 // rewrites the index even to refresh stat data. If git fails, staged returns true, so that no changes are lost.
 func staged(ctx context.Context, path string) bool {
 	// Pass the git directory as --work-tree and not the mount: git accesses this path, and the mount may not be served yet.
-	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
+	r, err := guard.Open(ctx, path)
+	if err != nil {
+		return true
+	}
+	cmd := gitcmd.New(ctx, "--git-dir", r.Dir, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
 		"--cached", "--quiet", "HEAD", "--")
-	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
+	cmd.Dir, cmd.Env = path, append(append(cmd.Env, gitcmd.NoFetch), r.Env()...)
 	return cmd.Run() != nil
 }
 

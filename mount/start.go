@@ -105,6 +105,9 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
+	if err = m.inside.Guard(); err != nil {
+		return reply, err
+	}
 	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
 	m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {

@@ -193,6 +193,9 @@ func (m *Mount) takeOver() (err error) {
 		}
 		return err
 	}
+	if err = m.inside.Guard(); err != nil {
+		return err
+	}
 	if err = m.configureAgent(); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/overlay"
 )
@@ -183,8 +184,16 @@ func (t *Home) Sign(text string) {
 
 // Release unlocks the home without removing it.
 func (t *Home) Release() {
+	t.Homes.unguard(t.Dir)
 	t.Sign("")
 	t.Unlock()
+}
+
+// unguard unmounts the git directory in the home at dir, which is a mount point while containers use it (package guard).
+func (h Homes) unguard(dir string) {
+	if err := guard.Unmount(filepath.Join(dir, "git")); err != nil {
+		h.Log.Warn("unmount git directory", zap.Error(err))
+	}
 }
 
 // Holder returns the mount that the lock file of a home names. It returns false if the file names no mount.
@@ -219,6 +228,7 @@ func (t *Home) Remove() error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", t.Dir, err)
 	}
+	t.Homes.unguard(gone)
 	if err := os.RemoveAll(gone); err != nil {
 		return fmt.Errorf("remove %s: %w", gone, err)
 	}
@@ -300,6 +310,7 @@ func (h Homes) RemoveLeftovers() error {
 		return err
 	}
 	for _, dir := range removed {
+		h.unguard(dir)
 		if err := os.RemoveAll(dir); err != nil {
 			h.Log.Warn("remove leftovers of mount", zap.String("path", dir), zap.Error(err))
 		}

@@ -77,7 +77,7 @@ func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchReque
 	} else {
 		printSwitch(a.Stdout, reply)
 	}
-	return errors.Join(err, postCheckout(ctx, a, reply))
+	return errors.Join(err, postCheckout(ctx, a, m, reply))
 }
 
 // printSwitch prints the messages of git switch.
@@ -100,14 +100,19 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 	}
 }
 
-// postCheckout runs the repository's post-checkout hook, if it exists, as the user who runs this command.
-func postCheckout(ctx context.Context, a *cli.App, s control.SwitchReply) error {
+// postCheckout runs the repository's post-checkout hook, if it exists, as the user who runs this command. It does not run a hook that
+// programs in a container can change, unless this command runs in the container too.
+func postCheckout(ctx context.Context, a *cli.App, m cli.Served, s control.SwitchReply) error {
 	out, err := gitcmd.AsUser(ctx, "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")
 	if !filepath.IsAbs(hook) {
 		hook = filepath.Join(s.Dir, hook)
 	}
 	if info, statErr := os.Stat(hook); err != nil || statErr != nil || info.Mode()&0o111 == 0 {
+		return nil
+	}
+	if dir, err := os.Lstat(filepath.Join(s.Dir, ".git")); err == nil && dir.IsDir() && !m.Guest() {
+		fmt.Fprintln(a.Stderr, "the hook post-checkout was not run, because programs in a container can change it")
 		return nil
 	}
 	cmd := exec.CommandContext(ctx, hook, s.FromCommit, s.Commit, "1")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
@@ -75,6 +76,26 @@ func places(s Sources) []boundPlace {
 		all = append(all, boundPlace{s.Session, gitdir.InsideSession, true})
 	}
 	return all
+}
+
+// Guard protects the host from what programs in a container may have put into the git directory (package guard). It must be called
+// before this process reads the git directory, also in a takeover.
+func (g *GitDir) Guard() error {
+	if g == nil {
+		return nil
+	}
+	s, err := g.sources()
+	if err != nil {
+		return err
+	}
+	if err := guard.Mount(s.Git); err != nil || guard.Exists(s.Git) {
+		return err
+	}
+	objects := []string{s.Objects}
+	if s.Session != "" {
+		objects = append(objects, s.Session)
+	}
+	return guard.Create(s.Git, objects)
 }
 
 // Bind creates all bind mounts that do not exist yet.
@@ -144,6 +165,7 @@ func (g *GitDir) bindOne(p boundPlace) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if p.at == "" {
+		attr.Attr_clr = guard.Restrictions
 		g.setOwner(source)
 	}
 	if err := unix.MountSetattr(source, "", unix.AT_EMPTY_PATH, &attr); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/staging"
 	"github.com/artifactfs/artifactfs/object"
@@ -351,10 +352,14 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 // the standard input. The objects of the session and of the mount are alternates (further directories in which git looks for
 // objects). If w.objects is set, git writes new objects there.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
+	at, err := guard.Open(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
-	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText,
-		gitcmd.Alternates(origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects")))
+	cmd.Dir, cmd.Stdin = at.Dir, bytes.NewReader(in)
+	cmd.Env = append(cmd.Env, "GIT_DIR="+at.Dir, gitcmd.NoPrompt, gitcmd.PlainText)
+	cmd.Env = append(cmd.Env, at.Env(origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects"))...)
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}

@@ -70,9 +70,6 @@ type Options struct {
 	WriteBack func(ctx context.Context) error
 	// GitDir is the git directory of the mount.
 	GitDir string
-	// Inside is true if GitDir is visible inside the mount, as in a container, whose programs can change its configuration. No filter
-	// driver that this configuration names is run then.
-	Inside bool
 	// Repo stores the checkpoints of the session.
 	Repo *session.Repo
 	// Memory is the name of the file that stores the state from which the next checkpoint continues; if Memory is empty, the

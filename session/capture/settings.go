@@ -10,11 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 )
 
 // attributesName is the name of the files that assign git attributes, which control conversions.
@@ -133,30 +133,18 @@ type gitRun struct {
 // git runs stock git on the mount's git directory and returns its standard output. The command must not access the working
 // tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
-	var off []string // environment that turns filter drivers off; unlike -c, it accepts names that contain "="
-	if c.o.Inside && args[0] != "config" {
-		drivers, err := c.localDrivers(ctx)
-		if err != nil {
-			return nil, err
-		}
-		n := 0
-		for _, name := range drivers {
-			for setting, value := range map[string]string{"clean": "", "smudge": "", "process": "", "required": "false"} {
-				off = append(off, fmt.Sprintf("GIT_CONFIG_KEY_%d=filter.%s.%s", n, name, setting), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, value))
-				n++
-			}
-		}
-		off = append(off, fmt.Sprintf("GIT_CONFIG_COUNT=%d", n))
+	repo, err := guard.Open(ctx, c.o.GitDir)
+	if err != nil {
+		return nil, err
 	}
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + repo.Dir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
 		"-c", "core.untrackedCache=false"}, args...)...)
 	if r.dir != "" {
 		cmd.Dir = r.dir
 	}
 	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
-	cmd.Env = append(
-		append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
-	cmd.Env = append(cmd.Env, off...)
+	cmd.Env = append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText)
+	cmd.Env = append(append(cmd.Env, repo.Env()...), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)
 	out, err := gitcmd.Output(cmd)
 	if r.quiet && gitcmd.Exited(err, 1) {
@@ -166,24 +154,4 @@ func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, e
 		return nil, err
 	}
 	return out, nil
-}
-
-// localDrivers returns the names of the filter drivers that the configuration of the git directory defines. Drivers of the user and the
-// machine that it does not define are not among them.
-func (c *Capturer) localDrivers(ctx context.Context) (names []string, err error) {
-	out, err := c.git(ctx, gitRun{quiet: true}, "config", "--null", "--show-scope", "--get-regexp", `^filter\.`)
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") // scope and KEY\nVALUE in turn
-	for i := 0; i+1 < len(fields); i += 2 {
-		key, _, _ := strings.Cut(fields[i+1], "\n")
-		name := strings.TrimPrefix(key, "filter.")
-		at := strings.LastIndexByte(name, '.')
-		if at < 0 || fields[i] == "system" || fields[i] == "global" || slices.Contains(names, name[:at]) {
-			continue
-		}
-		names = append(names, name[:at])
-	}
-	return names, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
@@ -210,9 +211,13 @@ func (o *opened) annotatedCommit(ctx context.Context, name string) (id string, t
 // revision returns the id of the object that git finds in a git directory by a name. It returns transcript.ErrNoCommit if there is
 // none.
 func revision(ctx context.Context, dir, name string) (string, error) {
+	repo, err := guard.Open(ctx, dir)
+	if err != nil {
+		return "", err
+	}
 	cmd := gitcmd.New(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-	cmd.Dir = dir
-	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText)
+	cmd.Dir = repo.Dir
+	cmd.Env = append(append(cmd.Env, "GIT_DIR="+repo.Dir, gitcmd.NoPrompt, gitcmd.PlainText), repo.Env()...)
 	out, err := gitcmd.Output(cmd)
 	if gitcmd.Exited(err, 1) {
 		err = transcript.ErrNoCommit

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -50,6 +51,13 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 // settings returns the arguments that set the user of the mount. The checkpoints of a session that is not mounted contain the user's name
 // and address, but no key: they may come from a session remote.
 func (p *promotion) settings(ctx context.Context) ([]string, error) {
+	if p.o.GitDir != "" && guard.Exists(p.o.GitDir) { // a container may name a key of the host
+		repo, err := guard.Open(ctx, p.o.GitDir)
+		if err != nil {
+			return nil, err
+		}
+		return p.settingsIn(ctx, filepath.Join(repo.Dir, "config"), nameSettings)
+	}
 	if p.o.GitDir != "" {
 		return p.settingsIn(ctx, filepath.Join(p.o.GitDir, "config"), nameSettings+"|"+signSettings)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -117,15 +118,21 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
 	// The configuration of the git directory names the mount as the working tree. The option --work-tree overrides this, because
 	// an access to the mount would wait for the daemon, which waits for this command.
-	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull,
+	repo, err := guard.Open(ctx, n.GitDir)
+	if err != nil {
+		return nil, err
+	}
+	args = append([]string{"--git-dir", repo.Dir, "--work-tree", repo.Dir, "-c", "core.hooksPath=" + os.DevNull,
 		"-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = filepath.Clean(n.GitDir)
+	cmd.Dir = filepath.Clean(repo.Dir)
 	// The notes have the same author as checkpoints.
 	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...)
+	var also []string
 	if n.Also != "" {
-		cmd.Env = append(cmd.Env, gitcmd.Alternates(n.Also))
+		also = append(also, n.Also)
 	}
+	cmd.Env = append(cmd.Env, repo.Env(also...)...)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(in), &limited{&out, maxNote}
 	if err := gitcmd.Run(cmd); err != nil {

@@ -45,6 +45,9 @@ type Served struct {
 // Mounted reports whether a daemon serves the mount.
 func (s Served) Mounted() bool { return s.Client != nil }
 
+// Guest reports whether the client is connected through the mount itself, as in a container.
+func (s Served) Guest() bool { return s.Client != nil && s.socket == "" }
+
 // Sockets returns the sockets of the daemons to query: the socket that --socket names, or all sockets of the state directory.
 func (a *App) Sockets(ctx context.Context) ([]string, error) {
 	if a.Socket != "" {
