@@ -14,10 +14,8 @@
 //   - A request ends when git ends, or at the latest after a deadline. Requests to the remote continue in the background.
 //   - After a failure git prints one line on standard error and asks the origin. This package does not retry.
 //   - A wrong or malicious hint costs at most one superfluous download. Arguments in the hint that are known to be
-//     harmless are passed to git commands; all others are dropped. These commands run in a separate git directory, the
-//     *quarantine directory*. It has the refs and the objects of the mount's git directory, but none of its configuration
-//     that could start programs. It also has no promisor remote, because a command that lists missing objects must not
-//     request these objects.
+//     harmless are passed to git commands; all others are dropped. These commands run in a guarded directory (package guard),
+//     which has no promisor remote, because a command that lists missing objects must not request these objects.
 //
 // The conversation with git follows the server's side of git's gitprotocol-v2.
 //

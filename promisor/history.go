@@ -64,7 +64,7 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	}
 	args = append(append(args, revs...), "--", path)
 	commit := ""
-	err = q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
+	err = q.repo.git.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(id string) error { commit = id; return nil }, func(c change) error {
 			if c.path == path && c.status == "A" {
 				born = commit // git log prints the oldest commit last
@@ -114,7 +114,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	for _, c := range gone[:min(len(gone), maxGone)] {
 		args = append(args, c.path)
 	}
-	err = q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
+	err = q.repo.git.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readRenames(r, func(old, new string) error {
 			if new == path {
 				from = old

@@ -38,7 +38,7 @@ func (q *question) neighbours() error {
 	for _, id := range q.wants {
 		wanted[id] = true
 	}
-	err := q.repo.quarantine.stream(q.repo.ctx, "", []string{"ls-tree", "-r", "-z", "HEAD"}, func(r *bufio.Reader) error {
+	err := q.repo.git.stream(q.repo.ctx, "", []string{"ls-tree", "-r", "-z", "HEAD"}, func(r *bufio.Reader) error {
 		return readTree(r, func(path string, s side) error {
 			if at < 0 && wanted[s.id] {
 				at = len(files)

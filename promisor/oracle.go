@@ -33,10 +33,10 @@ const (
 type oracle struct {
 	provider Provider
 	log      *zap.Logger
-	// quarantine is the git directory in which git commands run.
-	quarantine *quarantineDir
-	own        *odb.Store // packed objects of the git directory itself, such as new commits; no remote has these objects
-	loose      *odb.Loose // loose objects of the git directory itself
+	// git runs git commands.
+	git   *guardedGit
+	own   *odb.Store // packed objects of the git directory itself, such as new commits; no remote has these objects
+	loose *odb.Loose // loose objects of the git directory itself
 
 	mu       sync.Mutex
 	askers   map[string]asker // processes that have sent requests, by Command.Process
@@ -56,7 +56,7 @@ func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &oracle{provider: p, log: log, quarantine: newQuarantineDir(gitDir, p.Objects(), p.Format()), own: own,
+	return &oracle{provider: p, log: log, git: &guardedGit{gitDir: gitDir, objects: p.Objects()}, own: own,
 		loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
 }
 
@@ -106,7 +106,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	ctx, cancel := context.WithTimeout(ctx, predictTime)
 	defer cancel()
-	if err := errors.Join(o.quarantine.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
+	if err := errors.Join(o.git.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
 		o.log.Warn("predict objects that git wants", zap.Error(err))
 		return nil
 	}
@@ -128,7 +128,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 func (o *oracle) question(ctx context.Context, limit int) *question {
 	return &question{
 		oracle: o, limit: limit, seen: map[object.ID]bool{},
-		repo: repository{ctx: ctx, quarantine: o.quarantine, format: o.provider.Format()},
+		repo: repository{ctx: ctx, git: o.git, format: o.provider.Format()},
 	}
 }
 

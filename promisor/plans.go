@@ -157,7 +157,7 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 		gone, come = gone[:0], come[:0]
 		return err
 	}
-	err := q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
+	err := q.repo.git.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return flush() }, func(c change) error {
 			switch {
 			case what == everything:
@@ -269,7 +269,7 @@ func (q *question) trees(revs, paths []string) error {
 // index adds all files of the index that match paths.
 func (q *question) index(paths []string) error {
 	args := append([]string{"ls-files", "--stage", "-z", "--"}, paths...)
-	return q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
+	return q.repo.git.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readStages(r, func(_ string, s side) error { return q.add(s) })
 	})
 }

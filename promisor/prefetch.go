@@ -28,7 +28,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
 	// git and other processes may have added commits and packs since the last request.
-	if err := errors.Join(s.oracle.quarantine.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
+	if err := errors.Join(s.oracle.git.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
 	q := s.oracle.question(ctx, math.MaxInt)
@@ -88,7 +88,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	// With -m, git log prints the changes of a merge against each of its parents.
 	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
 		"--no-show-signature", logFormat, "^" + first, last, "--"}
-	return q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
+	return q.repo.git.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, add)
 	})
 }

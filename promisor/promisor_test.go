@@ -225,7 +225,7 @@ func TestInterruptedGitEndsItsQuestion(t *testing.T) {
 func TestLensNeverAsks(t *testing.T) {
 	_, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
-	l := c.server.oracle.quarantine
+	l := c.server.oracle.git
 	ctx := context.Background()
 	if err := l.update(ctx); err != nil {
 		t.Fatal(err)

@@ -79,7 +79,7 @@ func (q *question) merge(args []string) error {
 			return err
 		}
 	}
-	base, err := q.repo.quarantine.output(q.repo.ctx, "merge-base", "HEAD", theirs)
+	base, err := q.repo.git.output(q.repo.ctx, "merge-base", "HEAD", theirs)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (q *question) pick(args []string) error {
 	}
 	commits := revs
 	if slices.ContainsFunc(revs, isLeftOut) {
-		out, err := q.repo.quarantine.output(q.repo.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
+		out, err := q.repo.git.output(q.repo.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (q *question) replay(commits []string, onto string) error {
 	}
 	touched := map[string]bool{}
 	args := []string{"diff-tree", "--stdin", "-r", "-c", "--root", "--raw", "-z", "--no-renames", "--no-abbrev"}
-	err := q.repo.quarantine.stream(q.repo.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
+	err := q.repo.git.stream(q.repo.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, func(c change) error {
 			touched[c.path] = true
 			return q.addSides(c)
@@ -232,7 +232,7 @@ func (q *question) rebase(args []string) error {
 		}
 	}
 	// Leave out merges, as git rebase does without --rebase-merges.
-	out, err := q.repo.quarantine.output(q.repo.ctx, "rev-list", "--no-merges", tip, "^"+from)
+	out, err := q.repo.git.output(q.repo.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
 	}

@@ -15,13 +15,13 @@ import (
 
 // repository answers the questions that a prediction has about the mount's repository: the revisions and paths in the arguments
 // of a command, the differences between trees, and the commits that an interrupted command still has to apply. To answer these
-// questions, it runs git in the quarantine directory. Each prediction has its own repository and uses it in one goroutine, so a
+// questions, it runs git in a guarded directory. Each prediction has its own repository and uses it in one goroutine, so a
 // repository needs no lock.
 type repository struct {
-	ctx        context.Context // context of the prediction
-	quarantine *quarantineDir
-	format     object.Format
-	command    Command // the command whose requests are predicted
+	ctx     context.Context // context of the prediction
+	git     *guardedGit
+	format  object.Format
+	command Command // the command whose requests are predicted
 }
 
 // resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first, and if
@@ -47,7 +47,7 @@ func (r *repository) expand(word string) []string {
 	if word == "" || word[0] == '-' {
 		return nil
 	}
-	out, err := r.quarantine.output(r.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
+	out, err := r.git.output(r.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
 	if err != nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (r *repository) alias(name string, args []string) (string, []string) {
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
 		return name, args
 	}
-	value, err := r.quarantine.userConfig(r.ctx, "alias."+name)
+	value, err := r.git.userConfig(r.ctx, "alias."+name)
 	words := strings.Fields(value)
 	// An alias that starts with "!" is a shell command.
 	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
@@ -114,7 +114,7 @@ func (r *repository) emptyTree() (string, error) {
 
 // rev returns the id of the commit or other object to which name refers. It returns an error if name does not refer to an object.
 func (r *repository) rev(name string) (string, error) {
-	if id := r.quarantine.rev(r.ctx, name); id != "" {
+	if id := r.git.rev(r.ctx, name); id != "" {
 		return id, nil
 	}
 	return "", fmt.Errorf("find revision %q: no such revision", name)
@@ -124,7 +124,7 @@ func (r *repository) rev(name string) (string, error) {
 // may be a commit.
 func (r *repository) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
-	return r.quarantine.stream(r.ctx, "", args, func(r *bufio.Reader) error {
+	return r.git.stream(r.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, each)
 	})
 }
@@ -134,7 +134,7 @@ func (r *repository) commit(name string) (string, error) {
 	if name == "" {
 		name = "HEAD"
 	}
-	id := r.quarantine.rev(r.ctx, name+"^{commit}")
+	id := r.git.rev(r.ctx, name+"^{commit}")
 	if id == "" {
 		return "", fmt.Errorf("find revision %q: %w", name, ErrRevision)
 	}
@@ -154,7 +154,7 @@ func (r *repository) changes(a, b string) (map[string]change, error) {
 // note reads an object id that a git command has stored in the file called name, in the subdirectory dir of the git directory. It
 // returns "" if the file does not exist or contains no id.
 func (r *repository) note(dir, name string) string {
-	text, err := os.ReadFile(filepath.Join(r.quarantine.gitDir, dir, name))
+	text, err := os.ReadFile(filepath.Join(r.git.gitDir, dir, name))
 	// git writes an id and a newline into the file. A larger file was written by another program.
 	if err != nil || len(text) > 1<<20 {
 		return ""
@@ -172,7 +172,7 @@ func (r *repository) todo(dir string) []string {
 	if dir == "sequencer" {
 		name = "todo"
 	}
-	text, err := os.ReadFile(filepath.Join(r.quarantine.gitDir, dir, name))
+	text, err := os.ReadFile(filepath.Join(r.git.gitDir, dir, name))
 	if err != nil || len(text) > 1<<20 {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (r *repository) todo(dir string) []string {
 		return nil
 	}
 	// The file contains abbreviated ids.
-	out, err := r.quarantine.output(r.ctx, append([]string{"rev-parse"}, short...)...)
+	out, err := r.git.output(r.ctx, append([]string{"rev-parse"}, short...)...)
 	if err != nil {
 		return nil
 	}

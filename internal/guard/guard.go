@@ -5,11 +5,12 @@
 //   - Mount mounts the git directory over itself, so that the kernel follows no symbolic links in it for the daemon and for the git
 //     commands that the daemon starts. The container uses another mount of the same directory, in which links work.
 //   - Open returns a second git directory, the guarded directory, in which the daemon runs its git commands. Its configuration
-//     contains only settings with plain values (see allowed), and it has no hooks. It shares refs, objects, index and reflogs with the
-//     git directory through symbolic links.
+//     contains only settings with plain values (see allowed), so git starts no programs that the configuration names, and requests no
+//     missing objects. It has no hooks. It shares refs, objects, index and reflogs with the git directory through symbolic links.
 //
-// The guarded directory is beside the git directory, where no container can change it. If it exists, the git directory is one that a
-// container can change, so functions that have only its path need no other mark.
+// The guarded directory is beside the git directory, where no container can change it. If Create has made it, the git directory is one
+// that a container can change, so functions that have only its path need no other mark. Alone returns a guarded directory of any git
+// directory, for git commands that must neither start programs of the user nor request objects.
 package guard
 
 import (
@@ -35,6 +36,7 @@ import (
 const (
 	suffix       = "-guarded"         // the guarded directory of DIR is DIR-guarded
 	updateSuffix = "-guarded-update"  // the directory in which Update runs git
+	aloneSuffix  = "-guarded-alone"   // the directory that Alone returns
 	objectsName  = "artifactfs-store" // file in the guarded directory that lists further objects directories
 
 	maxHead   = 4 << 10 // maximum size of HEAD in bytes
@@ -93,11 +95,30 @@ func Open(ctx context.Context, path string) (Repo, error) {
 	if !Exists(path) {
 		return Repo{Dir: path}, nil
 	}
-	r, err := fill(ctx, path, path+suffix)
+	return openGuarded(ctx, path, path+suffix)
+}
+
+// Alone returns a guarded directory of the git directory at path, whether or not a container can change that. The slice objects lists
+// the objects directories from which the git directory borrows.
+func Alone(ctx context.Context, path string, objects []string) (Repo, error) {
+	dir := path + aloneSuffix
+	if err := fill(ctx, path, dir); err != nil {
+		return Repo{}, fmt.Errorf("guard git directory: %w", err)
+	}
+	return Repo{dir, objects}, nil
+}
+
+// openGuarded brings the directory dir, which guards the git directory at path, up to date, and returns it with the objects that Create
+// has recorded.
+func openGuarded(ctx context.Context, path, dir string) (Repo, error) {
+	if err := fill(ctx, path, dir); err != nil {
+		return Repo{}, fmt.Errorf("guard git directory: %w", err)
+	}
+	objects, err := os.ReadFile(filepath.Join(path+suffix, objectsName))
 	if err != nil {
 		return Repo{}, fmt.Errorf("guard git directory: %w", err)
 	}
-	return r, nil
+	return Repo{dir, strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")}, nil
 }
 
 // Update calls f with a git directory in which a command may change HEAD. For a guarded directory, Update holds HEAD.lock of the git
@@ -116,9 +137,9 @@ func Update(ctx context.Context, path string, f func(Repo) error) (err error) {
 	if err := os.Remove(filepath.Join(dir, "HEAD.lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("change HEAD: %w", err)
 	}
-	r, err := fill(ctx, path, dir)
+	r, err := openGuarded(ctx, path, dir)
 	if err != nil {
-		return fmt.Errorf("change HEAD: %w", err)
+		return err
 	}
 	before, err := readPlain(filepath.Join(dir, "HEAD"), maxHead)
 	if err != nil {
@@ -167,12 +188,12 @@ func Configure(ctx context.Context, path string, settings ...[2]string) error {
 }
 
 // fill brings the directory dir, which guards the git directory at path, up to date.
-func fill(ctx context.Context, path, dir string) (Repo, error) {
+func fill(ctx context.Context, path, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return Repo{}, err
+		return err
 	}
 	if err := link(path, dir); err != nil {
-		return Repo{}, err
+		return err
 	}
 	// The git directory may be incomplete. git does not take a directory without HEAD for a repository.
 	head, err := readPlain(filepath.Join(path, "HEAD"), maxHead)
@@ -184,17 +205,10 @@ func fill(ctx context.Context, path, dir string) (Repo, error) {
 			err = nil
 		}
 	}
-	if err == nil {
-		err = configure(ctx, path, dir)
-	}
 	if err != nil {
-		return Repo{}, err
+		return err
 	}
-	objects, err := os.ReadFile(filepath.Join(path+suffix, objectsName))
-	if err != nil {
-		return Repo{}, err
-	}
-	return Repo{dir, strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")}, nil
+	return configure(ctx, path, dir)
 }
 
 // link makes the symbolic links from dir to the files of the git directory at path.

@@ -62,7 +62,7 @@ func TestOpen(t *testing.T) {
 			run(t, plain, "config", key, included)
 		}
 		r := open(t, path)
-		want := `core.autocrlf=input core.bare=false core.filemode=true core.repositoryformatversion=1`
+		want := `core.autocrlf=input core.bare=true core.filemode=true core.repositoryformatversion=1`
 		if format == "sha256" {
 			want += " extensions.objectformat=sha256"
 		}

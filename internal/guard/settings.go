@@ -17,7 +17,7 @@ import (
 )
 
 // allowed maps the settings of the git directory that apply in the guarded directory to patterns of their values. No setting whose
-// value is a command, a path or a URL is allowed: a path would lead to a file of the host, whereas the container means a file of its own.
+// value is a command or a path is allowed: a path would lead to a file of the host, whereas the container means a file of its own.
 var allowed = map[string]*regexp.Regexp{
 	"extensions.objectformat":     regexp.MustCompile(`^(sha1|sha256)$`),
 	"extensions.refstorage":       regexp.MustCompile(`^(files|reftable)$`),
@@ -36,6 +36,9 @@ var allowed = map[string]*regexp.Regexp{
 	"user.name":                   name,
 	"user.email":                  name,
 }
+
+// tracking matches the keys of the settings on which names such as @{upstream} depend. Without a remote's URL they lead nowhere.
+var tracking = regexp.MustCompile(`(?s)^(branch|remote)\..*\.(remote|merge|fetch)$`)
 
 var (
 	word = regexp.MustCompile(`^[A-Za-z0-9_., -]{0,100}$`)
@@ -74,17 +77,22 @@ func configure(ctx context.Context, path, dir string) error {
 // guarded returns the text of a configuration with those settings in list, the output of git config --null --list, that are allowed.
 func guarded(list []byte) []byte {
 	var b bytes.Buffer
-	b.WriteString("[core]\n\trepositoryformatversion = 1\n\tbare = false\n")
+	b.WriteString("[core]\n\trepositoryformatversion = 1\n\tbare = true\n")
 	for entry := range strings.SplitSeq(string(list), "\x00") {
 		key, value, hasValue := strings.Cut(entry, "\n")
 		if !hasValue {
 			value = "true"
 		}
-		if pattern := allowed[key]; pattern == nil || !pattern.MatchString(value) {
-			continue
+		section, rest, _ := strings.Cut(key, ".")
+		at := strings.LastIndexByte(rest, '.')
+		if at >= 0 && tracking.MatchString(key) && name.MatchString(rest[:at]) && name.MatchString(value) {
+			fmt.Fprintf(&b, "[%s \"%s\"]\n\t%s = \"%s\"\n", section, quote.Replace(rest[:at]), rest[at+1:], quote.Replace(value))
+		} else if pattern := allowed[key]; pattern != nil && pattern.MatchString(value) {
+			fmt.Fprintf(&b, "[%s]\n\t%s = \"%s\"\n", section, rest, quote.Replace(value))
 		}
-		section, setting, _ := strings.Cut(key, ".")
-		fmt.Fprintf(&b, "[%s]\n\t%s = \"%s\"\n", section, setting, strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value))
 	}
 	return b.Bytes()
 }
+
+// quote escapes a value, or the name of a subsection, for a configuration file.
+var quote = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
