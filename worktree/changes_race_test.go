@@ -181,3 +181,33 @@ func TestChangesWhileChanging(t *testing.T) {
 		}
 	}
 }
+
+// Attributes of a file that is removed at the same time are those before its removal, or the error ErrNoNode.
+func TestAttrOfRemovedFile(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "x"}})
+	ctx := t.Context()
+	var last atomic.Uint64
+	var stopped atomic.Bool
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for !stopped.Load() {
+				if _, err := w.Attr(ctx, Node(last.Load())); err != nil && !errors.Is(err, ErrNoNode) {
+					t.Errorf("attributes of a removed file: %v", err)
+					stopped.Store(true)
+				}
+			}
+		})
+	}
+	last.Store(uint64(Root))
+	for range 3000 {
+		a, err := w.Mknod(ctx, Root, "g", syscall.S_IFREG|0o644, 0, Cred{})
+		w.ok(err)
+		_, err = w.Write(ctx, a.Node, []byte("y"), 0, false)
+		w.ok(err)
+		last.Store(uint64(a.Node))
+		w.ok(w.Unlink(ctx, Root, "g"))
+	}
+	stopped.Store(true)
+	readers.Wait()
+}

@@ -181,7 +181,13 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 			return Attr{}, err
 		}
 		if a := v.base.Describe(in); a.Size >= 0 {
-			return a, v.countBlocks(&a, in)
+			err := v.countBlocks(&a, in)
+			if now, gone := v.inode(n); err != nil && gone != nil {
+				return Attr{}, gone // the node was removed after in was read
+			} else if err != nil && now.Content != in.Content {
+				continue
+			}
+			return a, err
 		}
 		if err := v.base.LoadSize(ctx, n); err != nil {
 			return Attr{}, err
