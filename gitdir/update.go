@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/guard"
 )
@@ -76,7 +77,7 @@ func (c *commands) breakUpdates(ctx context.Context) error {
 // breakUpdate waits until the git process to which a note belongs has ended. It then removes the lock files that this process has
 // left, and the note itself. The parameter name is the path of the note.
 func (c *commands) breakUpdate(ctx context.Context, name string) error {
-	note, err := os.Open(name)
+	note, err := disk.OpenRegular(name, 0)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		return err
 	}
