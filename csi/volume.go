@@ -53,9 +53,9 @@ func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 	return v, nil
 }
 
-// checkEphemeral returns an error if a volume names a file or directory of the node. The attributes of an ephemeral volume are by the author
-// of a pod, who may not use files of the node, but can write some: the daemon would read and write repositories there, and run a token file
-// that is a program.
+// checkEphemeral returns an error if a volume names a file or directory of the node. The attributes of an ephemeral volume are by the
+// author of a pod, who may not use files of the node, but can write some: the daemon would read and write repositories there, and run a
+// token file that is a program.
 func checkEphemeral(v volume.Volume) error {
 	r := v.Request
 	if r.TokenFile != "" {

@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -14,8 +16,8 @@ const (
 	LargeFile = 512 << 20 // of a file whose size grows with the repository, such as an index or a list of refs
 )
 
-// OpenRegular opens a regular file for reading. It returns an error for a pipe, whose open(2) would wait for a writer, and for other special
-// files. Other users can change the directories of files that are opened in this way. The flags are added to those of open(2).
+// OpenRegular opens a regular file for reading. It returns an error for a pipe, whose open(2) would wait for a writer, and for other
+// special files. Other users can change the directories of files that are opened in this way. The flags are added to those of open(2).
 func OpenRegular(name string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
 	if err != nil {
@@ -62,4 +64,55 @@ func ReadLimited(f *os.File, limit int64) ([]byte, error) {
 		err = nil
 	}
 	return text[:n], err
+}
+
+// MapRegular maps a file that OpenRegular opens into memory for reading. The mapping remains valid after the file was removed, but not if
+// the file becomes shorter. It is released by munmap(2).
+func MapRegular(name string) ([]byte, error) {
+	f, err := OpenRegular(name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mapping(f, 1<<62, func(n int) ([]byte, error) {
+		return unix.Mmap(int(f.Fd()), 0, n, unix.PROT_READ, unix.MAP_SHARED)
+	})
+}
+
+// CopyRegular returns a mapping like MapRegular that remains valid in any case: a copy of a file with at most limit bytes.
+func CopyRegular(name string, limit int64) ([]byte, error) {
+	f, err := OpenRegular(name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mapping(f, limit, func(n int) ([]byte, error) {
+		data, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(f, data); err != nil {
+			return nil, errors.Join(err, unix.Munmap(data))
+		}
+		return data, nil
+	})
+}
+
+// mapping returns the result of the function make for the size of f, which must be between 1 and limit bytes.
+func mapping(f *os.File, limit int64, make func(n int) ([]byte, error)) ([]byte, error) {
+	info, err := f.Stat()
+	if err == nil && info.Size() == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil && info.Size() > limit {
+		err = unix.EFBIG
+	}
+	var data []byte
+	if err == nil {
+		data, err = make(int(info.Size()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("map file %s: %w", f.Name(), err)
+	}
+	return data, nil
 }
