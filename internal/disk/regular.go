@@ -98,11 +98,11 @@ func CopyRegular(name string, limit int64) ([]byte, error) {
 	})
 }
 
-// mapping returns the result of the function make for the size of f, which must be between 1 and limit bytes.
+// mapping returns the result of the function make for the size of f, which must be at most limit bytes.
 func mapping(f *os.File, limit int64, make func(n int) ([]byte, error)) ([]byte, error) {
 	info, err := f.Stat()
 	if err == nil && info.Size() == 0 {
-		err = io.ErrUnexpectedEOF
+		return nil, nil // the kernel makes no empty mapping
 	}
 	if err == nil && info.Size() > limit {
 		err = unix.EFBIG

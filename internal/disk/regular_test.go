@@ -29,3 +29,27 @@ func TestReadRegular(t *testing.T) {
 		t.Errorf("read 4 bytes with a limit of 3: got %v, want EFBIG", err)
 	}
 }
+
+// A copied mapping keeps the bytes of a file that becomes shorter. A mapping of an empty file is empty.
+func TestCopyRegular(t *testing.T) {
+	name, empty := filepath.Join(t.TempDir(), "f"), filepath.Join(t.TempDir(), "e")
+	if err := errors.Join(os.WriteFile(name, []byte("text"), 0o644), os.WriteFile(empty, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := CopyRegular(name, 4)
+	if err == nil {
+		err = os.Truncate(name, 0)
+	}
+	if err != nil || string(copied) != "text" {
+		t.Errorf("copy: got %q, %v, want text", copied, err)
+	}
+	if data, err := MapRegular(empty); err != nil || len(data) != 0 {
+		t.Errorf("map an empty file: got %q, %v, want nothing", data, err)
+	}
+	if err := os.Truncate(name, 5); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CopyRegular(name, 4); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("copy 5 bytes with a limit of 4: got %v, want EFBIG", err)
+	}
+}
