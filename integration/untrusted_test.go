@@ -71,7 +71,19 @@ ln -s `+victim+` .git/FETCH_HEAD; ln -s `+victim+` .git/artifactfs-x`)
 	m = w.mount(url, "--session", m.Session, "--git-dir", "inside", "--wait", "git")
 	m.checkpoint()
 	unharmed("resume")
-	w.unmount(m)
+	outside := w.place("outside")
+	check(t, os.Mkdir(outside, 0o755))
+	w.sh(m.Dir, `rm -rf .git/refs/remotes/origin; ln -s `+outside+` .git/refs/remotes/origin`)
+	w.afs("unmount", m.Dir) // not everything can be pushed
+	m = w.mount(url, "--session", m.Session, "--git-dir", "outside", "--wait", "git")
+	w.afs("refresh", m.Dir)
+	w.afs("switch", "-C", m.Dir, "--create", "later")
+	unharmed("mount with .git outside")
+	if names, err := os.ReadDir(outside); err != nil || len(names) > 0 {
+		t.Errorf("the daemon has written to a directory of the host: %v, %v", names, err)
+	}
+	w.sh(m.Dir, "git status")
+	w.afs("unmount", m.Dir)
 	mounts, err := mountinfo.Self()
 	check(t, err)
 	if _, ok := mounts.At(home); ok {
