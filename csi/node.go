@@ -127,6 +127,9 @@ func (n *node) publishEphemeral(ctx context.Context, r *csi.NodePublishVolumeReq
 	if err != nil {
 		return invalid("%v", err)
 	}
+	if err := checkEphemeral(v); err != nil {
+		return err
+	}
 	return n.mount(ctx, rec, v)
 }
 

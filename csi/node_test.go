@@ -181,8 +181,8 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 	}{
 		{nil, false, "session=team-box-work", "discard=true keep=false"}, // no session remote: into the trash
 		{nil, true, "session= ", "discard=false keep=false"},
-		{[]string{"session", "{serviceAccount}-{uid}-{node}", "sessionRemote", "u"}, false, "session=default-u-n1", "discard=false keep=true"},
-		{[]string{"sessionRemote", "u", "onDelete", "discard"}, false, "session=team-box-work", "discard=true keep=false"},
+		{[]string{"session", "{serviceAccount}-{uid}-{node}", "sessionRemote", "https://git.example/s.git"}, false, "session=default-u-n1", "discard=false keep=true"},
+		{[]string{"sessionRemote", "https://git.example/s.git", "onDelete", "discard"}, false, "session=team-box-work", "discard=true keep=false"},
 	} {
 		var f fake
 		n := newTestNode(t, &f)
@@ -205,7 +205,7 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 func TestDeadVolumeIsPushed(t *testing.T) {
 	var f fake
 	n := newTestNode(t, &f)
-	if _, err := n.NodePublishVolume(t.Context(), ephemeral("sessionRemote", "u")); err != nil {
+	if _, err := n.NodePublishVolume(t.Context(), ephemeral("sessionRemote", "https://git.example/s.git")); err != nil {
 		t.Fatal(err)
 	}
 	f.mounts, f.calls = nil, nil
@@ -234,6 +234,11 @@ func TestRefusedVolumes(t *testing.T) {
 			r.VolumeCapability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{MountFlags: []string{"nfsvers=4"}}}
 		}, codes.InvalidArgument, `mount option "nfsvers=4"`},
 		{func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, "csi.storage.k8s.io/ephemeral") }, codes.FailedPrecondition, "staging"},
+		// The author of a pod may not make the daemon use files of the node.
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["tokenFile"] = "/etc/shadow" }, codes.InvalidArgument, "tokenFile is not permitted"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "/srv/app.git" }, codes.InvalidArgument, "remote is a path"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "FILE://localhost/a.git" }, codes.InvalidArgument, "remote is a path"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["sessionRemote"] = "../x" }, codes.InvalidArgument, "sessionRemote is a path"},
 	} {
 		var f fake
 		n, r := newTestNode(t, &f), ephemeral()

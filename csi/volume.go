@@ -6,6 +6,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 	"github.com/artifactfs/artifactfs/volume"
 )
 
@@ -49,6 +51,28 @@ func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 		v.Request.GroupWrite = true
 	}
 	return v, nil
+}
+
+// checkEphemeral returns an error if a volume names a file or directory of the node. The attributes of an ephemeral volume are by the
+// author of a pod, who may not use files of the node, but can write some: the daemon would read and write repositories there, and run a
+// token file that is a program.
+func checkEphemeral(v volume.Volume) error {
+	r := v.Request
+	if r.TokenFile != "" {
+		return invalid("attribute tokenFile is not permitted in an ephemeral volume: use the key token of a Secret")
+	}
+	remotes := map[string]string{"remote": r.Remote, "via": r.Via}
+	switch r.SessionOptions.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+	default:
+		remotes["sessionRemote"] = r.SessionOptions.Remote
+	}
+	for name, remote := range remotes {
+		if at, err := endpoint.Parse(remote); err == nil && at.Scheme == endpoint.Local {
+			return invalid("attribute %s is a path of the node, which is not permitted in an ephemeral volume: use a URL", name)
+		}
+	}
+	return nil
 }
 
 // has reports whether the volume is visible at path.

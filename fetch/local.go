@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/odb/namedset"
@@ -66,7 +67,7 @@ func (l *Local) open() (own *odb.Dir, ok bool) {
 	if _, err := os.Stat(filepath.Join(l.dir, "pack")); err != nil || shared == nil {
 		return nil, false
 	}
-	packs, err := odb.Open(l.dir, shared.Format())
+	packs, err := odb.OpenForeign(l.dir, shared.Format(), guard.Exists(filepath.Dir(l.dir)))
 	if err != nil {
 		return nil, false
 	}
@@ -76,9 +77,8 @@ func (l *Local) open() (own *odb.Dir, ok bool) {
 
 // Join joins the packs that git has fetched into the Local, as odb.Store.Join does.
 func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
-	own, ok := l.open()
-	if !ok {
-		return odb.JoinResult{}, nil
+	if own, ok := l.open(); ok {
+		return own.Packs.Join(ctx, o)
 	}
-	return own.Packs.Join(ctx, o)
+	return odb.JoinResult{}, nil
 }

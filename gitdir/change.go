@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -94,7 +95,7 @@ func (d *Dir) BreakLocks(ctx context.Context) error {
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
-	if text, readErr := os.ReadFile(lock); readErr == nil && string(text) == lockMark {
+	if text, readErr := disk.ReadRegular(lock, disk.SmallFile); readErr == nil && string(text) == lockMark {
 		leftovers = append(leftovers, lock)
 	}
 	for _, name := range leftovers {
@@ -105,7 +106,7 @@ func (d *Dir) breakIndex() error {
 
 // Read reads the index. If the file does not exist, it returns an empty index.
 func (l *LockedIndex) Read() (*index.Index, error) {
-	text, err := os.ReadFile(l.path)
+	text, err := disk.ReadRegular(l.path, disk.LargeFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &index.Index{Format: l.dir.format, Version: index.Version}, nil
 	}

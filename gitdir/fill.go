@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -36,7 +37,7 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if err != nil {
 		return false, err
 	}
-	text, err := os.ReadFile(path)
+	text, err := disk.ReadRegular(path, disk.LargeFile)
 	if err != nil {
 		return false, err
 	}

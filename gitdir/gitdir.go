@@ -155,7 +155,7 @@ func Open(path string, o Options) (*Dir, bool, error) {
 		return nil, false, nil
 	}
 	name := filepath.Join(path, "config")
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
 	}
@@ -226,7 +226,7 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 // because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	path := filepath.Join(d.path, "packed-refs")
-	text, err := os.ReadFile(path)
+	text, err := disk.ReadRegular(path, disk.LargeFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write refs: %w", err)
 	}

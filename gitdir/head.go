@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -62,7 +63,7 @@ type Destination struct {
 
 // Head returns the branch and the commit of HEAD.
 func (d *Dir) Head(ctx context.Context) (Head, error) {
-	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
+	text, err := disk.ReadRegular(filepath.Join(d.path, "HEAD"), disk.SmallFile)
 	if err != nil {
 		return Head{}, fmt.Errorf("read HEAD: %w", err)
 	}
@@ -305,7 +306,7 @@ func (d *Dir) Busy() string {
 // HeadName returns the short name of the branch that HEAD points to, or, if HEAD is detached, the id of the commit. It returns ""
 // if HEAD cannot be read.
 func (d *Dir) HeadName() string {
-	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
+	text, err := disk.ReadRegular(filepath.Join(d.path, "HEAD"), disk.SmallFile)
 	if err != nil {
 		return ""
 	}

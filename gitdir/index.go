@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/internal/index"
@@ -137,7 +138,7 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 		}
 	}
 	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile, filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
-		content, err := os.ReadFile(name)
+		content, err := disk.ReadRegular(name, disk.LargeFile)
 		if err != nil { // like git, ignore a file that cannot be read
 			continue
 		}

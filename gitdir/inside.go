@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -98,7 +99,7 @@ func (o Options) borrow(path string) error {
 		if guard.Exists(path) {
 			err = guard.Create(path, o.borrowed())
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(strings.Join(o.borrowed(), "\n")+"\n"+o.existing()), 0o644))
+		return errors.Join(err, disk.WriteFileUnsynced(alternates, []byte(strings.Join(o.borrowed(), "\n")+"\n"+o.existing()), 0o644))
 	}
 	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
@@ -107,7 +108,7 @@ func (o Options) borrow(path string) error {
 	if o.asks() {
 		inside += "../../" + namedObjects + "\n"
 	}
-	return errors.Join(PrepareInside(path), guard.Create(path, o.borrowed()), os.WriteFile(alternates, []byte(inside), 0o644))
+	return errors.Join(PrepareInside(path), guard.Create(path, o.borrowed()), disk.WriteFileUnsynced(alternates, []byte(inside), 0o644))
 }
 
 // borrowed returns the objects directories that git uses through alternates.
@@ -132,7 +133,7 @@ func (o Options) existing() string {
 // the mount stays, because its directory exists outside of the mount too.
 func LeaveMount(path string) error {
 	name := filepath.Join(path, "objects", "info", "alternates")
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil // the mount has ended before the git directory was created
@@ -165,7 +166,7 @@ func PrepareInside(path string) error {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, name), 0o755))
 	}
 	for _, name := range []string{InsideHelper, InsideMonitor} {
-		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY, 0o755)
+		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o755)
 		if openErr == nil {
 			openErr = f.Close()
 		}

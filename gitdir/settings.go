@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
@@ -35,7 +36,7 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 		attributes = filepath.Join(configHome(), "git", "attributes")
 	}
 	read := func(path string) []byte {
-		content, err := os.ReadFile(expandUser(path))
+		content, err := disk.ReadRegular(expandUser(path), disk.LargeFile)
 		if err != nil {
 			return nil // like git, ignore a file that cannot be read
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -100,7 +99,7 @@ func ResolveURL(remote, url string) (string, error) {
 // URL in the configuration are not changed. The URLs in modules must be absolute.
 func (d *Dir) AddSubmodules(modules []Submodule) error {
 	name := filepath.Join(d.path, "config")
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		return fmt.Errorf("add submodules: %w", err)
 	}

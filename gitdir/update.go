@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/guard"
 )
@@ -25,6 +26,7 @@ import (
 const (
 	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
 
+	gitTime    = 2 * time.Minute      // maximum run time of git, which may wait for a pipe that a container has made in the git directory
 	updateTime = 10 * time.Second     // maximum time to wait for a git process whose parent has died
 	lockTime   = time.Second          // maximum time to wait for a running process to release a lock
 	lockLook   = 5 * time.Millisecond // interval between two attempts to acquire a lock
@@ -36,6 +38,11 @@ var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packed
 // update runs a git command that changes some files of the git directory. The slice files lists these files except HEAD; a ref such
 // as refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
 func (c *commands) update(ctx context.Context, files []string, args ...string) error {
+	return c.updateWithin(ctx, gitTime, files, args...)
+}
+
+// updateWithin does the work of update. It kills git after the time in the parameter limit.
+func (c *commands) updateWithin(ctx context.Context, limit time.Duration, files []string, args ...string) error {
 	note, err := os.CreateTemp(c.path, updatePrefix)
 	if err != nil {
 		return fmt.Errorf("run git %s: %w", args[0], err)
@@ -50,6 +57,8 @@ func (c *commands) update(ctx context.Context, files []string, args ...string) e
 	ctx = context.WithoutCancel(ctx)
 	var state *os.ProcessState
 	err = guard.Update(ctx, c.path, func(r guard.Repo) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		cmd := c.in(ctx, r, append(patient, args...)...)
 		cmd.ExtraFiles = []*os.File{note}
 		err := gitcmd.Run(cmd)
@@ -76,7 +85,7 @@ func (c *commands) breakUpdates(ctx context.Context) error {
 // breakUpdate waits until the git process to which a note belongs has ended. It then removes the lock files that this process has
 // left, and the note itself. The parameter name is the path of the note.
 func (c *commands) breakUpdate(ctx context.Context, name string) error {
-	note, err := os.Open(name)
+	note, err := disk.OpenRegular(name, 0)
 	if err != nil {
 		return err
 	}
@@ -93,7 +102,7 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	if own, err := HasOwnObjects(path); own || err != nil {
 		return own, err
 	}
-	seal, err := os.ReadFile(filepath.Join(path, sealName))
+	seal, err := disk.ReadRegular(filepath.Join(path, sealName), disk.SmallFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -119,7 +119,7 @@ func sumOf(path string) (string, error) {
 		if !e.Type().IsRegular() || strings.HasSuffix(relative, ".lock") {
 			return nil
 		}
-		content, err := os.ReadFile(name)
+		content, err := disk.ReadRegular(name, disk.LargeFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -155,7 +155,7 @@ func withoutPlaces(config []byte) []byte {
 // packedSum returns the packed refs that belong to the user. If artifactfs has written the file packed-refs, packedSum leaves out
 // the remote's tags. If git has written the file, the remote's tags cannot be distinguished from the user's tags.
 func packedSum(path string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(path, "packed-refs"))
+	text, err := disk.ReadRegular(filepath.Join(path, "packed-refs"), disk.LargeFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func packedSum(path string) ([]byte, error) {
 
 // indexSum returns the checksum at the end of the index file, or "" if there is no index.
 func indexSum(path string) (string, error) {
-	f, err := os.Open(filepath.Join(path, "index"))
+	f, err := disk.OpenRegular(filepath.Join(path, "index"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // Programs in a container can change .git, but the daemon, which is outside of the container, runs no program that .git names, and
@@ -70,10 +71,56 @@ ln -s `+victim+` .git/FETCH_HEAD; ln -s `+victim+` .git/artifactfs-x`)
 	m = w.mount(url, "--session", m.Session, "--git-dir", "inside", "--wait", "git")
 	m.checkpoint()
 	unharmed("resume")
-	w.unmount(m)
+	outside := w.place("outside")
+	check(t, os.Mkdir(outside, 0o755))
+	w.sh(m.Dir, `rm -rf .git/refs/remotes/origin; ln -s `+outside+` .git/refs/remotes/origin`)
+	w.afs("unmount", m.Dir) // not everything can be pushed
+	m = w.mount(url, "--session", m.Session, "--git-dir", "outside", "--wait", "git")
+	w.afs("refresh", m.Dir)
+	w.afs("switch", "-C", m.Dir, "--create", "later")
+	unharmed("mount with .git outside")
+	if names, err := os.ReadDir(outside); err != nil || len(names) > 0 {
+		t.Errorf("the daemon has written to a directory of the host: %v, %v", names, err)
+	}
+	w.sh(m.Dir, "git status")
+	w.afs("unmount", m.Dir)
 	mounts, err := mountinfo.Self()
 	check(t, err)
 	if _, ok := mounts.At(home); ok {
 		t.Errorf("%s is still a mount point", home)
 	}
+}
+
+// What a container puts into .git neither ends the daemon nor makes requests of other mounts wait, and its own mount can be unmounted.
+func TestContainerDoesNotHarmOtherMounts(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("app.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"a": {Data: []byte("a\n")}, "b": {Data: []byte("b\n")}})
+	url := w.serve(gittest.ServerOptions{}).URL("app.git")
+	args := []string{"--git-dir", "inside", "--wait", "git", "--prefetch", "none", "--history", "none"}
+	bad, good := w.mount(url, args...), w.mount(url, args...)
+	worker := w.serving()
+	objects := strings.Fields(w.git(r.Path, "rev-parse", "main:a", "main:b"))
+	w.sh(bad.Dir, `for id in `+strings.Join(objects, " ")+`; do
+	mkdir -p .git/objects/$(echo $id | cut -c1-2); mkfifo .git/objects/$(echo $id | cut -c1-2)/$(echo $id | cut -c3-); done`)
+	for _, name := range []string{"a", "b"} {
+		if out := w.sh(good.Dir, "timeout -s KILL 60 cat "+name); out != name {
+			t.Errorf("%s in the other mount: got %q", name, out)
+		}
+	}
+	for _, name := range []string{"refs/heads/x", "packed-refs", "index", "logs/refs/stash", "info/attributes", "config", "HEAD"} {
+		for _, make := range []string{"truncate -s 15T ", "mkfifo "} {
+			w.sh(bad.Dir, `mkdir -p $(dirname .git/`+name+`); mv .git/`+name+` .git/saved || true; `+make+`.git/`+name+`; echo >>changed`)
+			t.Logf("%s%s: %s", make, name, w.afs("checkpoint", bad.Dir))
+			w.sh(bad.Dir, `rm .git/`+name+`; mv .git/saved .git/`+name+` || true`)
+			good.checkpoint()
+		}
+	}
+	if now := w.serving(); now != worker {
+		t.Errorf("the daemon's worker %d was replaced by %d", worker, now)
+	}
+	w.sh(bad.Dir, `mv .git/artifactfs .git/moved; mkdir .git/artifactfs; mkfifo .git/artifactfs/helper`)
+	syscall.Kill(worker, syscall.SIGKILL)
+	good.checkpoint()
+	w.unmount(bad)
 }

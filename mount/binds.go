@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/gitside"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
@@ -28,6 +29,15 @@ func (m *Mount) gitDirInside() *bind.GitDir {
 		return nil
 	}
 	return bind.NewGitDir(m.Dir, m.Request.UID, m.Request.GID, m.gitSources, m.host.Log.With(zap.String("mount", m.Dir)))
+}
+
+// guardGitDir protects the host from what programs in a container may have put into the git directory, also in an earlier mount of the
+// session. It is called before the git directory is read.
+func guardGitDir(m *Mount) error {
+	if at := gitPath(m.home); !m.inside.Wanted() && guard.Exists(at) {
+		return guard.Mount(at)
+	}
+	return m.inside.Guard()
 }
 
 // gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store, m.record,

@@ -105,7 +105,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.inside.Guard(); err != nil {
+	if err = guardGitDir(m); err != nil {
 		return reply, err
 	}
 	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.

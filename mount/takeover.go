@@ -193,7 +193,7 @@ func (m *Mount) takeOver() (err error) {
 		}
 		return err
 	}
-	if err = m.inside.Guard(); err != nil {
+	if err = guardGitDir(m); err != nil {
 		return err
 	}
 	if err = m.configureAgent(); err != nil {

@@ -50,10 +50,14 @@ func (d *Dir) Get(id object.ID, limit int64) (t object.Type, content []byte, err
 	return t, content, err
 }
 
-// Size returns an object's type and its size in bytes.
+// Size returns an object's type and its size in bytes. If other programs can change the directory, it reads the whole object, because an
+// invalid one must not hide a valid one in another directory.
 func (d *Dir) Size(id object.ID) (t object.Type, size int64, err error) {
 	for _, from := range d.sources() {
-		if t, size, err = from.Size(id); err == nil {
+		if t, size, err = from.Size(id); err == nil && d.Packs.foreign {
+			err = from.WriteTo(id, io.Discard)
+		}
+		if err == nil {
 			break
 		}
 	}

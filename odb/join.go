@@ -148,7 +148,7 @@ func joinable(dir string) ([]string, error) {
 func (s *Store) candidates(paths []string) []candidate {
 	var packs []candidate
 	for _, path := range paths {
-		p := &pack{path: path, format: s.format, number: s.serial.Add(1)}
+		p := &pack{path: path, format: s.format, number: s.serial.Add(1), foreign: s.foreign}
 		if s.damaged(path) || p.open() != nil {
 			continue
 		}
@@ -363,7 +363,7 @@ func joinMarks(packs []candidate) ([]byte, error) {
 		}
 		var text []byte
 		if err == nil {
-			text, err = os.ReadFile(c.path + ".promisor")
+			text, err = disk.ReadRegular(c.path+".promisor", maxMark)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read promisor mark: %w", err)

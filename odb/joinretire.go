@@ -42,7 +42,7 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 		return 0, err
 	}
 	if joined != "" {
-		p := &pack{path: filepath.Join(s.dir, joined), format: s.format, number: s.serial.Add(1)}
+		p := &pack{path: filepath.Join(s.dir, joined), format: s.format, number: s.serial.Add(1), foreign: s.foreign}
 		if err := p.open(); err != nil {
 			return 0, err
 		}
@@ -159,7 +159,7 @@ var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // namesAny reports whether the multi-pack index in the file multi contains the name of a pack in paths.
 func namesAny(multi string, paths []string) (bool, error) {
-	data, err := os.ReadFile(multi)
+	data, err := disk.ReadRegular(multi, disk.LargeFile)
 	if err != nil {
 		return false, err
 	}
@@ -205,7 +205,7 @@ func tidying(objects string, now time.Time) bool {
 	if err != nil || now.Sub(st.ModTime()) >= tidyingMost {
 		return false
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {
 		return false
 	}

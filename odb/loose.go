@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -79,7 +79,7 @@ func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 		return fmt.Errorf("read loose object %s: %w", id, ErrNotFound)
 	}
 	name := id.String()
-	f, err := os.Open(filepath.Join(l.dir, name[:2], name[2:]))
+	f, err := disk.OpenRegular(filepath.Join(l.dir, name[:2], name[2:]), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = ErrNotFound
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -31,9 +32,10 @@ type source interface {
 // pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread(2), because a read error of
 // the disk then causes an error and not a signal.
 type pack struct {
-	path   string // path of the pack without .pack or .idx
-	format object.Format
-	number uint64 // serial number of the pack; see source.serial
+	path    string // path of the pack without .pack or .idx
+	format  object.Format
+	number  uint64 // serial number of the pack; see source.serial
+	foreign bool   // whether other programs can change the files: see OpenForeign
 
 	files atomic.Pointer[packFiles] // the open files; nil before the first call of open
 	mu    sync.Mutex                // held while the files are opened; readers of an open pack do not acquire it
@@ -59,7 +61,7 @@ func (p *pack) open() error {
 	if p.files.Load() != nil {
 		return nil
 	}
-	f, err := openPack(p.path, p.format)
+	f, err := openPack(p.path, p.format, p.foreign)
 	if err != nil {
 		return fmt.Errorf("open pack %s: %w", p.path, err)
 	}
@@ -68,8 +70,13 @@ func (p *pack) open() error {
 }
 
 // openPack opens the files of the pack at path, which has no suffix, and checks that they belong together.
-func openPack(path string, f object.Format) (_ *packFiles, err error) {
-	data, err := mapFile(path + ".idx")
+func openPack(path string, f object.Format, foreign bool) (_ *packFiles, err error) {
+	// An index may have tens of megabytes, and one lookup reads only a few pages. If it becomes shorter, a mapping of the file is not safe.
+	get := disk.MapRegular
+	if foreign {
+		get = func(name string) ([]byte, error) { return disk.CopyRegular(name, maxForeign) }
+	}
+	data, err := get(path + ".idx")
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +89,7 @@ func openPack(path string, f object.Format) (_ *packFiles, err error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(path + ".pack")
+	file, err := disk.OpenRegular(path+".pack", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -122,27 +129,8 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	return end, nil
 }
 
-// mapFile maps a file into memory for reading. The mapping remains valid after the file was removed.
-func mapFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if st.Size() == 0 {
-		return nil, corrupt("index is empty")
-	}
-	// Map the index instead of reading it, because it may have tens of megabytes, and one lookup reads only a few pages.
-	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map file %s: %w", path, err)
-	}
-	return data, nil
-}
+// maxForeign is the maximum size in bytes of an index that is copied into memory: that of a pack with about two million objects.
+const maxForeign = 64 << 20
 
 // find returns the offset of the entry of the object id, or false if the pack does not contain the object. The methods find,
 // ReadAt and end may be called only after open and before close.

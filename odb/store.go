@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -21,9 +22,10 @@ const baseCache = 4 << 20
 
 // Store is one `objects` directory. It is safe for concurrent use.
 type Store struct {
-	dir    string // the directory objects/pack
-	format object.Format
-	bases  *lru[place] // cache of delta bases
+	dir     string // the directory objects/pack
+	foreign bool   // whether other programs can change the files: see OpenForeign
+	format  object.Format
+	bases   *lru[place] // cache of delta bases
 	// serial is the serial number of the last source that was created; see source.serial.
 	serial atomic.Uint64
 
@@ -55,12 +57,16 @@ type Scan struct {
 
 // Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of processes
 // that were killed during Ingest.
-func Open(dir string, f object.Format) (*Store, error) {
+func Open(dir string, f object.Format) (*Store, error) { return OpenForeign(dir, f, false) }
+
+// OpenForeign opens an objects directory like Open. If foreign is true, programs that this process does not trust can change the files at
+// any time. An index is then copied into memory, and packs whose index has more than 64 MiB are ignored.
+func OpenForeign(dir string, f object.Format, foreign bool) (*Store, error) {
 	packs := filepath.Join(dir, "pack")
 	if err := os.MkdirAll(packs, 0o755); err != nil {
 		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
-	s, err := OpenPacks(packs, f)
+	s, err := openPacks(packs, f, foreign)
 	if err != nil {
 		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
@@ -70,8 +76,10 @@ func Open(dir string, f object.Format) (*Store, error) {
 
 // OpenPacks opens a directory of packs for reading. It changes nothing and takes no lock, so the directory may be read-only and belong to
 // another host, which adds, joins and removes packs. The methods that write or join packs must not be called.
-func OpenPacks(packs string, f object.Format) (*Store, error) {
-	s := &Store{dir: packs, format: f, bases: newLRU[place](baseCache), view: &view{refs: 1}, users: map[source]int{}}
+func OpenPacks(packs string, f object.Format) (*Store, error) { return openPacks(packs, f, false) }
+
+func openPacks(packs string, f object.Format, foreign bool) (*Store, error) {
+	s := &Store{dir: packs, foreign: foreign, format: f, bases: newLRU[place](baseCache), view: &view{refs: 1}, users: map[source]int{}}
 	return s, s.Refresh()
 }
 
@@ -165,7 +173,7 @@ func (s *Store) Refresh() error {
 		}
 		for path := range paths {
 			// Packs that other processes have created precede the known packs, so they are searched first.
-			next = append(next, &pack{path: path, format: s.format, number: s.serial.Add(1)})
+			next = append(next, &pack{path: path, format: s.format, number: s.serial.Add(1), foreign: s.foreign})
 		}
 		for _, p := range packs {
 			if !gone[p] {
@@ -220,7 +228,7 @@ func sweep(dir string) {
 		return
 	}
 	for _, path := range left {
-		f, err := os.Open(path)
+		f, err := disk.OpenRegular(path, 0)
 		if err != nil {
 			continue
 		}

@@ -130,7 +130,7 @@ func (s *Store) adopt(path string) bool {
 		if hasPack(packs, path) {
 			return packs
 		}
-		return append([]source{&pack{path: path, format: s.format, number: s.serial.Add(1)}}, packs...)
+		return append([]source{&pack{path: path, format: s.format, number: s.serial.Add(1), foreign: s.foreign}}, packs...)
 	})
 }
 

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -154,7 +154,7 @@ func (r *repository) changes(a, b string) (map[string]change, error) {
 // note reads an object id that a git command has stored in the file called name, in the subdirectory dir of the git directory. It
 // returns "" if the file does not exist or contains no id.
 func (r *repository) note(dir, name string) string {
-	text, err := os.ReadFile(filepath.Join(r.git.gitDir, dir, name))
+	text, err := disk.ReadRegular(filepath.Join(r.git.gitDir, dir, name), disk.SmallFile)
 	// git writes an id and a newline into the file. A larger file was written by another program.
 	if err != nil || len(text) > 1<<20 {
 		return ""
@@ -172,7 +172,7 @@ func (r *repository) todo(dir string) []string {
 	if dir == "sequencer" {
 		name = "todo"
 	}
-	text, err := os.ReadFile(filepath.Join(r.git.gitDir, dir, name))
+	text, err := disk.ReadRegular(filepath.Join(r.git.gitDir, dir, name), disk.SmallFile)
 	if err != nil || len(text) > 1<<20 {
 		return nil
 	}

@@ -22,6 +22,10 @@ import (
 // shorter if no bytes arrive.
 const questionTime = 15 * time.Minute
 
+// maxConnections is the maximum number of connections to one mount at a time. A container that opens more must not use up the
+// descriptors of this process, which other mounts need.
+const maxConnections = 128
+
 // Provider fetches objects into packs that git reads. *fetch.Store and *fetch.Local are Providers.
 type Provider interface {
 	Format() object.Format
@@ -48,11 +52,13 @@ type Server struct {
 	existence *existence
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+	room      chan struct{} // contains one element for each connection; its capacity is maxConnections
 }
 
 // Serve starts to answer requests for the objects of the git directory gitDir. shown is the tree that the mount shows.
 func Serve(gitDir string, p Provider, shown Shown, o gitsocket.Options, log *zap.Logger) (*Server, error) {
-	s := &Server{gitDir: gitDir, provider: p, log: log, existence: &existence{provider: p, shown: shown}}
+	s := &Server{gitDir: gitDir, provider: p, log: log, existence: &existence{provider: p, shown: shown},
+		room: make(chan struct{}, maxConnections)}
 	var err error
 	if s.listener, err = gitsocket.Listen(gitDir, socketName, o); err != nil {
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
@@ -78,6 +84,12 @@ func (s *Server) Close() error {
 // accept serves each connection in its own goroutine, until the listener is closed.
 func (s *Server) accept(ctx context.Context) {
 	for {
+		// While maxConnections connections are open, further ones wait in the queue of the socket.
+		select {
+		case s.room <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
 			if ctx.Err() == nil {
@@ -86,6 +98,7 @@ func (s *Server) accept(ctx context.Context) {
 			return
 		}
 		s.wg.Go(func() {
+			defer func() { <-s.room }()
 			defer conn.Close()
 			// Closing the connection ends the goroutine that reads from it.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()

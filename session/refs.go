@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
@@ -68,7 +69,7 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	if c.stat != nil && os.SameFile(st, c.stat) && st.ModTime().Equal(c.stat.ModTime()) && st.Size() == c.stat.Size() {
 		return c.refs, nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.LargeFile)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 // loose reads the file of a ref. It returns the ID in the file or, if the ref is symbolic, the name of the other ref as the result
 // link. Both results are empty if the file does not exist.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
-	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
+	text, err := disk.ReadRegular(filepath.Join(r.dir, filepath.FromSlash(name)), disk.SmallFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR):
 		return object.ID{}, "", nil

@@ -142,7 +142,7 @@ func shut(l *net.UnixListener) {
 
 // listen creates a new socket and renames it to its final name, where it replaces the socket of an earlier server.
 func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error) {
-	lock, err := os.OpenFile(filepath.Join(gitDir, lockName), os.O_CREATE|os.O_WRONLY, 0o644)
+	lock, err := os.OpenFile(filepath.Join(gitDir, lockName), os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -246,19 +245,12 @@ func replace(name string, text []byte) error {
 // readPlain reads a file that a container can replace by anything. It refuses symbolic links, pipes and devices, and files with more
 // than limit bytes.
 func readPlain(name string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := disk.OpenRegular(name, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, limit)
-	}
-	return io.ReadAll(io.LimitReader(f, limit))
+	return disk.ReadLimited(f, limit)
 }
 
 // fileLock is a lock file of git: NAME.lock is created, and becomes NAME when the change is complete.

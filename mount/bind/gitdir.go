@@ -197,22 +197,19 @@ func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil
 	}
-	s, err := g.sources()
-	if err != nil {
-		return err
-	}
 	return g.going(func(mounts mountinfo.Table) error {
 		if force && mountpoint.IsMounted(mounts, g.at("")) {
 			return unix.Unmount(g.at(""), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
-		for _, p := range slices.Backward(places(s)) {
-			if !mountpoint.IsMounted(mounts, g.at(p.at)) {
+		// A container may have renamed the directories of the places, so they are looked up in the table, where a mount precedes those on it.
+		for _, m := range slices.Backward(mounts) {
+			if !mountinfo.Within(g.at(""), m.Point) {
 				continue
 			}
-			if err := mountpoint.UnmountIdle(g.at(p.at), unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
+			if err := mountpoint.UnmountIdle(m.Point, unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
 				return fmt.Errorf("%w: .git", fuse.ErrBusy)
 			} else if err != nil && !errors.Is(err, unix.EINVAL) {
-				return fmt.Errorf("unmount %s: %w", g.at(p.at), err)
+				return fmt.Errorf("unmount %s: %w", m.Point, err)
 			}
 		}
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -109,7 +110,7 @@ func (c *Capturer) readRefs() (gitState, error) {
 // readStashes reads the stashes from the reflog of refs/stash, which has one stash per line: "OLD NEW WHO\tMESSAGE"
 // (gitrepository-layout(5)). The parameter newest is the ref refs/stash.
 func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
-	text, err := os.ReadFile(filepath.Join(c.o.GitDir, "logs", "refs", "stash"))
+	text, err := disk.ReadRegular(filepath.Join(c.o.GitDir, "logs", "refs", "stash"), disk.LargeFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -156,7 +157,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 		if err != nil {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		content, err := disk.ReadRegular(path, maxOperationFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -190,7 +191,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 			return nil, err
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(c.o.GitDir, "config"))
+	text, err := disk.ReadRegular(filepath.Join(c.o.GitDir, "config"), disk.SmallFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

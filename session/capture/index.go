@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -72,7 +73,7 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if st == (fileStat{}) {
 		return s.index(ctx, &index.Index{Format: s.c.format}, against)
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.LargeFile)
 	if err != nil {
 		return session.Index{}, err
 	}
@@ -251,7 +252,7 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 	defer os.RemoveAll(dir)
 	// The copy contains only the id of the shared index file, and git looks for the shared index file in the git directory.
 	copied := filepath.Join(dir, "index")
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.LargeFile)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/guard"
 )
@@ -115,7 +116,7 @@ func readRules(name string) []byte {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxIgnoreFile {
 		return nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, maxIgnoreFile)
 	if err != nil {
 		return nil
 	}

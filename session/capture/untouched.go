@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -42,7 +42,7 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if !b.like(s.State) {
 		return false, nil
 	}
-	text, err := os.ReadFile(filepath.Join(gitDir, "index"))
+	text, err := disk.ReadRegular(filepath.Join(gitDir, "index"), disk.LargeFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}

@@ -47,8 +47,10 @@ type Noted struct {
 	Redacted int64
 }
 
-// noting serializes calls of Note, because each call reads the old note, merges the new note with it, and writes the result.
-var noting sync.Mutex
+// noting contains a *sync.Mutex for each git directory. It serializes calls of Note, because each call reads the old note, merges the new
+// note with it, and writes the result. The git commands of one directory may wait for a pipe that a container has made there, so calls for
+// other directories do not wait for them.
+var noting sync.Map
 
 // Note writes a git note, after it has removed secrets from the note. If the old and the new note are both JSON objects,
 // their members are merged, and the values of the new note take precedence. Otherwise the new note replaces the old note.
@@ -71,8 +73,9 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 		return Noted{}, fmt.Errorf("write note: %w: %.80q", ErrNoCommit, commit)
 	}
 	done.Commit = string(id)
-	noting.Lock()
-	defer noting.Unlock()
+	lock, _ := noting.LoadOrStore(n.GitDir, new(sync.Mutex))
+	lock.(*sync.Mutex).Lock()
+	defer lock.(*sync.Mutex).Unlock()
 	for range noteTries {
 		if done.Note, err = n.write(ctx, done, clean); err == nil || ctx.Err() != nil {
 			break

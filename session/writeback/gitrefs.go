@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -59,7 +60,7 @@ type refsOf struct {
 func (g *gitRefs) read() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
-	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
+	head, err := disk.ReadRegular(filepath.Join(g.dir, "HEAD"), disk.SmallFile)
 	if err != nil { // without this error, all refs of an unreadable git directory would seem to be removed
 		return r, fmt.Errorf("read refs: %w", err)
 	}
@@ -147,7 +148,7 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 			return nil
 		}
 		// The file may be packed or removed between the directory listing and this read.
-		text, err := os.ReadFile(file)
+		text, err := disk.ReadRegular(file, disk.SmallFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -184,7 +185,7 @@ func (g *gitRefs) readPacked() error {
 	if g.stat != nil && os.SameFile(st, g.stat) && st.ModTime().Equal(g.stat.ModTime()) && st.Size() == g.stat.Size() {
 		return nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := disk.ReadRegular(name, disk.LargeFile)
 	if err != nil {
 		return err
 	}
@@ -200,7 +201,7 @@ func (g *gitRefs) readPacked() error {
 // "<id>\t<not-for-merge>\ttag 'NAME' of URL".
 func fetchedTags(dir string) map[string]bool {
 	tags := map[string]bool{}
-	text, err := os.ReadFile(filepath.Join(dir, "FETCH_HEAD"))
+	text, err := disk.ReadRegular(filepath.Join(dir, "FETCH_HEAD"), disk.LargeFile)
 	if err != nil {
 		return tags
 	}
