@@ -62,7 +62,8 @@ type MountRequest struct {
 	// Session is the name of the session that the mount resumes or starts. If it is "", a writable mount gets a name that is derived
 	// from remote and directory, and a read-only mount has no session.
 	Session  string `json:"session"`
-	ReadOnly bool   `json:"read_only"` // nothing can be changed in the mount
+	Tenant   string `json:"tenant,omitempty"` // only requests with this tenant, or with none, can resume the session on this host; "": any
+	ReadOnly bool   `json:"read_only"`        // nothing can be changed in the mount
 
 	// Redirects are paths relative to Dir whose contents are stored outside of the mount.
 	Redirects []string `json:"redirects"`

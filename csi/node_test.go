@@ -45,7 +45,7 @@ func (f *fake) Mount(_ context.Context, r control.MountRequest, _ func(control.P
 		return control.MountReply{}, f.called("second %s %s %t", r.Second, r.Dir, r.ReadOnly)
 	}
 	f.tokens = append(f.tokens, r.Token)
-	err := f.called("mount %s %s session=%s gid=%d group=%t ro=%t", r.Remote, r.Dir, r.Session, r.GID, r.GroupWrite, r.ReadOnly)
+	err := f.called("mount %s %s session=%s tenant=%s gid=%d group=%t ro=%t", r.Remote, r.Dir, r.Session, r.Tenant, r.GID, r.GroupWrite, r.ReadOnly)
 	if err == nil {
 		f.mounts = append(f.mounts, control.MountStatus{Dir: r.Dir, State: control.StateMounted, ReadOnly: r.ReadOnly,
 			Session: control.SessionStatus{Name: r.Session, SessionRemote: r.SessionOptions.Remote}})
@@ -140,7 +140,7 @@ func TestEphemeralVolume(t *testing.T) {
 		}
 	}
 	publish()
-	f.want(t, "mount https://git.example/app.git "+target+" session=team-box-work gid=2000 group=true ro=false")
+	f.want(t, "mount https://git.example/app.git "+target+" session=team-box-work tenant=team gid=2000 group=true ro=false")
 	publish() // again, with the same secrets
 	f.want(t)
 	r.Secrets["token"] = "two"
@@ -214,7 +214,7 @@ func TestDeadVolumeIsPushed(t *testing.T) {
 		t.Error(err)
 	}
 	f.want(t, "unmount "+target+" discard=false keep=false removedir=false",
-		"mount https://git.example/app.git "+target+" session=team-box-work gid=2000 group=true ro=false",
+		"mount https://git.example/app.git "+target+" session=team-box-work tenant=team gid=2000 group=true ro=false",
 		"checkpoint "+target+" sync=true", "unmount "+target+" discard=false keep=true removedir=false",
 		"unmount "+target+" discard=false keep=false removedir=true")
 }

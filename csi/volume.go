@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -43,6 +44,10 @@ func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 		return v, err
 	}
 	v.Request.ReadOnly = v.Request.ReadOnly || r.ReadOnly
+	// The author of a pod names the session of an ephemeral volume, which may be that of another namespace on this node.
+	if !r.Persistent {
+		v.Request.Tenant = cmp.Or(r.Names["namespace"], "none")
+	}
 	if r.Group != "" {
 		id, _ := strconv.ParseUint(r.Group, 10, 32) // newRecord has checked it
 		if r.Attributes["gid"] == "" {

@@ -79,3 +79,39 @@ func TestProtocolWithoutALibrary(t *testing.T) {
 		t.Errorf("log of an unknown session: got %s, want an error of kind not-found", a)
 	}
 }
+
+// A session on this host is resumed only by the tenant that has started it, and by requests without a tenant.
+func TestTenants(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("tenants"))
+	remote := w.serve(gittest.ServerOptions{}).URL("r.git")
+	client := must[*control.Client](w)(control.Ensure(t.Context(), control.Launch{State: w.state, Executable: binary}))
+	mount := func(tenant string, readOnly bool) (string, error) {
+		dir := w.place("m-" + tenant)
+		_, err := client.Mount(t.Context(), control.MountRequest{Remote: remote, Dir: dir, Session: "work", Tenant: tenant, ReadOnly: readOnly}, nil)
+		return dir, err
+	}
+	unmount := func(dir string) {
+		t.Helper()
+		if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err != nil {
+			t.Error(err)
+		}
+	}
+	dir, err := mount("a", false)
+	check(t, err)
+	check(t, os.WriteFile(dir+"/new", []byte("of a"), 0o644))
+	unmount(dir)
+	for _, readOnly := range []bool{false, true} {
+		if _, err := mount("b", readOnly); control.AsError(err).ErrorCode() != control.CodePermission {
+			t.Errorf("mount by another tenant, read-only %v: got %v, want code %q", readOnly, err, control.CodePermission)
+		}
+	}
+	for _, tenant := range []string{"a", ""} {
+		dir, err := mount(tenant, false)
+		check(t, err)
+		if text, err := os.ReadFile(dir + "/new"); err != nil || string(text) != "of a" {
+			t.Errorf("mount by tenant %q: got %q, %v", tenant, text, err)
+		}
+		unmount(dir)
+	}
+}

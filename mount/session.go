@@ -56,6 +56,8 @@ func (m *Mount) enter(ctx context.Context) error {
 		return err
 	case m.record.Session != m.Session:
 		return fmt.Errorf("read session %s: %w: it says %q", m.home.Dir, statedir.ErrRecord, m.record.Session)
+	case m.Request.Tenant != "" && m.record.Tenant != m.Request.Tenant:
+		return fault.ErrOtherTenant
 	case m.record.Remote != m.store.URL():
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, m.record.Remote)
 	}
@@ -76,7 +78,8 @@ func (m *Mount) enter(ctx context.Context) error {
 // saves the record.
 func (m *Mount) initRecord() error {
 	m.record = statedir.Record{
-		Session: m.Session, Remote: m.store.URL(), Dir: m.Dir, Asked: m.Request.Ref, UID: m.Request.UID, GID: m.Request.GID, Began: m.since,
+		Session: m.Session, Tenant: m.Request.Tenant, Remote: m.store.URL(), Dir: m.Dir, Asked: m.Request.Ref,
+		UID: m.Request.UID, GID: m.Request.GID, Began: m.since,
 	}
 	m.home.Created = true
 	return nil

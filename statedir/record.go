@@ -39,6 +39,7 @@ var (
 type Record struct {
 	Version int       `json:"version"` // version of the format; see RecordVersion
 	Session string    `json:"session"` // name of the session
+	Tenant  string    `json:"tenant"`  // control.MountRequest.Tenant of the request that has started the session
 	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
 	Dir     string    `json:"dir"`     // directory where the session is mounted, or was last mounted
 	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "" if the user requested the remote's HEAD

@@ -34,6 +34,8 @@ var (
 	ErrSessionExists = errors.New("session already exists")
 	// ErrOtherRemote means that a session belongs to another mounted remote.
 	ErrOtherRemote = errors.New("session belongs to another remote")
+	// ErrOtherTenant means that a session on this host belongs to another tenant than that of the mount request.
+	ErrOtherTenant = errors.New("session of this name on this host belongs to another tenant")
 	// ErrSlow means that a session remote did not answer within the time that a command waits for it.
 	ErrSlow = errors.New("session remote did not answer in time")
 

@@ -106,6 +106,7 @@ var specific = []row{
 		hint: text("run artifactfs list to see the sessions on this host")},
 	{in: Mount, match: is(ErrOtherRemote), code: control.CodeConflict, exit: control.ExitUsage,
 		hint: text("add --session NAME to mount another session")},
+	{in: Mount, match: is(ErrOtherTenant), code: control.CodePermission, hint: text("use another name for the session")},
 	{in: Mount, match: is(overlay.ErrVersion, statedir.ErrNewer), code: control.CodeUnsupported,
 		hint: text("use the artifactfs version that created the session, or add --session NAME to mount another session")},
 	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("add --session NAME to mount another session")},
