@@ -8,10 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -31,82 +28,25 @@ const (
 	spoolOver = 4 << 20
 )
 
-// groupFlight is a group that is being fetched. Its blobs can be read while they arrive.
+// groupFlight is the flight of a group.
 type groupFlight struct {
-	key     string
-	format  object.Format
-	ids     []object.ID
-	first   []object.ID // blobs for which the first client waits
-	starter caller
-	users   atomic.Int32 // number of goroutines that use the file; the last one closes it
+	flight
+	format object.Format
+	ids    []object.ID
+	first  []object.ID // blobs for which the first client waits
 
-	progress // protects the fields below
-	file     *os.File
-	places   map[object.ID]packs.Place
-	complete bool
-	err      error
+	places map[object.ID]packs.Place // of the blobs in the file; flight.mu protects it
 }
 
 // errTooLarge means that a group has more than maxGroup bytes.
 var errTooLarge = errors.New("group is too large to be stored")
 
-// flyGroup returns the flight for a group, and starts it if there is none. The caller must call releaseGroup.
+// flyGroup returns the flight for a group, and starts it if there is none. The caller must call release.
 func (m *remote) flyGroup(p *planned, g int, first []object.ID, c caller) *groupFlight {
 	key := m.key(packs.Blob, p.Name(g))
-	m.mu.Lock()
-	f := m.groups[key]
-	if f != nil {
-		f.users.Add(1)
-		m.mu.Unlock()
-		m.relay.counts.joined.Add(1)
-		return f
-	}
-	f = &groupFlight{key: key, format: p.Format, ids: p.Group(g), first: first, starter: c, progress: newProgress(),
-		places: map[object.ID]packs.Place{}}
-	f.users.Store(2) // the flight itself and its first client
-	m.groups[key] = f
-	m.busy++
-	m.mu.Unlock()
-	started := m.relay.goFlight(func(ctx context.Context) {
-		m.relay.counts.flights.Add(1)
-		err := m.runGroup(ctx, f)
-		if err != nil {
-			m.relay.counts.flightFailures.Add(1)
-			m.relay.log.Info("flight of a group failed", zap.String("remote", m.name()), zap.String("key", key), zap.Error(err))
-		}
-		m.landGroup(f, err)
-	})
-	if !started {
-		m.landGroup(f, errClosing)
-	}
-	return f
-}
-
-// landGroup ends a flight.
-func (m *remote) landGroup(f *groupFlight, err error) {
-	m.mu.Lock()
-	delete(m.groups, f.key)
-	m.busy--
-	m.mu.Unlock()
-	f.mu.Lock()
-	if err != nil && !f.complete {
-		f.err = err
-	}
-	f.wake()
-	f.mu.Unlock()
-	releaseGroup(f)
-}
-
-// releaseGroup closes the file of a flight after its last user.
-func releaseGroup(f *groupFlight) {
-	if f.users.Add(-1) > 0 {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file != nil {
-		f.file.Close()
-	}
+	return launch(m, m.groups, key, func() *groupFlight {
+		return &groupFlight{flight: newFlight(key, c), format: p.Format, ids: p.Group(g), first: first, places: map[object.ID]packs.Place{}}
+	}, m.runGroup)
 }
 
 // runGroup fetches a group: from the object store or, if it is not there, from the git server.
