@@ -118,6 +118,14 @@ type planned struct {
 	sizes map[object.ID]int64
 }
 
+// size returns the size of a blob, or an estimate if it is not known.
+func (p *planned) size(id object.ID) int64 {
+	if n, ok := p.sizes[id]; ok {
+		return n
+	}
+	return plan.AssumedSize
+}
+
 // add adds a plan, as the one that was used last. If there are too many files in all plans, those of the remotes that were not used for
 // the longest time are forgotten; they are read from the local disk when they are needed.
 func (m *remote) add(p *planned) {
