@@ -92,7 +92,8 @@ func launch[F interface{ base() *flight }](m *remote, running map[string]F, key 
 	return f
 }
 
-// end wakes all clients at the end of a flight. An error that occurs after the file was completed, when it is stored, does not concern them.
+// end wakes all clients at the end of a flight. An error that occurs after the file was completed, when it is stored, does not
+// concern them.
 func (f *flight) end(err error) {
 	f.mu.Lock()
 	if !f.complete {

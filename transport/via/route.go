@@ -55,8 +55,8 @@ func (r *Route) Answered(ended bool) {
 	}
 }
 
-// Failed records that a request failed and is sent to the git server. A relay that does not answer is not used for a while by any remote; one
-// that has answered with an error is not used for this remote.
+// Failed records that a request failed and is sent to the git server. A relay that does not answer is not used for a while by any
+// remote; one that has answered with an error is not used for this remote.
 func (r *Route) Failed(cause error, answered bool) {
 	if answered {
 		r.Relay.health.succeeded()
