@@ -283,6 +283,18 @@ type NetworkStatus struct {
 	RoundTrips int64 `json:"round_trips"` // requests, and connections that were opened
 	Blobs      int64 `json:"blobs"`       // blobs that were received
 	Bytes      int64 `json:"bytes"`       // bytes that were received
+
+	Relay *RelayStatus `json:"relay,omitempty"` // relay through which the remote is reached; missing: none
+}
+
+// RelayStatus describes how a remote is reached through a relay. It counts for all mounts of the remote, since the start of the worker.
+type RelayStatus struct {
+	URL          string     `json:"url"`                       // URL of the relay
+	Answers      int64      `json:"answers"`                   // answers of the relay, including those that broke off
+	FallThroughs int64      `json:"fall_throughs"`             // requests that were sent to the git server, because the relay failed
+	Paused       bool       `json:"paused"`                    // requests are not sent to the relay at the moment, because it has failed
+	LastFailure  string     `json:"last_failure,omitempty"`    // reason of the last fall-through, without secrets
+	FailedAt     *time.Time `json:"last_failure_at,omitempty"` // time of the last fall-through for this reason
 }
 
 // QueueStatus counts the blobs that wait to be fetched.

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // metricsAge is the maximum age of the counts of fetched contents in the metrics. A new count takes a walk through the whole
@@ -253,6 +254,7 @@ type remoteFigures struct {
 	stats                         fetch.Stats
 	up                            bool // whether the last request of every store with this URL succeeded
 	waits, foreground, background metrics.Histogram
+	relay                         *via.Usage // nil if no store uses a relay
 }
 
 // remotesOf returns the sums over the stores of all mounts, one element for each URL. A store that several mounts share is
@@ -280,6 +282,13 @@ func remotesOf(mounts []scraped) (all []*remoteFigures) {
 		r.stats.BytesIn += st.BytesIn
 		r.stats.Foreground += st.Foreground
 		r.stats.Background += st.Background
+		if u := m.Store.Remote().Stats().Relay; u != nil {
+			if r.relay == nil {
+				r.relay = &via.Usage{}
+			}
+			r.relay.Answers += u.Answers
+			r.relay.FallThroughs += u.FallThroughs
+		}
 		waits, foreground, background := m.Store.Latencies()
 		r.waits.Add(waits)
 		r.foreground.Add(foreground)
@@ -318,6 +327,17 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 		w.Sample(float64(r.stats.Foreground), label(r), metrics.Label{Name: "class", Value: "foreground"})
 		w.Sample(float64(r.stats.Background), label(r), metrics.Label{Name: "class", Value: "background"})
 	}
+	relayed := func(name, help string, value func(*via.Usage) int64) {
+		w.Family("artifactfs_remote_relay_"+name, metrics.Counter, help)
+		for _, r := range all {
+			if r.relay != nil {
+				w.Sample(float64(value(r.relay)), label(r))
+			}
+		}
+	}
+	relayed("answers_total", "Answers of the relay of the remote.", func(u *via.Usage) int64 { return u.Answers })
+	relayed("fall_throughs_total", "Requests that were sent to the git server because the relay has failed.",
+		func(u *via.Usage) int64 { return u.FallThroughs })
 	w.Family("artifactfs_fetch_wait_seconds", metrics.Histograms, "Time that readers waited for contents from the remote.")
 	for _, r := range all {
 		w.Histogram(&r.waits, label(r))

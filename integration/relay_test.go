@@ -148,6 +148,10 @@ func TestRelay(t *testing.T) {
 		t.Errorf("remote of the mount: got %s, want %s", got, s.URL("app.git"))
 	}
 
+	if got := m.status().Network.Relay; got == nil || got.URL != r.url || got.Answers == 0 || got.FallThroughs != 0 {
+		t.Errorf("status of a mount with a relay: got %+v", got)
+	}
+
 	// After a takeover, the mount still uses the relay.
 	next := must[object.ID](t)(repo.Commit("main", map[string]gittest.File{"new.txt": {Data: []byte("new\n")}}, "Change"))
 	served := r.metric("requests_total", "kind", "snap", "outcome", "served")
@@ -167,6 +171,12 @@ func TestRelay(t *testing.T) {
 	late := w.hosts(t, 1)[0]
 	m = late.bare(s.URL("app.git"), "--via", r.url, "--ref", "v1")
 	late.compareTrees(m.Dir, clone)
+	if got := m.status().Network.Relay; got == nil || got.Answers != 0 || got.FallThroughs == 0 || !strings.Contains(got.LastFailure, "refused") {
+		t.Errorf("status of a mount whose relay was killed: got %+v", got)
+	}
+	if got := late.ok("status", m.Dir); !strings.Contains(got, "sent to the git server instead; failed ") {
+		t.Errorf("status of a mount whose relay was killed: got %s", got)
+	}
 
 	// Remotes that are no http or https URLs are mounted directly, and the status says so.
 	late.bare(repo.Path, "--via", r.url)

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
@@ -82,7 +83,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	}
 	s.Network = control.NetworkStatus{
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
-		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
+		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn, Relay: relayStatus(m.store.Remote().Stats().Relay),
 	}
 	if m.Session != "" && !then.IsZero() {
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Overlay().Stats().Bytes}
@@ -97,6 +98,18 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	}
 	s.Blobs.Profile = m.profiles.Status()
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
+	return s
+}
+
+// relayStatus returns the status of a relay, or nil if there is none.
+func relayStatus(u *via.Usage) *control.RelayStatus {
+	if u == nil {
+		return nil
+	}
+	s := &control.RelayStatus{URL: u.URL, Answers: u.Answers, FallThroughs: u.FallThroughs, Paused: u.Paused, LastFailure: u.LastFailure}
+	if !u.FailedAt.IsZero() {
+		s.FailedAt = &u.FailedAt
+	}
 	return s
 }
 

@@ -175,6 +175,43 @@ func TestClientFallsThrough(t *testing.T) {
 	}
 }
 
+// A relay that hangs costs a request 0.3 s, as the documents promise, before an answer and in the middle of one. A busy machine may delay
+// single requests, so the fastest of several counts.
+func TestSilenceIsShort(t *testing.T) {
+	const least, most = 300 * time.Millisecond, 500 * time.Millisecond
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // as a stopped process: the kernel accepts connections
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	w := newWorld(t, Options{})
+	mute := httptest.NewServer(w.through(nil, 5000, time.Minute))
+	defer mute.Close()
+	defer mute.CloseClientConnections()
+	for name, at := range map[string]string{"before an answer": "http://" + silent.Addr().String(), "in an answer": mute.URL} {
+		t.Run(name, func(t *testing.T) {
+			fastest := time.Hour
+			for n := 0; n < 20 && fastest > most; n++ {
+				r := w.open(at) // does not know that the relay fails
+				start := time.Now()
+				resp, err := r.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{w.commit}, Depth: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				io.Copy(io.Discard, resp.Pack) // ends with an error if the relay hangs in the pack; the reader of a pack asks again
+				resp.Pack.Close()
+				fastest = min(fastest, time.Since(start))
+				if u := r.Stats().Relay; u.FallThroughs == 0 || !strings.Contains(u.LastFailure, via.Silence.String()) {
+					t.Errorf("usage of a relay that hangs: got %+v", *u)
+				}
+			}
+			if fastest < least || fastest > most {
+				t.Errorf("request through a relay that hangs: took %s, want %s to %s", fastest, least, most)
+			}
+		})
+	}
+}
+
 // If the git server fails after the relay has, the client reports the failure of the git server.
 func TestBothFail(t *testing.T) {
 	w := newWorld(t, Options{})

@@ -38,7 +38,7 @@ func (e *exchange) serveCommit(ctx context.Context, id object.ID) (bool, error) 
 	p, err := m.await(ctx, match)
 	if err == nil && p == nil {
 		f := m.fly(id, e.caller)
-		defer m.release(f)
+		defer f.release()
 		p, err = m.await(ctx, match)
 	}
 	if err != nil || p == nil || e.check(ctx, id) != nil {
@@ -97,7 +97,7 @@ func (s *source) close() {
 		s.file.Close()
 	}
 	if s.flight != nil {
-		releaseGroup(s.flight)
+		s.flight.release()
 	}
 }
 

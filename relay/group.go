@@ -8,10 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync/atomic"
-	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -23,96 +19,54 @@ const (
 	// maxGroup is the maximum size of the contents of a group. Without sizes, a group of large files can be larger than intended; such
 	// a group is not stored, and its blobs are requested from the git server when clients request them.
 	maxGroup = 256 << 20
-	// wakeTime is the minimum interval at which clients that wait for blobs of a flight are woken while more blobs arrive.
-	wakeTime = 2 * time.Millisecond
-	// urgentBlobs is the maximum number of blobs that are requested before the rest of their group.
-	urgentBlobs = 128
 	// spoolOver is the size of a blob above which it is stored in a file while it is decoded.
 	spoolOver = 4 << 20
 )
 
-// groupFlight is a group that is being fetched. Its blobs can be read while they arrive.
+// groupFlight is the flight of a group.
 type groupFlight struct {
-	key     string
-	format  object.Format
-	ids     []object.ID
-	first   []object.ID // blobs for which the first client waits
-	starter caller
-	users   atomic.Int32 // number of goroutines that use the file; the last one closes it
+	flight
+	plan *planned
+	ids  []object.ID
+	more chan struct{} // has an element when a client has called want
 
-	progress // protects the fields below
-	file     *os.File
-	places   map[object.ID]packs.Place
-	complete bool
-	err      error
+	// flight.mu protects the fields below.
+	places map[object.ID]packs.Place // of the blobs in the file
+	left   map[object.ID]struct{}    // blobs that are not in the file and were not requested
+	wanted map[object.ID]struct{}    // blobs for which clients wait, since the last request for such blobs
+}
+
+// want records that a client waits for blobs, so that they are requested soon.
+func (f *groupFlight) want(ids []object.ID) {
+	f.mu.Lock()
+	for _, id := range ids {
+		f.wanted[id] = struct{}{}
+	}
+	f.mu.Unlock()
+	select {
+	case f.more <- struct{}{}:
+	default:
+	}
 }
 
 // errTooLarge means that a group has more than maxGroup bytes.
 var errTooLarge = errors.New("group is too large to be stored")
 
-// flyGroup returns the flight for a group, and starts it if there is none. The caller must call releaseGroup.
-func (m *remote) flyGroup(p *planned, g int, first []object.ID, c caller) *groupFlight {
+// flyGroup returns the flight for a group of whose blobs a client wants some, and starts it if there is none. The caller must call release.
+func (m *remote) flyGroup(p *planned, g int, wants []object.ID, c caller) *groupFlight {
 	key := m.key(packs.Blob, p.Name(g))
-	m.mu.Lock()
-	f := m.groups[key]
-	if f != nil {
-		f.users.Add(1)
-		m.mu.Unlock()
-		m.relay.counts.joined.Add(1)
-		return f
-	}
-	f = &groupFlight{key: key, format: p.Format, ids: p.Group(g), first: first, starter: c, progress: newProgress(),
-		places: map[object.ID]packs.Place{}}
-	f.users.Store(2) // the flight itself and its first client
-	m.groups[key] = f
-	m.busy++
-	m.mu.Unlock()
-	started := m.relay.goFlight(func(ctx context.Context) {
-		m.relay.counts.flights.Add(1)
-		err := m.runGroup(ctx, f)
-		if err != nil {
-			m.relay.counts.flightFailures.Add(1)
-			m.relay.log.Info("flight of a group failed", zap.String("remote", m.name()), zap.String("key", key), zap.Error(err))
-		}
-		m.landGroup(f, err)
-	})
-	if !started {
-		m.landGroup(f, errClosing)
-	}
+	f := launch(m, m.groups, key, func() *groupFlight {
+		return &groupFlight{flight: newFlight(key, c), plan: p, ids: p.Group(g), more: make(chan struct{}, 1),
+			places: map[object.ID]packs.Place{}, wanted: map[object.ID]struct{}{}}
+	}, m.runGroup)
+	f.want(wants)
 	return f
-}
-
-// landGroup ends a flight.
-func (m *remote) landGroup(f *groupFlight, err error) {
-	m.mu.Lock()
-	delete(m.groups, f.key)
-	m.busy--
-	m.mu.Unlock()
-	f.mu.Lock()
-	if err != nil && !f.complete {
-		f.err = err
-	}
-	f.wake()
-	f.mu.Unlock()
-	releaseGroup(f)
-}
-
-// releaseGroup closes the file of a flight after its last user.
-func releaseGroup(f *groupFlight) {
-	if f.users.Add(-1) > 0 {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file != nil {
-		f.file.Close()
-	}
 }
 
 // runGroup fetches a group: from the object store or, if it is not there, from the git server.
 func (m *remote) runGroup(ctx context.Context, f *groupFlight) error {
 	if file, err := m.relay.shelf.Load(ctx, f.key); err == nil {
-		places, err := verifyGroup(file, f.format)
+		places, err := verifyGroup(file, f.plan.Format)
 		if err == nil {
 			f.mu.Lock()
 			f.file, f.places, f.complete = file.File, places, true
@@ -171,37 +125,6 @@ func verifyGroup(file *packs.File, f object.Format) (map[object.ID]packs.Place, 
 	return places, nil
 }
 
-// fill writes the file of a group: blobs that other groups on the local disk contain, and those that the git server sends.
-func (m *remote) fill(ctx context.Context, f *groupFlight, temp *os.File) error {
-	w, err := packs.NewWriter(temp, f.format, len(f.ids))
-	if err != nil {
-		return err
-	}
-	left := make(map[object.ID]struct{}, len(f.ids))
-	for _, id := range f.ids {
-		left[id] = struct{}{}
-	}
-	if err := m.borrow(f, w, left); err != nil {
-		return err
-	}
-	here := func(ids []object.ID) []object.ID {
-		return slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { _, ok := left[id]; return !ok })
-	}
-	// A git server sends the first bytes of a large pack after it has prepared all of it, so the blobs for which a client waits are
-	// requested on their own.
-	if urgent := here(f.first); len(urgent) > 0 && len(urgent) <= urgentBlobs && len(urgent) < len(left)/4 {
-		if err := m.request(ctx, f, w, urgent, left); err != nil {
-			return err
-		}
-	}
-	if len(left) > 0 {
-		if err := m.request(ctx, f, w, here(f.ids), left); err != nil {
-			return err
-		}
-	}
-	return w.Close()
-}
-
 // borrow copies blobs from groups of other commits on the local disk, and removes them from left. After a commit that changes one file,
 // only this file is missing in the new group.
 func (m *remote) borrow(f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
@@ -239,80 +162,24 @@ func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *pack
 	if err != nil {
 		return nil // the group is requested from the git server when it is needed
 	}
+	news := map[object.ID]packs.Place{}
+	defer func() { f.publish(news) }()
 	for _, id := range ids {
 		at, ok := places[id]
 		if !ok {
 			continue
 		}
 		entry := make([]byte, at.Length)
-		if _, err := file.ReadAt(entry, at.Offset); err != nil || packs.VerifyEntry(entry, f.format, id, object.Blob) != nil {
+		if _, err := file.ReadAt(entry, at.Offset); err != nil || packs.VerifyEntry(entry, f.plan.Format, id, object.Blob) != nil {
 			continue
 		}
 		place, err := w.AddEntry(id, entry)
 		if err != nil {
 			return err
 		}
+		news[id] = place
 		m.relay.counts.borrowed.Add(1)
 		delete(left, id)
-		f.mu.Lock()
-		f.places[id] = place
-		f.mu.Unlock()
-	}
-	return nil
-}
-
-// request requests blobs from the git server, writes them to w, and removes them from left.
-func (m *remote) request(ctx context.Context, f *groupFlight, w *packs.Writer, wants []object.ID, left map[object.ID]struct{}) error {
-	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, wire.Request{Format: f.format, Wants: wants})
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	m.relay.counts.groups.Add(1)
-	u := unpacking{dir: m.relay.shelf.Dir(), file: f.file, limit: maxGroup, format: f.format, place: func(id object.ID) (packs.Place, bool) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		at, ok := f.places[id]
-		return at, ok
-	}}
-	news, last := map[object.ID]packs.Place{}, time.Now()
-	publish := func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for id, at := range news {
-			f.places[id] = at
-		}
-		f.wake()
-		clear(news)
-		last = time.Now()
-	}
-	u.idle = func() { // before a read, which may take long
-		if len(news) > 0 {
-			publish()
-		}
-	}
-	err = u.run(ctx, answer, func(o odb.Object, contents io.Reader) error {
-		if _, ok := left[o.ID]; !ok || o.Type != object.Blob {
-			return nil
-		}
-		at, err := w.Add(o.ID, o.Type, o.Size, contents)
-		if err != nil {
-			return err
-		}
-		delete(left, o.ID)
-		if news[o.ID] = at; time.Since(last) > wakeTime {
-			publish()
-		}
-		return nil
-	})
-	publish()
-	if err != nil {
-		return err
-	}
-	for _, id := range wants {
-		if _, ok := left[id]; ok {
-			return fmt.Errorf("git server has left out blob %s", id)
-		}
 	}
 	return nil
 }

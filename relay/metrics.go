@@ -49,7 +49,7 @@ type counts struct {
 	flights        atomic.Int64
 	joined         atomic.Int64 // uses of a flight that another request has started
 	flightFailures atomic.Int64
-	groups         atomic.Int64 // groups that were requested from git servers
+	groups         atomic.Int64 // requests to git servers for blobs of groups
 	groupHits      atomic.Int64 // uses of stored groups
 	borrowed       atomic.Int64 // blobs of new groups that were copied from stored ones
 	fallThroughs   atomic.Int64 // answers that were completed by a request of their own, because a group failed
@@ -98,7 +98,7 @@ func (r *Relay) writeMetrics(w io.Writer) error {
 		{"flight_joins_total", "Uses of a flight that another request has started.", metrics.Counter, float64(r.counts.joined.Load())},
 		{"flight_failures_total", "Flights that failed.", metrics.Counter, float64(r.counts.flightFailures.Load())},
 		{"group_hits_total", "Uses of stored groups.", metrics.Counter, float64(r.counts.groupHits.Load())},
-		{"groups_requested_total", "Groups that were requested from git servers.", metrics.Counter, float64(r.counts.groups.Load())},
+		{"groups_requested_total", "Requests to git servers for blobs of groups.", metrics.Counter, float64(r.counts.groups.Load())},
 		{"borrowed_blobs_total", "Blobs of new groups that were copied from stored groups.", metrics.Counter, float64(r.counts.borrowed.Load())},
 		{"fall_throughs_total", "Answers that a request to the git server has completed after a group failed.", metrics.Counter,
 			float64(r.counts.fallThroughs.Load())},

@@ -12,10 +12,11 @@
 // disk or of a flight makes the relay pass the request.
 //
 // Files: relay.go (start and end), route.go (URLs), upstream.go (requests to git servers), exchange.go (what is done with a request),
-// pass.go (passing), remote.go (the state of a remote), snap.go, group.go and ranged.go (flights), compose.go (answers), sizes.go (sizes),
-// metrics.go.
+// pass.go (passing), remote.go (the state of a remote), flight.go, snap.go, group.go, fill.go and ranged.go (flights), compose.go
+// (answers), sizes.go (sizes), metrics.go.
 //
-// Locks: Relay.mu, then remote.mu; all others are leaves. No goroutine waits for the network or the disk while it holds one.
+// Locks: Relay.mu, then remote.mu; all others are leaves. No goroutine waits for the network or the disk while it holds one,
+// except that filling.mu is held while a blob is written to the local disk.
 package relay
 
 import (

@@ -39,7 +39,7 @@ type remote struct {
 	known    bool // filter and sizes are known
 	plans    []*planned
 	scanned  *sync.Once // reads the plans of the snaps on the local disk
-	snaps    map[object.ID]*snapFlight
+	snaps    map[string]*snapFlight
 	groups   map[string]*groupFlight
 	tables   map[string]*remoteTable // of groups in the object store
 	refusing time.Time               // the remote does not get requests for blobs before this time
@@ -56,7 +56,7 @@ func (r *Relay) remoteOf(u *url.URL) *remote {
 		if len(r.remotes) >= maxRemotes {
 			r.forgetRemote()
 		}
-		m = &remote{relay: r, url: u, prefix: "v1/" + key + "/", scanned: new(sync.Once), snaps: map[object.ID]*snapFlight{},
+		m = &remote{relay: r, url: u, prefix: "v1/" + key + "/", scanned: new(sync.Once), snaps: map[string]*snapFlight{},
 			groups: map[string]*groupFlight{}, tables: map[string]*remoteTable{}}
 		r.remotes[key] = m
 	}
@@ -116,6 +116,14 @@ func (m *remote) reportsSizes() bool {
 type planned struct {
 	*plan.Plan
 	sizes map[object.ID]int64
+}
+
+// size returns the size of a blob, or an estimate if it is not known.
+func (p *planned) size(id object.ID) int64 {
+	if n, ok := p.sizes[id]; ok {
+		return n
+	}
+	return plan.AssumedSize
 }
 
 // add adds a plan, as the one that was used last. If there are too many files in all plans, those of the remotes that were not used for
@@ -187,7 +195,7 @@ func (m *remote) await(ctx context.Context, match func(*planned) bool) (*planned
 		switch {
 		case running != nil:
 			select {
-			case <-running.planned:
+			case <-running.ended:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}

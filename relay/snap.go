@@ -4,15 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"os"
-	"sync"
-	"sync/atomic"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/relay/packs"
@@ -26,107 +21,30 @@ const (
 	snapFilter = "blob:none"
 )
 
-// progress wakes the clients that wait for a flight.
-type progress struct {
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when there is more
-}
-
-// newProgress returns a progress.
-func newProgress() progress { return progress{changed: make(chan struct{})} }
-
-// wake wakes the clients that wait. The caller holds p.mu.
-func (p *progress) wake() {
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// snapFlight is a snap that is being fetched. Its pack can be read while it arrives.
+// snapFlight is the flight of a snap. When it has ended, the plan was added, or there is none.
 type snapFlight struct {
-	id      object.ID
-	planned chan struct{} // closed when the flight has ended: the plan was added, or there is none
-	users   atomic.Int32  // number of goroutines that use the file; the last one closes it
+	flight
+	id object.ID
 
-	progress // protects the fields below
-	began    bool
-	shallow  []object.ID
-	file     *os.File // the pack up to size
-	size     int64
-	complete bool  // the pack has arrived
-	err      error // why it does not arrive
-	fresh    bool  // the git server has sent it to starter
-	starter  caller
+	// flight.mu protects the fields below.
+	began   bool
+	shallow []object.ID
+	size    int64 // of the part of the pack that has arrived
+	fresh   bool  // the git server has sent it to the starter
 }
 
 // key returns the key of a file of the remote.
 func (m *remote) key(k packs.Kind, name string) string { return m.prefix + string(k) + "/" + name }
 
-// fly returns the flight for a snap, and starts it if there is none. The flight asks on behalf of c. The caller must call release.
+// fly returns the flight for a snap, and starts it if there is none. The caller must call release.
 func (m *remote) fly(id object.ID, c caller) *snapFlight {
-	m.mu.Lock()
-	f := m.snaps[id]
-	if f != nil {
-		f.users.Add(1)
-		m.mu.Unlock()
-		m.relay.counts.joined.Add(1)
-		return f
-	}
-	f = &snapFlight{id: id, planned: make(chan struct{}), progress: newProgress(), starter: c}
-	f.users.Store(2) // the flight itself and its first client
-	m.snaps[id] = f
-	m.busy++
-	m.mu.Unlock()
-	started := m.relay.goFlight(func(ctx context.Context) {
-		m.relay.counts.flights.Add(1)
-		err := m.run(ctx, f)
-		f.mu.Lock()
-		if err != nil && !f.complete {
-			f.err = err
-			m.relay.counts.flightFailures.Add(1)
-		}
-		f.wake()
-		f.mu.Unlock()
-		if err != nil {
-			m.relay.log.Info("flight of a snap failed", zap.String("remote", m.name()), zap.Stringer("want", id), zap.Error(err))
-		}
-		m.land(f)
-	})
-	if !started {
-		f.err = errClosing
-		m.land(f)
-	}
-	return f
-}
-
-// errClosing means that the relay ends.
-var errClosing = errors.New("relay is closing")
-
-// land ends a flight.
-func (m *remote) land(f *snapFlight) {
-	m.mu.Lock()
-	delete(m.snaps, f.id)
-	m.busy--
-	m.mu.Unlock()
-	close(f.planned)
-	m.release(f)
-}
-
-// release closes the file of a flight after its last user.
-func (m *remote) release(f *snapFlight) {
-	if f.users.Add(-1) > 0 {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file != nil {
-		f.file.Close()
-	}
+	key := m.key(packs.Snap, id.String())
+	return launch(m, m.snaps, key, func() *snapFlight { return &snapFlight{flight: newFlight(key, c), id: id} }, m.run)
 }
 
 // run fetches a snap: from the object store or, if it is not there, from the git server.
 func (m *remote) run(ctx context.Context, f *snapFlight) error {
-	key := m.key(packs.Snap, f.id.String())
-	if file, err := m.relay.shelf.Load(ctx, key); err == nil {
+	if file, err := m.relay.shelf.Load(ctx, f.key); err == nil {
 		p, err := m.read(ctx, f.starter, file, f.id)
 		if err == nil {
 			shallow, _ := packs.IDs(file.Table)
@@ -138,13 +56,13 @@ func (m *remote) run(ctx context.Context, f *snapFlight) error {
 			return nil
 		}
 		file.Close()
-		m.relay.shelf.Forget(ctx, key, err)
+		m.relay.shelf.Forget(ctx, f.key, err)
 	}
-	return m.acquire(ctx, f, key)
+	return m.acquire(ctx, f)
 }
 
 // acquire fetches a snap from the git server, stores it and adds its plan.
-func (m *remote) acquire(ctx context.Context, f *snapFlight, key string) (err error) {
+func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 	req := wire.Request{Format: f.id.Format(), Wants: []object.ID{f.id}, Depth: snapDepth, Filter: snapFilter}
 	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, req)
 	if err != nil {
@@ -185,7 +103,7 @@ func (m *remote) acquire(ctx context.Context, f *snapFlight, key string) (err er
 		return err
 	}
 	kept = true
-	if err := m.relay.shelf.Keep(temp, key, true); err != nil {
+	if err := m.relay.shelf.Keep(temp, f.key, true); err != nil {
 		return err
 	}
 	m.add(p)
@@ -331,7 +249,7 @@ func (e *exchange) serveSnap(ctx context.Context, id object.ID) (bool, error) {
 		return true, out.End()
 	}
 	f := m.fly(id, e.caller)
-	defer m.release(f)
+	defer f.release()
 	return e.follow(ctx, f)
 }
 

@@ -28,38 +28,32 @@ func (h *web) newFront(set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &web{remote: r, endpoint: h.endpoint, transport: t, dialer: d, set: ws, base: base, auth: h.auth, relay: r.opts.Via}, nil
+	return &web{remote: r, endpoint: h.endpoint, transport: t, dialer: d, set: ws, base: base, auth: h.auth, relay: r.route}, nil
 }
 
 // nearest returns the front if the next request may use it, and nil otherwise. The caller must call report with the result.
 func (h *web) nearest() *web {
-	if h.front == nil || !h.front.relay.Health().Use() || !h.front.health.Use() {
+	if h.front == nil || !h.front.relay.Use() {
 		return nil
 	}
 	return h.front
 }
 
-// report records the result of a request that the front h has sent; h may be nil. A relay that does not answer is not used for a while by
-// any remote, and one that answers with an error is not used for this remote.
+// report records the result of a request that the front h has sent; h may be nil.
 func (h *web) report(err error) {
 	var status statusError
 	var lacks NotOurRef
 	switch {
 	case h == nil:
 		return
-	case err == nil, err == io.EOF, errors.As(err, &lacks): // io.EOF is the regular end of a pack
-		h.relay.Health().Succeeded()
-		h.health.Succeeded()
+	case err == nil, err == io.EOF, errors.As(err, &lacks): // io.EOF is the regular end of a pack whose start was reported before
+		h.relay.Answered(err == io.EOF)
 		return
 	// The caller has ended the request, which shows nothing about the relay.
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, errAborted), errors.Is(err, errClosed):
 		return
-	case isFault(err) && !errors.As(err, &status):
-		h.relay.Health().Failed()
-	default:
-		h.relay.Health().Succeeded()
-		h.health.Failed()
 	}
+	h.relay.Failed(err, !isFault(err) || errors.As(err, &status))
 	h.remote.log.Info("relay failed, the git server is asked", zap.String("relay", h.relay.URL()), zap.String("remote", h.remote.URL()),
 		zap.Error(err))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport/endpoint"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // Defaults and limits of Options.
@@ -83,6 +84,7 @@ type Remote struct {
 	stats    counters
 	watches  watches
 	tasks    tasks
+	route    *via.Route // nil without a relay
 	// connector opens connections with the options, counters and tasks of this Remote.
 	connector connector
 	// discoveryToken contains one element while a goroutine requests the capabilities or creates the carrier.
@@ -107,7 +109,7 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	r := &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1)}
+	r := &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1), route: via.NewRoute(o.Via)}
 	r.connector = connector{opts: &r.opts, stats: &r.stats, tasks: &r.tasks}
 	return r
 }
@@ -115,7 +117,7 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 // Stats returns the values of the counters, which count since Open.
 func (r *Remote) Stats() Stats {
 	s := r.stats.snapshot()
-	s.Quiet = r.watches.quiet(time.Now())
+	s.Quiet, s.Relay = r.watches.quiet(time.Now()), r.route.Usage()
 	return s
 }
 

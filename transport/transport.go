@@ -105,6 +105,7 @@ type Stats struct {
 	// LastError is the text of the last error, or "" if there was none.
 	LastError   string
 	LastErrorAt time.Time
+	Relay       *via.Usage // nil without a relay
 }
 
 // Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. Open uses

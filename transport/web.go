@@ -41,8 +41,7 @@ type web struct {
 	dialer    *webDialer
 	set       endpoint.HTTPSettings
 	front     *web       // carrier of the same remote through a relay; nil if there is none (see newFront)
-	relay     *via.Relay // relay of a front; nil if this carrier leads to the git server
-	health    via.Health // of a front: whether the relay serves this remote
+	relay     *via.Route // way of a front through its relay; nil if this carrier leads to the git server
 
 	// mu protects the fields below.
 	mu   sync.Mutex

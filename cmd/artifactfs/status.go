@@ -214,6 +214,9 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	n := m.Network
 	line("network", "%s in %s, %s, %s received", cli.Plural(n.Requests, "request"), cli.Plural(n.RoundTrips, "round trip"),
 		cli.Plural(n.Blobs, "blob"), cli.BytesOf(n.Bytes))
+	if n.Relay != nil {
+		line("relay", "%s", relayText(*n.Relay, now))
+	}
 	if m.Queue != (control.QueueStatus{}) {
 		line("queue", "%s waited for, %s in the background", cli.Count(m.Queue.Foreground), cli.Count(m.Queue.Background))
 	}
@@ -305,6 +308,21 @@ func share(b control.BlobStatus) string {
 		return ""
 	}
 	return fmt.Sprintf(" (%d %%)", b.Fetched*100/b.Total)
+}
+
+// relayText describes how a remote is reached through a relay.
+func relayText(r control.RelayStatus, now time.Time) string {
+	text := fmt.Sprintf("%s, %s", r.URL, cli.Plural(r.Answers, "answer"))
+	if r.FallThroughs > 0 {
+		text += fmt.Sprintf(", %s sent to the git server instead", cli.Plural(r.FallThroughs, "request"))
+	}
+	if r.FailedAt != nil {
+		text += fmt.Sprintf("; failed %s: %s", cli.Ago(*r.FailedAt, now), r.LastFailure)
+	}
+	if r.Paused {
+		text += "; not used at the moment"
+	}
+	return text
 }
 
 // maxRefused is the maximum number of refused objects in a status text.

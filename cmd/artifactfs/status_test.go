@@ -62,6 +62,20 @@ func TestStatusForPeople(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}
+	failed := m.Since.Add(3 * time.Minute)
+	for want, r := range map[string]control.RelayStatus{
+		"http://relay:9428, 41 answers": {URL: "http://relay:9428", Answers: 41},
+		"http://relay:9428, 1 answer, 2 requests sent to the git server instead; failed 12 s ago: connection refused; not used at the moment": {
+			URL: "http://relay:9428", Answers: 1, FallThroughs: 2, Paused: true, LastFailure: "connection refused", FailedAt: &failed},
+	} {
+		m.Network.Relay = &r
+		b.Reset()
+		printStatus(&b, m, m.Since.Add(192*time.Second))
+		if got := b.String(); !strings.Contains(got, "  relay     "+want+"\n") {
+			t.Errorf("status does not print %q:\n%s", want, got)
+		}
+	}
+	m.Network.Relay = nil
 	for head, want := range map[string]string{
 		"main": "", m.Commit: "", "topic/with-a-long-name": "  head      topic/with-a-long-name\n", strings.Repeat("ab", 20): "  head      abababababab\n",
 	} {

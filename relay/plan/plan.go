@@ -205,11 +205,12 @@ const (
 	leastGroup = 4 << 20
 	meanRest   = 4 << 20 // mean number of bytes from leastGroup to the end
 	mostGroup  = 16 << 20
-	// assumedSize is the size that is assumed of a blob if the git server does not report sizes. Source files have this mean size.
-	assumedSize = 8 << 10
 	// mostBlobs is the maximum number of blobs in a group, so that a request for one has a limited length.
 	mostBlobs = 4096
 )
+
+// AssumedSize is the size, in bytes, that is assumed of a blob if the git server does not report sizes. Source files have this mean size.
+const AssumedSize = 8 << 10
 
 // Cut divides the blobs into groups. sizes contains their sizes; without sizes, or for blobs that are missing in it, a mean size is
 // assumed. A change of some files of a commit changes only the groups that contain them, because the end of a group depends on the id of
@@ -220,7 +221,7 @@ func (p *Plan) Cut(sizes map[object.ID]int64) {
 	for i, id := range p.Blobs {
 		size, ok := sizes[id]
 		if !ok {
-			size = assumedSize
+			size = AssumedSize
 		}
 		if i == 0 || count > 0 && bytes+size > mostGroup && size > leastGroup {
 			p.starts, bytes, count = append(p.starts, int32(i)), 0, 0 // a large blob begins a group

@@ -31,7 +31,7 @@ var ErrURL = errors.New("URL of a relay must be http://HOST:PORT or https://HOST
 // Relay is a relay. All remotes of a process share it, so that its failures are noticed once. Its methods may be called from any goroutine.
 type Relay struct {
 	url    *url.URL
-	health Health
+	health health
 }
 
 // New returns the relay at a URL.
@@ -47,9 +47,6 @@ func New(raw string) (*Relay, error) {
 // URL returns the URL of the relay.
 func (r *Relay) URL() string { return r.url.String() }
 
-// Health returns what is known of the relay as a whole: whether it answers.
-func (r *Relay) Health() *Health { return &r.health }
-
 // For returns the URL of a remote at the relay: the remote's scheme, host and path follow the path of the relay.
 func (r *Relay) For(remote *url.URL) *url.URL {
 	u := *r.url
@@ -62,19 +59,19 @@ func (r *Relay) For(remote *url.URL) *url.URL {
 	return &u
 }
 
-// Health decides whether a relay is used. After a failure it is not used for a pause, which doubles with each failure. After the pause,
+// health decides whether a relay is used. After a failure it is not used for a pause, which doubles with each failure. After the pause,
 // one request tries it again. The zero value is ready to use.
 //
 // Locks: mu is a leaf.
-type Health struct {
+type health struct {
 	mu    sync.Mutex
 	pause time.Duration // 0: the last use has succeeded
 	until time.Time     // end of the pause
 	trial time.Time     // start of the request that tries the relay after a pause
 }
 
-// Use reports whether the next request may use the relay. The caller must report the result with Succeeded or Failed.
-func (h *Health) Use() bool {
+// use reports whether the next request may use the relay. The caller must report the result with succeeded or failed.
+func (h *health) use() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -88,15 +85,15 @@ func (h *Health) Use() bool {
 	return true
 }
 
-// Succeeded records that the relay has answered.
-func (h *Health) Succeeded() {
+// succeeded records that the relay has answered.
+func (h *health) succeeded() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pause, h.trial = 0, time.Time{}
 }
 
-// Failed records a failure. Failures of requests that were sent before the pause began do not make it longer.
-func (h *Health) Failed() {
+// failed records a failure. Failures of requests that were sent before the pause began do not make it longer.
+func (h *health) failed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -105,4 +102,11 @@ func (h *Health) Failed() {
 	}
 	h.pause = min(max(2*h.pause, firstPause), maxPause)
 	h.until, h.trial = now.Add(h.pause), time.Time{}
+}
+
+// paused reports whether the relay is not used at the moment.
+func (h *health) paused() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pause > 0 && time.Now().Before(h.until)
 }

@@ -1,6 +1,7 @@
 package via
 
 import (
+	"errors"
 	"net/url"
 	"testing"
 	"time"
@@ -28,36 +29,67 @@ func TestURLs(t *testing.T) {
 }
 
 func TestFailuresPause(t *testing.T) {
-	var h Health
-	if !h.Use() {
+	var h health
+	if !h.use() {
 		t.Fatal("a new relay is not used")
 	}
 	// Requests in progress fail together; this counts once.
 	for range 10 {
-		h.Failed()
+		h.failed()
 	}
-	if h.Use() || h.pause != firstPause {
+	if h.use() || h.pause != firstPause {
 		t.Errorf("after failures: used or a pause of %s, want %s", h.pause, firstPause)
 	}
 	for want := 2 * firstPause; want < 3*maxPause; want *= 2 {
 		h.until = time.Now()
-		if !h.Use() || h.Use() {
+		if !h.use() || h.use() {
 			t.Fatalf("after a pause of %s: want one request that tries the relay", h.pause)
 		}
-		if h.Failed(); h.pause != min(want, maxPause) {
+		if h.failed(); h.pause != min(want, maxPause) {
 			t.Errorf("pause: got %s, want %s", h.pause, min(want, maxPause))
 		}
 	}
 	h.until = time.Now()
-	h.Use()
+	h.use()
 	h.trial = time.Now().Add(-trialTime) // that request has neither failed nor succeeded
-	if !h.Use() {
+	if !h.use() {
 		t.Error("no other request tries the relay")
 	}
-	h.Succeeded()
+	h.succeeded()
 	for range 2 {
-		if !h.Use() {
+		if !h.use() {
 			t.Error("a relay that works again is not used")
 		}
+	}
+}
+
+// A route counts what the relay answers, and what is sent to the git server instead. A relay that does not answer is not used by other
+// remotes either.
+func TestRouteCounts(t *testing.T) {
+	relay, err := New("http://relay:9428")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, other := NewRoute(relay), NewRoute(relay)
+	if NewRoute(nil).Usage() != nil {
+		t.Error("a remote without a relay has counters")
+	}
+	r.Use()
+	r.Answered(false)
+	r.Answered(true) // the end of the same answer
+	if got, want := *r.Usage(), (Usage{URL: "http://relay:9428", Answers: 1}); got != want {
+		t.Errorf("after an answer: got %+v, want %+v", got, want)
+	}
+	r.Failed(errors.New("status 502"), true)
+	if r.Use() || !other.Use() {
+		t.Error("after an answer with an error: want that only this remote is sent to the git server")
+	}
+	got := *r.Usage()
+	if got.FallThroughs != 2 || got.LastFailure != "status 502" || got.FailedAt.IsZero() || !got.Paused || other.Usage().Paused {
+		t.Errorf("after a failure and a request in the pause: got %+v", got)
+	}
+	r.Failed(errors.New("connection refused"), false)
+	if other.Use() || other.Usage().FallThroughs != 1 || !other.Usage().Paused {
+		t.Errorf("after a relay did not answer: got %+v for another remote, want a pause", *other.Usage())
 	}
 }

@@ -48,9 +48,10 @@ const (
 	relayHub   = relayNet + "1" // address of the git server and of the relay
 	insideNet  = "AFS_BENCH_NAMESPACE"
 	lineTarget = "AFS_BENCH_LINE" // set in the process that is the line to the relay: the address of the relay
-	// ownMachine is the priority of the relay and its line, which have a machine of their own in reality. With the priority of the hosts they
-	// would get processor time too late here, and hosts leave a relay that is silent.
-	ownMachine = "-15"
+	// ownMachine is the priority of the git server, the relay and the line between the hosts and the relay, which have machines of their own
+	// in reality. With the priority of the hosts they would get processor time too late here, and hosts leave a relay that is silent.
+	ownMachine   = "-15"
+	hostsMachine = "25" // the hosts have the priority 10, because they are children of a process with the priority ownMachine
 )
 
 // site is the network of the benchmark.
@@ -78,16 +79,7 @@ func (b *bench) relays(repos []string, o relayOptions) (err error) {
 		return err
 	}
 	if os.Getenv(insideNet) == "" {
-		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		cmd.Env = append(os.Environ(), insideNet+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
-		err := cmd.Run()
-		left, _ := filepath.Glob(fmt.Sprintf("/run/netns/afsbench-%d-*", cmd.Process.Pid)) // an interrupt leaves them
-		for _, path := range left {
-			err = errors.Join(err, exec.Command("ip", "netns", "delete", filepath.Base(path)).Run())
-		}
-		return err
+		return inNamespace()
 	}
 	if len(repos) == 0 {
 		repos = []string{filepath.Join(b.work, "middle.git")}
@@ -104,7 +96,9 @@ func (b *bench) relays(repos []string, o relayOptions) (err error) {
 
 // run measures one repository.
 func (s *site) run(repo string) (err error) {
-	defer func() { err = errors.Join(err, s.endNetwork()) }()
+	end := sync.OnceValue(s.endNetwork)
+	defer func() { err = errors.Join(err, end()) }()
+	whenInterrupted(end)
 	if err := s.network(); err != nil {
 		return err
 	}
@@ -125,7 +119,12 @@ func (s *site) run(repo string) (err error) {
 	if s.right, err = checksum(clone); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.table, "%s, %d hosts, load %s\tfirst\tmedian\tlast\trequests\tfetches\tsent by git\n", repoName(repo), s.o.hosts, loadAverage())
+	blobs, err := blobsOf(clone)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.table, "%s with %d blobs, %d hosts, load %s\tfirst\tmedian\tlast\trequests\tacquisitions\tfetches\tblobs\tsent by git\n",
+		repoName(repo), blobs, s.o.hosts, loadAverage())
 	if err := s.crowd("without a relay", "", nil); err != nil {
 		return err
 	}
@@ -205,7 +204,9 @@ func (s *site) onSmallDisk(what, flag string) (err error) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		return fmt.Errorf("mount tmpfs: %w", err)
 	}
-	defer func() { err = errors.Join(err, syscall.Unmount(dir, 0)) }()
+	unmount := sync.OnceValue(func() error { return syscall.Unmount(dir, syscall.MNT_DETACH) })
+	defer func() { err = errors.Join(err, unmount()) }()
+	whenInterrupted(unmount)
 	r, err := s.startRelay(flag, dir)
 	if err != nil {
 		return err
@@ -232,130 +233,14 @@ func damage(dir string) error {
 	})
 }
 
-// network makes the namespaces of the hosts, which are connected by a bridge.
-func (s *site) network() error {
-	commands := []string{"ip link set lo up", "ip link add hub type bridge", "ip addr add " + relayHub + "/24 dev hub", "ip link set hub up"}
-	for i := range s.o.hosts {
-		name := fmt.Sprintf("afsbench-%d-%d", os.Getpid(), i)
-		s.hosts = append(s.hosts, name)
-		commands = append(commands, "ip netns add "+name, fmt.Sprintf("ip link add h%d type veth peer name eth0 netns %s", i, name),
-			fmt.Sprintf("ip link set h%d master hub up", i), "ip -n "+name+" link set lo up", "ip -n "+name+" link set eth0 up",
-			fmt.Sprintf("ip -n %s addr add %s%d/24 dev eth0", name, relayNet, 10+i))
-	}
-	for _, c := range commands {
-		if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", c, err, out)
-		}
-	}
-	return nil
-}
-
-// endNetwork removes the namespaces.
-func (s *site) endNetwork() (err error) {
-	for _, name := range s.hosts {
-		if out, e := exec.Command("ip", "netns", "delete", name).CombinedOutput(); e != nil {
-			err = errors.Join(err, fmt.Errorf("delete namespace: %w: %s", e, out))
-		}
-	}
-	return errors.Join(err, exec.Command("ip", "link", "delete", "hub").Run())
-}
-
-// in returns a command in the namespace of a host. It has a low priority, because the git server and the relay, which share the processors
-// with all hosts here, are separate machines in reality.
-func (s *site) in(host int, state string, args ...string) *exec.Cmd {
-	cmd := exec.Command("nice", append([]string{"-n", "10", "nsenter", "--net=/run/netns/" + s.hosts[host]}, args...)...)
-	cmd.Env = append(gittest.Env(), "HOME="+state, "ARTIFACTFS_STATE="+state)
-	return cmd
-}
-
-// relayProcess is a running relay behind a line.
-type relayProcess struct {
-	cmd  *exec.Cmd
-	line *exec.Cmd
-	hold io.Closer // standard input of line
-	url  string
-	once sync.Once
-}
-
-// startRelay starts a relay with a new data directory.
-func (s *site) startRelay(flags ...string) (*relayProcess, error) {
-	s.runs++
-	data := filepath.Join(s.work, fmt.Sprint("relay", s.runs))
-	cmd := exec.Command("nice", append([]string{"-n", ownMachine, filepath.Join(s.bin, "artifactfs"), "relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
-		"--log-level", "error"}, flags...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	r := &relayProcess{cmd: cmd}
-	var at string
-	if _, err := fmt.Fscanf(out, "relaying at http://%s\n", &at); err != nil {
-		r.end()
-		return nil, fmt.Errorf("start relay: %w", err)
-	}
-	if err := s.startLine(r, at); err != nil {
-		r.end()
-		return nil, fmt.Errorf("start line to the relay: %w", err)
-	}
-	return r, nil
-}
-
-// startLine starts the process that is the line to a relay.
-func (s *site) startLine(r *relayProcess, target string) error {
-	line := exec.Command("nice", "-n", ownMachine, "/proc/self/exe", "-relay", "-near", s.o.near.String())
-	line.Args[3], _ = os.Executable() // nice has another /proc/self/exe
-	line.Env = append(os.Environ(), lineTarget+"="+target)
-	line.Stderr = os.Stderr
-	out, err := line.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if r.hold, err = line.StdinPipe(); err != nil {
-		return err
-	}
-	if err := line.Start(); err != nil {
-		return err
-	}
-	r.line = line
-	var at string
-	if _, err := fmt.Fscanln(out, &at); err != nil {
-		return err
-	}
-	r.url = "http://" + at
-	return nil
-}
-
-// kill kills the relay.
-func (r *relayProcess) kill() {
-	r.once.Do(func() {
-		r.cmd.Process.Kill()
-		r.cmd.Wait()
-	})
-}
-
-// end ends the relay and its line.
-func (r *relayProcess) end() {
-	r.once.Do(func() {
-		r.cmd.Process.Signal(syscall.SIGCONT)
-		r.cmd.Process.Signal(syscall.SIGTERM)
-		r.cmd.Wait()
-	})
-	if r.line != nil {
-		r.hold.Close()
-		r.line.Wait()
-		r.line = nil
-	}
-}
-
 // crowd lets all hosts mount and build at the same time, compares their files with the clone, and prints a line. The function fault, if
 // it is not nil, is called when the first host has mounted.
 func (s *site) crowd(what, via string, fault func() error) error {
 	if s.runs++; !s.o.only.MatchString(what) {
 		return nil
+	}
+	if interrupted.Load() {
+		return errInterrupted
 	}
 	s.server.Log().Reset()
 	times, errs := make([]time.Duration, s.o.hosts), make([]error, s.o.hosts)
@@ -379,8 +264,8 @@ func (s *site) crowd(what, via string, fault func() error) error {
 			if fault != nil {
 				faulty.Do(func() { faultErr = fault() })
 			}
-			build := exec.Command("sh", "-c", s.o.command)
-			build.Dir = dirs[i]
+			build := exec.Command("nice", "-n", hostsMachine, "sh", "-c", s.o.command)
+			build.Dir, build.SysProcAttr = dirs[i], &syscall.SysProcAttr{Setsid: true}
 			if out, err := build.CombinedOutput(); err != nil {
 				errs[i] = fmt.Errorf("build: %w: %s", err, out)
 			}
@@ -389,13 +274,7 @@ func (s *site) crowd(what, via string, fault func() error) error {
 	}
 	all.Wait()
 	err := errors.Join(append(errs, faultErr)...)
-	requests, fetches, sent := 0, 0, int64(0)
-	for _, r := range s.server.Log().Requests() {
-		requests++
-		if sent += r.BytesOut; r.Command == gittest.Fetch && r.Filter != "tree:0" {
-			fetches++
-		}
-	}
+	cost := s.cost()
 	for i := range s.o.hosts { // one after the other, because this is not measured
 		if errs[i] == nil {
 			sum, e := checksum(dirs[i])
@@ -408,13 +287,41 @@ func (s *site) crowd(what, via string, fault func() error) error {
 		os.RemoveAll(states[i])
 	}
 	slices.Sort(times)
-	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%d\t%d\t%.1f MiB\n", what, seconds(times[0]), seconds(times[len(times)/2]), seconds(times[len(times)-1]),
-		requests, fetches, float64(sent)/(1<<20))
+	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\n", what, seconds(times[0]), seconds(times[len(times)/2]), seconds(times[len(times)-1]), cost)
 	s.table.Flush()
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// cost returns what the hosts have cost the git server: requests, acquisitions, fetches, blobs and bytes.
+func (s *site) cost() string {
+	requests, acquisitions, fetches, blobs, sent := 0, 0, 0, 0, int64(0)
+	for _, r := range s.server.Log().Requests() {
+		requests++
+		sent += r.BytesOut
+		switch {
+		case r.Command != gittest.Fetch || r.Filter == "tree:0": // the latter are proofs
+			continue
+		case r.Filter == "blob:none" && r.Depth > 0:
+			acquisitions++
+		default:
+			blobs += r.Objects
+		}
+		fetches++
+	}
+	return fmt.Sprintf("%d\t%d\t%d\t%d\t%.1f MiB", requests, acquisitions, fetches, blobs, float64(sent)/(1<<20))
+}
+
+// blobsOf returns the number of different blobs of the commit of a clone.
+func blobsOf(clone string) (int, error) {
+	out, err := exec.Command("git", "-C", clone, "ls-tree", "-r", "--format=%(objectname)", "HEAD").Output()
+	ids := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		ids[line] = true
+	}
+	return len(ids), err
 }
 
 // checksum returns a hash of the names and the contents of all files in a directory, without git's own.
