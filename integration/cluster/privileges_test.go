@@ -30,13 +30,13 @@ func empty(name string) string { return "        - name: " + name + "\n         
 
 const (
 	privileged = "privileged: true #"
-	command    = "            - /var/lib/artifactfs/bin/artifactfs\n            - daemon\n"
+	command    = "exec $bin/artifactfs daemon"
 )
 
 // bounded returns a change that runs the daemon with some capabilities only.
 func bounded(name, capabilities, want string) change {
-	return change{name: name, old: command, new: "            - /usr/bin/setpriv\n            - --bounding-set=-all" + capabilities +
-		"\n            - --inh-caps=-all" + capabilities + "\n" + command, want: want}
+	return change{name: name, old: command, new: "exec " + setpriv + " --bounding-set=-all" + capabilities + " --inh-caps=-all" + capabilities +
+		strings.TrimPrefix(command, "exec"), want: want}
 }
 
 var changes = []change{
