@@ -15,7 +15,7 @@ import (
 )
 
 // Restart ends the kubelet, containerd and every process of every container at once with SIGKILL, as a power failure of the node does,
-// detaches all mounts of pods, removes what does not survive a boot (/run), and starts containerd and the kubelet again. The control plane
+// detaches all mounts of pods, removes what does not survive a boot (/run, control groups), and starts containerd and the kubelet again. The control plane
 // continues. What was written to files is not lost, whether or not it was synced. The boot ID of the kernel stays.
 func (c *Cluster) Restart() error {
 	for _, name := range []Component{Kubelet, Containerd} {
@@ -41,6 +41,13 @@ func (c *Cluster) Restart() error {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
+	}
+	points, err := hierarchies()
+	for _, point := range points { // the kubelet would wait 3 s for each group of a container that is gone
+		err = errors.Join(err, removeGroup(filepath.Join(point, os.Getenv(groupVariable), "kubepods")))
+	}
+	if err != nil {
+		return err
 	}
 	if err := c.Launch(Containerd); err != nil {
 		return err
