@@ -136,6 +136,15 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
+// Listens reports whether a process has a listening socket at a path. It may have no time to answer, or be waiting for its end.
+func Listens(ctx context.Context, socket string) bool {
+	c, err := dial(ctx, socket)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil
+}
+
 // peerOf returns the process at the other end of a connection, as the kernel recorded it: the process that called connect(2) or, for
 // a client, the process that called listen(2).
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {

@@ -20,8 +20,11 @@ type controller struct {
 	records *records
 }
 
-// metaPrefix is the prefix of attributes that Kubernetes adds.
-const metaPrefix = "csi.storage.k8s.io/"
+const (
+	metaPrefix = "csi.storage.k8s.io/" // prefix of attributes that Kubernetes adds
+	// ignoredPrefix is the prefix of an attribute that external-provisioner adds to each volume, its own identity.
+	ignoredPrefix = "storage.kubernetes.io/"
+)
 
 // attributeSession is the attribute with the name of the session.
 const attributeSession = "session"
@@ -32,6 +35,7 @@ func split(all map[string]string) (attributes map[string]string, names volume.Na
 	for key, value := range all {
 		rest, meta := strings.CutPrefix(key, metaPrefix)
 		switch {
+		case strings.HasPrefix(key, ignoredPrefix):
 		case !meta:
 			attributes[key] = value
 		case rest == "pod.name":

@@ -306,3 +306,12 @@ func TestHealth(t *testing.T) {
 	_, err := n.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "csi-1", VolumePublishPath: "/other"})
 	wantCode(t, err, codes.NotFound, "is not at /other")
 }
+
+// Kubernetes and external-provisioner add attributes to those that users have written.
+func TestAddedAttributes(t *testing.T) {
+	attributes, names := split(map[string]string{"remote": "https://git.example/app.git", "csi.storage.k8s.io/pvc/name": "claim",
+		"csi.storage.k8s.io/ephemeral": "false", "storage.kubernetes.io/csiProvisionerIdentity": "1-2-csi.artifactfs"})
+	if len(attributes) != 1 || attributes["remote"] == "" || len(names) != 1 || names["pvc"] != "claim" {
+		t.Errorf("got the attributes %v and the names %v", attributes, names)
+	}
+}

@@ -24,16 +24,23 @@ type Client struct {
 	once sync.Once
 }
 
-// Connect opens a connection for the daemon with this name, and returns the descriptors that the Server keeps for it, which then
-// belong to the caller. The descriptor life is the read end of a pipe; every process of the daemon must have the write end. While
-// processes of an earlier daemon with this name run, Connect calls wait once and blocks until they have ended or ctx ends.
-func Connect(ctx context.Context, socket, name string, life int, wait func()) (*Client, map[string]int, error) {
+// Daemon describes a daemon to a Server.
+type Daemon struct {
+	Name string // name of the daemon; a successor has the same name
+	Life int    // read end of a pipe; every process of the daemon has the write end
+	// After states that another daemon of this name runs. If the Server is new, that daemon connects first.
+	After bool
+}
+
+// Connect opens a connection for a daemon, and returns the descriptors that the Server keeps for it, which then belong to the caller.
+// While processes of an earlier daemon with this name run, Connect calls wait once and blocks until they have ended or ctx ends.
+func Connect(ctx context.Context, socket string, d Daemon, wait func()) (*Client, map[string]int, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	kept, err := enter(conn, name, life, wait)
+	kept, err := enter(conn, d, wait)
 	if err != nil {
 		for _, fd := range kept {
 			unix.Close(fd)
@@ -72,9 +79,13 @@ func dial(ctx context.Context, socket string) (*keeper.Conn, error) {
 }
 
 // enter sends the first message, and receives the answer. It returns the descriptors that have arrived, even after an error.
-func enter(conn *keeper.Conn, name string, life int, wait func()) (kept map[string]int, err error) {
+func enter(conn *keeper.Conn, d Daemon, wait func()) (kept map[string]int, err error) {
 	kept = map[string]int{}
-	if err := conn.Send(keeper.Message{keyDaemon: name}, life); err != nil {
+	hello := keeper.Message{keyDaemon: d.Name}
+	if d.After {
+		hello[keyAfter] = "1"
+	}
+	if err := conn.Send(hello, d.Life); err != nil {
 		return kept, err
 	}
 	for {
@@ -155,6 +166,7 @@ type Kept struct {
 	Files   int    `json:"files"`   // number of descriptors
 	Mounts  int    `json:"mounts"`  // number of mounts to which they belong
 	Running bool   `json:"running"` // processes of the daemon run
+	Waiting int    `json:"waiting"` // number of daemons that wait for their end
 }
 
 // List returns a description of all that the Server at the socket keeps.
@@ -181,6 +193,7 @@ func List(ctx context.Context, socket string) ([]Kept, error) {
 		k := Kept{Daemon: m[keyDaemon], Running: m[keyRunning] != ""}
 		k.Files, _ = strconv.Atoi(m[keyFiles]) // the Server has written the numbers, so they are valid
 		k.Mounts, _ = strconv.Atoi(m[keyMounts])
+		k.Waiting, _ = strconv.Atoi(m[keyWaiting])
 		all = append(all, k)
 	}
 }

@@ -6,7 +6,8 @@
 //
 // The two processes exchange messages of package keeper over a SOCK_SEQPACKET socket in the file system. The daemon sends
 //
-//	X_DAEMON=name             first, with the read end of a pipe whose write end all processes of the daemon have: see below
+//	X_DAEMON=name             first, with the read end of a pipe whose write end all processes of the daemon have: see below;
+//	                          with X_AFTER=1 if another daemon runs, which may have to connect to this Server again
 //	FDSTORE=1 FDNAME=n        and a descriptor: keep it in place of an earlier one with this name
 //	FDSTOREREMOVE=1 FDNAME=n  close the descriptor with this name
 //	X_COMPLETE=1              close the descriptors that were not stored through this connection
@@ -23,6 +24,9 @@
 // reads from a device after the successor has asked the kernel for unanswered requests would never be answered. The end of a
 // connection does not show this: it belongs to the supervisor, and the worker may outlive the supervisor for a moment. The pipe
 // shows it: the kernel closes its last write end with the last process.
+//
+// Any number of daemons may wait for the same one, for example one in another container that continues the mounts at once, and one of a
+// newer version. The one that connected last is next.
 package fdstore
 
 import (
@@ -34,12 +38,14 @@ import (
 const (
 	keyDaemon   = "X_DAEMON"
 	keyWait     = "X_WAIT"
+	keyAfter    = "X_AFTER" // "1": another daemon runs, which may not have connected to this Server yet
 	keyComplete = "X_COMPLETE"
 	keyBarrier  = "BARRIER"
 	keyList     = "X_LIST"  // "1", sent instead of X_DAEMON: describe the daemons, a message for each
 	keyFiles    = "X_FILES" // number of descriptors that are kept for a daemon
 	keyMounts   = "X_MOUNTS"
 	keyRunning  = "X_RUNNING" // "1": processes of the daemon run
+	keyWaiting  = "X_WAITING" // number of daemons that wait
 )
 
 // ErrInUse is returned by Listen if another Server uses the socket.
@@ -48,7 +54,8 @@ var ErrInUse = errors.New("another process keeps descriptors at this socket")
 const (
 	helloTime = 5 * time.Second // maximum time from a connection to its first message
 	// patience is the maximum time that a daemon waits for the last process of an earlier daemon that has no connection any more. A
-	// thread that hangs in the kernel keeps its process, and the pipe, for as long as it hangs.
+	// thread that hangs in the kernel keeps its process, and the pipe, for as long as it hangs. It is also the maximum time that a
+	// daemon waits for another one, which runs, to connect to a new Server.
 	patience = 20 * time.Second
 )
 

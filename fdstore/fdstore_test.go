@@ -65,11 +65,13 @@ func (st *store) process() *process {
 
 func (p *process) die() { p.alive.Close() }
 
+func (st *store) daemon(p *process) Daemon { return Daemon{Name: "/state", Life: int(p.life.Fd())} }
+
 func (st *store) connect(p *process) (*Client, map[string]int) {
 	st.Helper()
 	ctx, cancel := context.WithTimeout(st.Context(), 10*time.Second)
 	defer cancel()
-	c, kept, err := Connect(ctx, st.socket, "/state", int(p.life.Fd()), func() {})
+	c, kept, err := Connect(ctx, st.socket, st.daemon(p), func() {})
 	if err != nil {
 		st.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestDescriptorsOutliveTheDaemon(t *testing.T) {
 	st.keep(c, "a.device", "two")
 	st.keep(c, "b", "three")
 	all, err := List(t.Context(), st.socket)
-	if err != nil || len(all) != 1 || all[0] != (Kept{"/state", 2, 1, true}) {
+	if err != nil || len(all) != 1 || all[0] != (Kept{"/state", 2, 1, true, 0}) {
 		t.Errorf("list: got %+v, %v, want one running daemon with 2 files and 1 mount", all, err)
 	}
 	c.Close()
@@ -152,7 +154,7 @@ func TestSuccessorWaitsForAllProcesses(t *testing.T) {
 	c.Close()
 	waits, got := make(chan struct{}, 1), make(chan map[string]int, 1)
 	go func() {
-		c, kept, err := Connect(t.Context(), st.socket, "/state", int(st.process().life.Fd()), func() { waits <- struct{}{} })
+		c, kept, err := Connect(t.Context(), st.socket, st.daemon(st.process()), func() { waits <- struct{}{} })
 		if err != nil {
 			t.Error(err)
 		} else {
@@ -178,7 +180,7 @@ func TestCanceledWait(t *testing.T) {
 	c, _ := st.connect(p)
 	st.keep(c, "a", "x")
 	ctx, cancel := context.WithCancel(t.Context())
-	_, _, err := Connect(ctx, st.socket, "/state", int(st.process().life.Fd()), cancel)
+	_, _, err := Connect(ctx, st.socket, st.daemon(st.process()), cancel)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("connect: got %v, want canceled", err)
 	}
@@ -219,4 +221,75 @@ func TestStoreAgain(t *testing.T) {
 	fourth, kept := st.connect(st.process())
 	defer fourth.Close()
 	st.want(kept, "new=y")
+}
+
+// Of several daemons that wait, the one that connected last is next, and the others wait for it.
+func TestLastToWaitIsNext(t *testing.T) {
+	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
+	defer st.end()
+	first := st.process()
+	c, _ := st.connect(first)
+	st.keep(c, "a", "x")
+	type admitted struct {
+		who  int
+		kept map[string]int
+		c    *Client
+	}
+	got, processes := make(chan admitted), map[int]*process{}
+	ctx, cancel := context.WithCancel(t.Context())
+	for who := range 3 {
+		waits, p := make(chan struct{}), st.process()
+		processes[who] = p
+		of := t.Context()
+		if who == 1 {
+			of = ctx
+		}
+		go func() {
+			c, kept, err := Connect(of, st.socket, st.daemon(p), func() { close(waits) })
+			if err == nil {
+				got <- admitted{who, kept, c}
+			}
+		}()
+		<-waits
+	}
+	if all, err := List(t.Context(), st.socket); err != nil || len(all) != 1 || all[0].Waiting != 3 {
+		t.Errorf("list: got %+v, %v, want 3 daemons that wait", all, err)
+	}
+	cancel() // the second one no longer waits
+	c.Close()
+	first.die()
+	for _, who := range []int{2, 0} {
+		a := <-got
+		if a.who != who {
+			t.Fatalf("daemon %d got the descriptors, want %d", a.who, who)
+		}
+		st.want(a.kept, "a=x")
+		a.c.Close()
+		processes[who].die()
+	}
+}
+
+// A daemon that knows that another one runs is not the first at a new store.
+func TestWaitingDaemonIsNotFirst(t *testing.T) {
+	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
+	defer st.end()
+	waits, got := make(chan struct{}), make(chan map[string]int)
+	d := st.daemon(st.process())
+	d.After = true
+	go func() {
+		c, kept, err := Connect(t.Context(), st.socket, d, func() { close(waits) })
+		if err != nil {
+			t.Error(err)
+		} else {
+			defer c.Close()
+		}
+		got <- kept
+	}()
+	<-waits
+	p := st.process()
+	c, _ := st.connect(p)
+	st.keep(c, "a", "x")
+	c.Close()
+	p.die()
+	st.want(<-got, "a=x")
 }

@@ -37,9 +37,32 @@ type daemon struct {
 	// fresh contains the names that were stored through the present connection.
 	fresh map[string]bool
 	conn  *keeper.Conn // present connection; nil if there is none
-	life  lifeline     // pipe of the daemon that was connected last
+	left  time.Time    // end of the last connection
+	life  lifeline     // pipe of the daemon that was connected last; 0 if none was
 	// ended is closed when no process of that daemon runs.
 	ended chan struct{}
+	// waiting contains the connections of the daemons that wait, in the order of their arrival.
+	waiting []*keeper.Conn
+	changed chan struct{} // closed, and replaced, when a field above has changed for which a daemon may wait
+}
+
+// newDaemon returns the state of a name that no daemon has used.
+func newDaemon() *daemon {
+	d := &daemon{files: map[string]int{}, ended: make(chan struct{}), changed: make(chan struct{})}
+	close(d.ended)
+	return d
+}
+
+// tell makes the daemons that wait examine the state again.
+func (d *daemon) tell() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// unwait removes a connection from those that wait.
+func (d *daemon) unwait(conn *keeper.Conn) {
+	d.waiting = slices.DeleteFunc(d.waiting, func(c *keeper.Conn) bool { return c == conn })
+	d.tell()
 }
 
 // lifeline identifies a pipe by its inode number, which is unique while the pipe exists.
@@ -123,8 +146,15 @@ func (s *Server) converse(u *net.UnixConn) {
 		s.log.Warn("refuse connection without a name and a pipe")
 	default:
 		unix.SetNonblock(fds[0], true) // so that the wait for its end needs no thread; no other process reads from the pipe
-		s.serve(conn, name, os.NewFile(uintptr(fds[0]), "life of "+name))
+		s.serve(conn, hello{name, m[keyAfter] != "", os.NewFile(uintptr(fds[0]), "life of "+name)})
 	}
+}
+
+// hello is the first message of a daemon.
+type hello struct {
+	name  string
+	after bool
+	life  *os.File
 }
 
 // open returns the connection in the form of package keeper. It returns an error if the other process belongs to another user.
@@ -150,10 +180,11 @@ func (s *Server) open(u *net.UnixConn) (*keeper.Conn, error) {
 }
 
 // serve waits until no earlier daemon of this name runs, passes the descriptors on, and then stores and removes descriptors.
-func (s *Server) serve(conn *keeper.Conn, name string, life *os.File) {
-	d, same, err := s.join(conn, name, life)
+func (s *Server) serve(conn *keeper.Conn, h hello) {
+	name := h.name
+	d, same, err := s.join(conn, h)
 	if err != nil {
-		life.Close()
+		h.life.Close()
 		s.log.Warn("wait for the end of the earlier daemon", zap.String("daemon", name), zap.Error(err))
 		return
 	}
@@ -186,54 +217,78 @@ func (s *Server) filesOf(d *daemon) map[string]int {
 
 // join makes conn the present connection of the daemon. If processes of an earlier daemon with this name run, join waits for
 // their end. The result same reports that the same daemon was connected before.
-func (s *Server) join(conn *keeper.Conn, name string, life *os.File) (d *daemon, same bool, err error) {
+func (s *Server) join(conn *keeper.Conn, h hello) (d *daemon, same bool, err error) {
 	var st unix.Stat_t
-	if err := fstat(life, &st); err != nil {
+	if err := fstat(h.life, &st); err != nil {
 		return nil, false, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return nil, false, errors.New("descriptor is not a pipe")
 	}
 	began := time.Now()
-	for told := false; ; {
+	for waits := false; ; waits = true {
 		s.mu.Lock()
-		d := s.daemons[name]
+		d := s.daemons[h.name]
 		if d == nil {
-			d = &daemon{files: map[string]int{}, ended: make(chan struct{})}
-			close(d.ended)
-			s.daemons[name] = d
+			d = newDaemon()
+			s.daemons[h.name] = d
 		}
 		same := d.life == lifeline(st.Ino) && !closed(d.ended)
-		late := d.conn == nil && time.Since(began) >= patience
-		if late {
-			s.log.Warn("processes of the earlier daemon do not end; passing its descriptors on", zap.String("daemon", name))
-		}
-		if same || late || closed(d.ended) {
-			if d.conn != nil {
-				d.conn.Close() // the daemon has lost this connection, and stores everything again
-			}
-			d.conn, d.fresh = conn, map[string]bool{}
-			if same {
-				life.Close()
-			} else {
-				d.life, d.ended = lifeline(st.Ino), make(chan struct{})
-				go s.awaitEnd(life, name, d, d.ended)
-			}
+		if same || (!h.after || d.life != 0 || time.Since(began) >= patience) && s.isNext(d, h.name, conn) {
+			s.admit(d, conn, h, lifeline(st.Ino), same)
 			s.mu.Unlock()
 			return d, same, nil
 		}
-		ended := d.ended
-		s.mu.Unlock()
-		if !told {
-			told = true
-			if err := conn.Tell(keyWait, "1"); err != nil {
-				return nil, false, err
-			}
+		if !waits {
+			d.waiting = append(d.waiting, conn)
 		}
-		if err := awaitOrGone(conn, ended, 50*time.Millisecond); err != nil {
+		changed := d.changed
+		s.mu.Unlock()
+		if !waits {
+			err = conn.Tell(keyWait, "1")
+		}
+		if err == nil {
+			err = awaitOrGone(conn, changed, time.Second)
+		}
+		if err != nil {
+			s.mu.Lock()
+			d.unwait(conn)
+			s.mu.Unlock()
 			return nil, false, err
 		}
 	}
+}
+
+// isNext reports whether the descriptors may be passed on to the daemon with this connection: no process of the earlier daemon runs, or
+// one has run for too long without a connection, and no other daemon has connected later and waits. The caller holds s.mu.
+func (s *Server) isNext(d *daemon, name string, conn *keeper.Conn) bool {
+	if at := slices.Index(d.waiting, conn); at >= 0 && at < len(d.waiting)-1 {
+		return false
+	}
+	if closed(d.ended) {
+		return true
+	}
+	late := d.conn == nil && time.Since(d.left) >= patience
+	if late {
+		s.log.Warn("processes of the earlier daemon do not end; passing its descriptors on", zap.String("daemon", name))
+	}
+	return late
+}
+
+// admit makes conn the present connection of d. The parameter same states that it belongs to the daemon of the last connection. The
+// caller holds s.mu.
+func (s *Server) admit(d *daemon, conn *keeper.Conn, h hello, life lifeline, same bool) {
+	if d.conn != nil {
+		d.conn.Close() // the daemon has lost this connection, and stores everything again
+	}
+	d.conn, d.fresh = conn, map[string]bool{}
+	if same {
+		h.life.Close()
+	} else {
+		d.life, d.ended = life, make(chan struct{})
+		go s.awaitEnd(h.life, h.name, d, d.ended)
+	}
+	d.unwait(conn)
 }
 
 // fstat does not call File.Fd, which would make reads of the file block a thread.
@@ -250,12 +305,20 @@ func fstat(f *os.File, st *unix.Stat_t) error {
 // awaitOrGone waits until the channel is closed, but at most for the duration limit. It returns an error if the process at the other
 // end of conn, which sends nothing while it waits, has ended.
 func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) error {
-	if closed(ended) {
-		return nil
-	}
 	conn.SetReadDeadline(time.Now().Add(limit))
-	defer conn.SetReadDeadline(time.Time{})
+	received, expired := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(expired)
+		select {
+		case <-ended:
+			conn.SetReadDeadline(time.Unix(1, 0)) // ends Receive
+		case <-received:
+		}
+	}()
 	_, fds, err := conn.Receive()
+	close(received)
+	<-expired
+	conn.SetReadDeadline(time.Time{})
 	closeAll(fds)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
@@ -289,9 +352,10 @@ func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan stru
 	defer s.mu.Unlock()
 	s.log.Info("all processes of the daemon have ended", zap.String("daemon", name), zap.Int("descriptors", len(d.files)))
 	close(ended)
-	if len(d.files) == 0 && s.daemons[name] == d && d.ended == ended {
+	if len(d.files) == 0 && len(d.waiting) == 0 && s.daemons[name] == d && d.ended == ended {
 		delete(s.daemons, name)
 	}
+	d.tell()
 }
 
 // leave records the end of the daemon's connection.
@@ -299,7 +363,7 @@ func (s *Server) leave(conn *keeper.Conn, name string, d *daemon) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d.conn == conn {
-		d.conn = nil
+		d.conn, d.left = nil, time.Now()
 	}
 	s.log.Info("daemon disconnected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)))
 }
@@ -347,7 +411,8 @@ func (s *Server) list(conn *keeper.Conn) {
 				mounts++
 			}
 		}
-		m := keeper.Message{keyDaemon: name, keyFiles: strconv.Itoa(len(d.files)), keyMounts: strconv.Itoa(mounts)}
+		m := keeper.Message{keyDaemon: name, keyFiles: strconv.Itoa(len(d.files)), keyMounts: strconv.Itoa(mounts),
+			keyWaiting: strconv.Itoa(len(d.waiting))}
 		if !closed(d.ended) {
 			m[keyRunning] = "1"
 		}

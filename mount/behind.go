@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/mount/packs"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
@@ -80,7 +82,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 	})
 	m.work.Go("record reads", func() { m.profiles.Run(ctx) })
-	m.work.Go("keep locks", func() { m.locking.run(ctx) })
+	m.work.Go("keep locks", func() { m.locking.run(ctx, m.turned) })
 	m.work.Go("prefetch", func() {
 		m.afterOthers(ctx)
 		var profile readprofile.Profile
@@ -161,6 +163,20 @@ func (m *Mount) afterOthers(ctx context.Context) {
 	case <-m.host.Served:
 	case <-time.After(behindWait):
 	case <-ctx.Done():
+	}
+}
+
+// catchUp returns a function that waits until the mount m, which was taken over, may open its session and push what is not pushed: no
+// program waits for that. The function done, which the caller must call once or more often, ends the turn and closes m.turned.
+// Meanwhile, garbage is collected less often.
+func catchUp(m *Mount) func(ctx context.Context) (done func()) {
+	return func(ctx context.Context) (done func()) {
+		ended, relaxed := m.host.Turns.CatchUp(ctx), collector.Relax()
+		return sync.OnceFunc(func() {
+			ended()
+			relaxed()
+			close(m.turned)
+		})
 	}
 }
 

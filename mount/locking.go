@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -52,11 +53,20 @@ func coveredBy(t *worktree.Tree, list []locks.Lock) []worktree.Node {
 	})
 }
 
-// run reads and renews locks until ctx ends.
-func (l *locking) run(ctx context.Context) {
-	if l != nil {
-		l.keeper.Run(ctx)
+// run reads and renews locks until ctx ends. If the channel turned is not nil, run begins when it is closed, or after the interval of its
+// requests: until then, the locks that the predecessor has stored are in force.
+func (l *locking) run(ctx context.Context, turned <-chan struct{}) {
+	if l == nil {
+		return
 	}
+	if turned != nil {
+		select {
+		case <-turned:
+		case <-time.After(keeper.Interval):
+		case <-ctx.Done():
+		}
+	}
+	l.keeper.Run(ctx)
 }
 
 // notes returns lines for the status of the mount.

@@ -85,6 +85,7 @@ type starting struct {
 	before  fetch.Stats        // statistics of the store at the time when the mount was started
 
 	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
+	turned       chan struct{}      // closed when the mount has had its turn after a takeover; see catchUp
 	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
 
 	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.

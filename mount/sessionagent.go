@@ -44,11 +44,16 @@ func (m *Mount) newAgent() *agent.Agent {
 	if log == nil {
 		log = zap.NewNop()
 	}
+	var turn func(context.Context) func()
+	if m.takeoverDone != nil {
+		turn = catchUp(m)
+	}
 	return agent.New(agent.Config{
 		Session: m.Session, Dir: m.Dir, Writable: m.Writable(), Log: log,
 		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
-		Writer: m.host.Writer, Background: m.work.Go, Followed: func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) },
-		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
+		Writer: m.host.Writer, Turn: turn, Background: m.work.Go,
+		Followed: func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) },
+		Watch:    func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
 	})
 }
 

@@ -54,7 +54,7 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	}
 	h := k.State()
 	m := newMount(host, h.Request, h.ID, h.Dir, h.Since)
-	m.takeoverDone, m.inherited = make(chan struct{}), in
+	m.takeoverDone, m.turned, m.inherited = make(chan struct{}), make(chan struct{}), in
 	m.handover = k
 	m.Session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
 	m.agent = m.newAgent()

@@ -101,9 +101,12 @@ type ClaimRequest struct {
 	Lane     string // name of the lane; "" means MainLane
 	Writer   Writer // writer that wants to hold the lane: the caller
 	TakeOver bool   // claim the lane even if another writer holds it or may hold it
-	Branches string // new value of Meta.Branches; "" leaves it unchanged
-	Actor    string // user that is recorded in the transition
-	Reason   string // reason that is recorded in the transition
+	// Continued states that Writer is a new process of a daemon that continues a mount, which was not interrupted. If the earlier process
+	// has held the lane, the history of the session does not change.
+	Continued bool
+	Branches  string // new value of Meta.Branches; "" leaves it unchanged
+	Actor     string // user that is recorded in the transition
+	Reason    string // reason that is recorded in the transition
 }
 
 // Claimed is the result of Claim.
@@ -157,6 +160,9 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 		m.Lanes = append(m.Lanes, Lane{Name: q.Lane, Segment: 1, Left: &now})
 		l = &m.Lanes[len(m.Lanes)-1]
 	} else if l.Left == nil && l.Writer == q.Writer {
+		return c, nil
+	} else if l.Left == nil && q.Continued && l.Writer.Same(q.Writer) {
+		l.Writer = q.Writer
 		return c, nil
 	} else if l.Left == nil {
 		if c, err = l.leave(m.Session, q); err != nil {

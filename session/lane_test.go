@@ -368,3 +368,23 @@ func FuzzParseMeta(f *testing.F) {
 		}
 	})
 }
+
+func TestAContinuedMountIsNoPause(t *testing.T) {
+	r := begun(t)
+	state := t.TempDir()
+	if _, err := claim(r, dead(t, state), nil); err != nil {
+		t.Fatal(err)
+	}
+	w := here(t, state)
+	c, err := claim(r, w, func(q *session.ClaimRequest) { q.Continued = true })
+	if err != nil || c.Interrupted || c.Lane.Writer != w {
+		t.Errorf("claim by a process that continues the mount: got %+v, %v, want the new writer, not interrupted", c, err)
+	}
+	if got, want := story(t, r), "open:begun active:mounted = active"; got != want {
+		t.Errorf("history: got %q, want %q", got, want)
+	}
+	var held *session.HeldError
+	if _, err := claim(r, here(t, t.TempDir()), func(q *session.ClaimRequest) { q.Continued = true }); !errors.As(err, &held) {
+		t.Errorf("claim by another state directory: got %v, want that the writer holds the session", err)
+	}
+}

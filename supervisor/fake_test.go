@@ -107,7 +107,7 @@ func fakeDaemon(dir string) int {
 			tell(dir, h)
 			return nil
 		},
-		StoreSocket: os.Getenv("FAKE_STORE"), StoreName: dir,
+		StoreSocket: os.Getenv("FAKE_STORE"), StoreName: dir, Running: func() bool { return false },
 		Leave: func() bool { return os.Getenv("FAKE_LEAVE") != "" },
 		Log:   log,
 	})

@@ -50,19 +50,27 @@ func newOutside(socket, name string, log *zap.Logger) (*outside, error) {
 
 // enter connects for the first time, and returns the descriptors that an earlier daemon has left. It fails if there is no
 // connection within fdstoreTime: a daemon that started without the descriptors would leave the mounts of the earlier daemon dead.
-func (o *outside) enter(ctx context.Context) (store, error) {
+//
+// The function running reports whether another daemon of this name runs. If the descriptor store was just replaced, that daemon has to
+// be the first to connect.
+func (o *outside) enter(ctx context.Context, running func() bool) (store, error) {
 	if o == nil {
 		return store{}, nil
 	}
 	end := time.Now().Add(fdstoreTime)
 	for reported := false; ; {
-		client, kept, err := fdstore.Connect(ctx, o.socket, o.name, o.life[0], func() {
-			end = time.Now().Add(fdstoreTime)
+		asked := false
+		d := fdstore.Daemon{Name: o.name, Life: o.life[0], After: running()}
+		client, kept, err := fdstore.Connect(ctx, o.socket, d, func() {
 			o.log.Info("wait for the end of the earlier daemon")
+			asked = true
 		})
 		if err == nil {
 			o.client = client
 			return kept, nil
+		}
+		if asked { // the descriptor store has ended during the wait, which may have been long
+			end, reported = time.Now().Add(fdstoreTime), false
 		}
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil, fmt.Errorf("connect to descriptor store %s: %w", o.socket, err)
@@ -108,7 +116,7 @@ func (o *outside) disconnect(why error) {
 func (o *outside) reconnect(s store) {
 	ctx, cancel := context.WithTimeout(context.Background(), fdstoreLimit)
 	defer cancel()
-	client, kept, err := fdstore.Connect(ctx, o.socket, o.name, o.life[0], func() {})
+	client, kept, err := fdstore.Connect(ctx, o.socket, fdstore.Daemon{Name: o.name, Life: o.life[0]}, func() {})
 	if err != nil {
 		o.again = time.After(fdstoreRetry)
 		return

@@ -75,7 +75,7 @@ func (s *supervisor) inherit(ctx context.Context) (err error) {
 // inheritStored stores the descriptors that an earlier daemon has left to the service manager, or in the descriptor store.
 func (s *supervisor) inheritStored(ctx context.Context) error {
 	s.store = passed()
-	kept, err := s.outside.enter(ctx)
+	kept, err := s.outside.enter(ctx, s.Running)
 	if err != nil {
 		return err
 	}

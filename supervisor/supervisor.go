@@ -90,6 +90,8 @@ type Config struct {
 	// StoreSocket is the socket of a descriptor store (package fdstore) that keeps copies of all descriptors; "": there is none.
 	// StoreName is the name of this daemon there.
 	StoreSocket, StoreName string
+	// Running reports whether another daemon of this name runs. It is called only if there is such a descriptor store.
+	Running func() bool
 	// Leave reports whether the mounts are to stay in a descriptor store, that of the service manager or that of StoreSocket, when
 	// the supervisor is asked to exit. It is called only if there is one. If Leave is nil, the mounts do not stay there.
 	Leave func() bool
@@ -178,6 +180,9 @@ func Run(ctx context.Context, c Config) int {
 	defer close(s.done)
 	defer s.manager.close()
 	if err := s.inherit(ctx); err != nil {
+		if ctx.Err() != nil { // the daemon was asked to exit while it waited for the end of an earlier one
+			return 0
+		}
 		s.Log.Error("take over mounts", zap.Error(err))
 		return 1
 	}

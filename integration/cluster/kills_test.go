@@ -181,6 +181,13 @@ func (w *world) disturbances() []disturbance {
 			return w.Launch(c)
 		}
 	}
+	supervisor := func() error {
+		_, supervisor, err := w.daemonPIDs()
+		if err != nil {
+			return err
+		}
+		return w.killDaemon(supervisor)
+	}
 	return []disturbance{
 		{"nothing", func() error { time.Sleep(10 * time.Second); return nil }},
 		{"worker killed", func() error {
@@ -190,13 +197,9 @@ func (w *world) disturbances() []disturbance {
 			}
 			return w.killDaemon(worker)
 		}},
-		{"supervisor killed", func() error {
-			_, supervisor, err := w.daemonPIDs()
-			if err != nil {
-				return err
-			}
-			return w.killDaemon(supervisor)
-		}},
+		{"supervisor killed", supervisor},
+		// The kubelet would restart a container that ends again only after a pause of 10 s.
+		{"supervisor killed again", supervisor},
 		{"keep killed", func() error { return w.killContainer("artifactfs-keep", "keep") }},
 		{"csi killed", func() error { return w.killContainer("artifactfs-node", "csi") }},
 		{"kubelet killed", restart(cluster.Kubelet)},
@@ -217,22 +220,28 @@ func TestDisturbances(t *testing.T) {
 	pods := w.meters(t, "crowd", base.URL("app.git"), sessions.URL("app.git"), crowd)
 	table := fmt.Sprintf("%d pods with a volume each (4 operations a second in each pod)", crowd)
 	summary.add(t, table, "%-36s %.1f s from creation until all of them work, load %s", "start", time.Since(begun).Seconds(), load())
+	t.Cleanup(func() { w.remove(t, "app=crowd") })
 	for _, d := range w.disturbances() {
-		begin := time.Now()
-		check(t, d.do())
-		w.deployed(t)
-		recovered := time.Since(begin)
-		time.Sleep(quiet)
-		end := time.Now()
-		m := measure(t, pods, begin, end)
-		summary.add(t, table, "%-36s %s; %.1f s until all parts run again; load %s", d.name, m, recovered.Seconds(), load())
-		if m.failures > 0 {
-			t.Errorf("%s: %d operations failed, want 0", d.name, m.failures)
-		}
-		if m := measure(t, pods, end.Add(-quiet), end); m.gap >= quiet {
-			t.Errorf("%s: pod %s has done nothing for %v", d.name, m.slowest, m.gap)
-		}
+		t.Run(d.name, func(t *testing.T) { w.disturb(t, table, d, pods) })
 	}
-	w.keepAndDaemonKilled(t, table, pods)
-	w.drained(t, pods, base, sessions, filepath.Join(dir, "sessions/app.git"))
+	t.Run("keep and daemon killed together", func(t *testing.T) { w.keepAndDaemonKilled(t, table, pods) })
+	t.Run("drain", func(t *testing.T) { w.drained(t, pods, base, sessions, filepath.Join(dir, "sessions/app.git")) })
+}
+
+// disturb does something to the node while pods work, and tests that no operation of theirs fails.
+func (w *world) disturb(t *testing.T, table string, d disturbance, pods []string) {
+	begin := time.Now()
+	check(t, d.do())
+	w.deployed(t)
+	recovered := time.Since(begin)
+	time.Sleep(quiet)
+	end := time.Now()
+	m := measure(t, pods, begin, end)
+	summary.add(t, table, "%-36s %s; %.1f s until all parts run again; load %s", d.name, m, recovered.Seconds(), load())
+	if m.failures > 0 {
+		t.Errorf("%s: %d operations failed, want 0", d.name, m.failures)
+	}
+	if m := measure(t, pods, end.Add(-quiet), end); m.gap >= quiet {
+		t.Errorf("%s: pod %s has done nothing for %v", d.name, m.slowest, m.gap)
+	}
 }

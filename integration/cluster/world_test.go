@@ -120,19 +120,29 @@ func gitFiles() (map[string]string, error) {
 // deployment returns deploy/kubernetes/artifactfs.yaml with the image of the test.
 func deployment(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/kubernetes/artifactfs.yaml")
+	return objects(t, "artifactfs.yaml", map[string]string{"artifactfs:latest": nodeImage}, 4)
+}
+
+// objects returns a file of deploy/kubernetes with the images of the test, a map from the images in the file. The file must have count
+// containers.
+func objects(t *testing.T, file string, images map[string]string, count int) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../deploy/kubernetes", file))
 	check(t, err)
-	const image = "image: artifactfs:latest\n"
 	var b strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if before, found := strings.CutSuffix(line, image); found {
-			line = before + "image: " + nodeImage + "\n" + strings.Repeat(" ", len(before)-strings.Count(before, "- ")*2) +
-				strings.Repeat("  ", strings.Count(before, "- ")) + "imagePullPolicy: Never\n"
+		if before, image, found := strings.Cut(line, " image: "); found {
+			name, known := images[strings.TrimSpace(image)]
+			if !known {
+				t.Fatalf("%s contains the unexpected image %s", file, image)
+			}
+			line = before + " image: " + name + "\n" + before + " imagePullPolicy: Never\n"
+			count--
 		}
 		b.WriteString(line)
 	}
-	if n := strings.Count(b.String(), nodeImage); n != 4 {
-		t.Fatalf("%d containers of the deployment have the image artifactfs:latest, want 4", n)
+	if count != 0 {
+		t.Fatalf("the number of containers in %s differs from the expected one by %d", file, -count)
 	}
 	return b.String()
 }

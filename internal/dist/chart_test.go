@@ -53,7 +53,9 @@ func TestObjectsAreThoseOfTheChart(t *testing.T) {
 		set            map[string]string
 	}{
 		"artifactfs.yaml": {"node.yaml", "apiVersion: storage.k8s.io/v1\nkind: CSIDriver", nil},
-		"relay.yaml":      {"relay.yaml", "apiVersion: apps/v1\nkind: Deployment", map[string]string{"relayAllow": "https://git.example.org"}},
+		"controller.yaml": {"controller.yaml", "apiVersion: apps/v1\nkind: Deployment",
+			map[string]string{"provisioner": "registry.k8s.io/sig-storage/csi-provisioner:v5.3.0"}},
+		"relay.yaml": {"relay.yaml", "apiVersion: apps/v1\nkind: Deployment", map[string]string{"relayAllow": "https://git.example.org"}},
 	} {
 		path := filepath.Join(deploy, "kubernetes", file)
 		text, err := os.ReadFile(path)
@@ -91,7 +93,9 @@ func TestValuesOfTheChart(t *testing.T) {
 			t.Errorf("rendered chart contains %q although another value is set", rest)
 		}
 	}
-	if out := strings.TrimSpace(render(t, "relay.yaml", nil)); out != "" {
-		t.Errorf("a relay is installed by default: %s", out)
+	for _, name := range []string{"relay.yaml", "controller.yaml"} {
+		if out := strings.TrimSpace(render(t, name, nil)); out != "" {
+			t.Errorf("objects of %s are installed by default: %s", name, out)
+		}
 	}
 }

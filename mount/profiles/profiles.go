@@ -72,6 +72,7 @@ type Options struct {
 type Profiles struct {
 	o        Options
 	recorder *readprofile.Recorder
+	stored   int // number of paths that the file with the recording had at the beginning
 	end      sync.Once
 
 	mu     sync.Mutex
@@ -98,7 +99,7 @@ func Begin(o Options, takenOver bool) *Profiles {
 			p.end.Do(func() {})
 			return p
 		}
-		p.recorder = readprofile.NewRecorder(pathsOf(saved))
+		p.recorder, p.stored = readprofile.NewRecorder(pathsOf(saved)), len(saved.Paths)
 	} else {
 		p.mergeLeft()
 		err = p.save(time.Now())
@@ -187,7 +188,7 @@ func (p *Profiles) Run(ctx context.Context) {
 	if p == nil || p.isEnded() {
 		return
 	}
-	saved, pause := 0, savePause
+	saved, pause := p.stored, savePause
 	for {
 		// A mount at rest must not wake its process: wait for a path, or for the end of the recording.
 		if n, last := p.recorder.Len(); n == saved {

@@ -3,6 +3,7 @@ package turns
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -15,8 +16,12 @@ const (
 // Turns delays the background work of mounts while other mounts are being started. To write the index of a large tree takes 250
 // ms of processor time, and ten forks in a row would write ten indexes at the same time. With turns, only one mount at a time
 // does such work, after it has waited until no mount is being started. Work for which a client waits does not need a turn.
+//
+// The same holds after a takeover: fifty mounts that connect to their session remotes at the same moment would take all of the
+// processor time from the programs that have just waited for the takeover.
 type Turns struct {
-	token chan struct{} // holds one value while a mount has its turn
+	token    chan struct{} // holds one value while a mount has its turn
+	catching chan struct{} // holds a value for each mount that catches up after a takeover
 
 	mu     sync.Mutex
 	making int       // number of mounts that are being started
@@ -24,7 +29,20 @@ type Turns struct {
 }
 
 // New returns the Turns of the mounts of one process.
-func New() *Turns { return &Turns{token: make(chan struct{}, 1)} }
+func New() *Turns {
+	return &Turns{token: make(chan struct{}, 1), catching: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+}
+
+// CatchUp waits until a mount that was taken over may do the work that has waited for the takeover of all mounts. At most half as
+// many mounts do so at a time as there are processors. The caller must call done. CatchUp returns early, without a turn, if ctx ends.
+func (t *Turns) CatchUp(ctx context.Context) (done func()) {
+	select {
+	case t.catching <- struct{}{}:
+		return sync.OnceFunc(func() { <-t.catching })
+	case <-ctx.Done():
+		return func() {}
+	}
+}
 
 // StartMount records that a mount is being started. The caller must call ended when the mount is served or has failed.
 func (t *Turns) StartMount() (ended func()) {

@@ -53,6 +53,40 @@ func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	})
 }
 
+// After a takeover, a few mounts at a time catch up; a mount that is needed does not wait.
+func TestMountsCatchUpOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns, start := New(), time.Now()
+		limit := cap(turns.catching)
+		var at, most atomic.Int32
+		ended := make(chan struct{})
+		for range 4 * limit {
+			go func() {
+				done := turns.CatchUp(t.Context())
+				most.Store(max(most.Load(), at.Add(1)))
+				time.Sleep(time.Second)
+				at.Add(-1)
+				done()
+				done() // a second call has no effect
+				ended <- struct{}{}
+			}()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		turns.CatchUp(ctx)()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("urgent work took %s", took)
+		}
+		for range 4 * limit {
+			<-ended
+		}
+		if took := time.Since(start); int(most.Load()) != limit || took != 4*time.Second {
+			t.Errorf("got %d turns at a time, want %d; %s for all, want 4s", most.Load(), limit, took)
+		}
+	})
+}
+
 // No turn starts while mounts are being made, nor in the short pauses between them, but turns start after a limit.
 func TestTurnsLetMountsGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -61,6 +61,7 @@ type Agent struct {
 	merged   mergedNotes // notes refs that this process has updated
 	looked   lastLook    // last git process that looked for its repository
 	place    place       // set by Configure, before any other method is called
+	turn     turn        // wait of Start after a takeover
 
 	// The lock mu protects the fields below.
 	mu          sync.Mutex
@@ -116,7 +117,8 @@ type Figures struct {
 
 // New returns the agent of a mount. Configure must be called before the other methods.
 func New(c Config) *Agent {
-	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}), git: newGitSigns()}
+	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}), git: newGitSigns(),
+		turn: turn{take: c.Turn, begun: make(chan struct{})}}
 	a.claim.agent = a
 	a.problems = problems{log: c.Log.With(zap.String("dir", c.Dir)), failed: map[string]error{}}
 	return a

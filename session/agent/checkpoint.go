@@ -206,6 +206,7 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 
 // Flush copies the current refs of the git directory into the session's repository.
 func (a *Agent) Flush(ctx context.Context) error {
+	a.turn.hurry(ctx)
 	copier := a.opened().copier
 	if copier == nil {
 		return nil

@@ -153,7 +153,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	}
 	l.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
-		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(),
+		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Continued: c.Turn != nil, Actor: session.Actor(),
 		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches,
 	})
 }

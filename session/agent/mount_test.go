@@ -259,6 +259,37 @@ func TestChangesOfGitAreInACheckpointSoon(t *testing.T) {
 	a.End(EndRequest{Opened: true})
 }
 
+// A mount that was taken over waits for its turn. A command that needs the refs of the git directory ends the wait.
+func TestStartWaitsForItsTurn(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{})
+	waits, ended := make(chan struct{}), make(chan struct{})
+	a.turn.take = func(ctx context.Context) func() {
+		close(waits)
+		<-ctx.Done()
+		return func() {}
+	}
+	if err := a.Flush(t.Context()); err != nil { // before Start, there is nothing to wait for
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		a.Start(ctx, object.SHA1)
+	}()
+	<-waits
+	if a.opened().copier != nil {
+		t.Error("refs are watched before the turn")
+	}
+	_ = a.Flush(t.Context()) // the git directory does not exist
+	if a.opened().copier == nil {
+		t.Error("Flush did not wait until refs are watched")
+	}
+	cancel()
+	<-ended
+	a.End(EndRequest{Opened: true})
+}
+
 func TestWorkThatCannotBeKeptIsReported(t *testing.T) {
 	m := newTestMount(t)
 	a := m.agent(control.SessionOptions{})

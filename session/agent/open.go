@@ -112,8 +112,11 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	if !a.Active() {
 		return
 	}
+	done := a.turn.wait(ctx)
+	defer done()
 	a.watchRefs(ctx, format)
-	a.resume(ctx)
+	close(a.turn.begun)
+	a.resume(ctx, done)
 	a.config.Background("read claim of session", func() { otherWriters{a}.look(ctx) })
 	a.config.Background("read records erased by the parent session", func() { parentErasures{a}.follow(ctx) })
 	if a.Automatic() {
@@ -122,11 +125,15 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 }
 
 // resume opens the session's repository, if it exists, so that refs that an earlier process has not pushed are pushed.
-// It retries until ctx ends.
-func (a *Agent) resume(ctx context.Context) {
+// It retries until ctx ends. It calls opened after the first attempt and, if that has succeeded, the first push.
+func (a *Agent) resume(ctx context.Context, opened func()) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)
 		a.problems.note("open session", err)
+		if err == nil {
+			a.turn.use(ctx, a)
+		}
+		opened()
 		if err == nil || !clock.Wait(ctx, retry) {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
@@ -205,7 +206,8 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 			return daemon.GiveUp(a.State, descriptors, reason, log)
 		},
 		StoreSocket: f.fdstore, StoreName: a.State, Leave: f.leaves,
-		Log: log,
+		Running: func() bool { return control.Listens(ctx, a.DaemonSocket()) },
+		Log:     log,
 	})
 	if code != 0 {
 		return cli.ExitCode(code) // the worker has printed the reason

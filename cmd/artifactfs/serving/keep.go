@@ -92,13 +92,13 @@ func listKept(ctx context.Context, a *cli.App, socket string) error {
 		return cli.PrintJSON(a.Stdout, all)
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DAEMON\tRUNNING\tMOUNTS\tFILES")
+	fmt.Fprintln(w, "DAEMON\tRUNNING\tWAITING\tMOUNTS\tFILES")
 	for _, k := range all {
 		running := "no"
 		if k.Running {
 			running = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\n", k.Daemon, running, k.Mounts, k.Files)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\n", k.Daemon, running, k.Waiting, k.Mounts, k.Files)
 	}
 	return w.Flush()
 }

@@ -29,6 +29,7 @@ const Variable = "AFS_CLUSTER"
 const (
 	Node        = "node-1"
 	NodeIP      = "10.88.0.1" // an address of the loopback interface that pods can reach
+	APIPort     = "6443"      // port of the apiserver at NodeIP
 	KubeletRoot = "/var/lib/kubelet"
 	podNetwork  = "10.89.0.0/16"
 	pauseImage  = "cluster.test/pause:1"
@@ -112,7 +113,13 @@ func (c *Cluster) start(ctx context.Context) error {
 			}
 		}
 	}
-	return c.wait(ctx, "node is ready", c.nodeReady)
+	if err := c.wait(ctx, "node is ready", c.nodeReady); err != nil {
+		return err
+	}
+	return c.wait(ctx, "there is a service account for pods", func() error {
+		_, err := c.Kubectl("get", "serviceaccount", "default")
+		return err
+	})
 }
 
 // answers reports whether containerd answers requests.

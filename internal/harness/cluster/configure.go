@@ -37,7 +37,7 @@ func (c *Cluster) configure(o Options) error {
 kind: Config
 current-context: test
 contexts: [{name: test, context: {cluster: test, user: admin}}]
-clusters: [{name: test, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}]
+clusters: [{name: test, cluster: {server: "https://127.0.0.1:` + APIPort + `", insecure-skip-tls-verify: true}}]
 users: [{name: admin, user: {token: ` + token + `}}]
 `,
 		"scheduler.yaml": `apiVersion: kubescheduler.config.k8s.io/v1
@@ -131,6 +131,7 @@ var controllers = []string{
 	"namespace-controller", "node-lifecycle-controller", "disruption-controller", "garbage-collector-controller",
 	"pod-garbage-collector-controller", "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
 	"persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller",
+	"serviceaccount-controller", "root-ca-certificate-publisher-controller",
 }
 
 // arguments returns the arguments of a component.
@@ -141,16 +142,17 @@ func (c *Cluster) arguments(name Component) []string {
 		return []string{"--data-dir=/run/etcd", "--listen-client-urls=" + clients, "--advertise-client-urls=" + clients,
 			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=default=" + peers}
 	case APIServer:
-		// No service account is needed: pods of these tests do not use the API.
-		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=6443", "--bind-address=127.0.0.1", "--advertise-address=" + NodeIP,
-			"--cert-dir=" + c.file("apiserver"), "--token-auth-file=" + c.file("tokens"), "--authorization-mode=AlwaysAllow",
+		// Pods that use the API connect to NodeIP, because no kube-proxy implements the addresses of services. Their rights are those of
+		// their service accounts; all components are administrators.
+		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=" + APIPort, "--bind-address=0.0.0.0", "--advertise-address=" + NodeIP,
+			"--cert-dir=" + c.file("apiserver"), "--token-auth-file=" + c.file("tokens"), "--authorization-mode=RBAC",
 			"--service-account-issuer=https://cluster.test", "--service-account-key-file=" + c.file("service-account"),
 			"--service-account-signing-key-file=" + c.file("service-account"), "--service-cluster-ip-range=10.96.0.0/24",
-			"--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount", "--allow-privileged=true",
+			"--endpoint-reconciler-type=none", "--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", "--profiling=false"}
 	case Controller:
 		return []string{"--kubeconfig=" + c.file("kubeconfig"), "--leader-elect=false", "--secure-port=0", "--profiling=false",
-			"--controllers=" + strings.Join(controllers, ",")}
+			"--root-ca-file=" + c.file("apiserver/apiserver.crt"), "--controllers=" + strings.Join(controllers, ",")}
 	case Scheduler:
 		return []string{"--config=" + c.file("scheduler.yaml"), "--secure-port=0", "--profiling=false"}
 	case Containerd:
