@@ -299,16 +299,16 @@ func (f *groupFlight) copy(ctx context.Context, pack *packs.Stream, ids []object
 
 // direct requests blobs from the git server on behalf of the client, and sends them.
 func (e *exchange) direct(ctx context.Context, pack *packs.Stream, ids []object.ID) error {
-	answer, body, err := e.relay.upstream.fetch(ctx, e.remote.url, e.caller, wire.Request{Format: e.format, Wants: ids})
-	if err != nil {
-		return err
-	}
-	defer body.Close()
 	temp, err := e.relay.shelf.Temp()
 	if err != nil {
 		return err
 	}
 	defer e.relay.shelf.Drop(temp)
+	answer, body, err := e.relay.upstream.fetch(ctx, e.remote.url, e.caller, wire.Request{Format: e.format, Wants: ids})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
 	w, err := packs.NewWriter(temp, e.format, len(ids))
 	if err != nil {
 		return err

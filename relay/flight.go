@@ -82,6 +82,7 @@ func launch[F interface{ base() *flight }](m *remote, running map[string]F, key 
 		err := run(ctx, f)
 		if err != nil {
 			m.relay.counts.flightFailures.Add(1)
+			m.relay.shelf.Failed(err)
 			m.relay.log.Info("flight failed", zap.String("remote", m.name()), zap.String("key", key), zap.Error(err))
 		}
 		land(err)

@@ -63,12 +63,6 @@ func (m *remote) run(ctx context.Context, f *snapFlight) error {
 
 // acquire fetches a snap from the git server, stores it and adds its plan.
 func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
-	req := wire.Request{Format: f.id.Format(), Wants: []object.ID{f.id}, Depth: snapDepth, Filter: snapFilter}
-	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, req)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
 	temp, err := m.relay.shelf.Temp()
 	if err != nil {
 		return err
@@ -76,10 +70,15 @@ func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 	kept := false
 	defer func() {
 		if !kept {
-			os.Remove(temp.Name())
-			temp.Close()
+			m.relay.shelf.Drop(temp)
 		}
 	}()
+	req := wire.Request{Format: f.id.Format(), Wants: []object.ID{f.id}, Depth: snapDepth, Filter: snapFilter}
+	answer, body, err := m.relay.upstream.fetch(ctx, m.url, f.starter, req)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
 	// Clients read through a descriptor of their own, because Keep closes the other one.
 	reader, err := os.Open(temp.Name())
 	if err != nil {

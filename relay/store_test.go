@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/s3test"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/relay/packs"
@@ -211,5 +214,33 @@ func TestSmallCache(t *testing.T) {
 	files, bytes := w.relay.shelf.Usage()
 	if files > 0 || bytes > 0 || w.relay.shelf.Stats.Evicted.Load() == 0 {
 		t.Errorf("a cache of one byte contains %d files with %d bytes", files, bytes)
+	}
+}
+
+// While the local disk is full, the relay fetches nothing that it cannot store, so that a clone costs no more than without it.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, which may mount a small file system")
+	}
+	data := t.TempDir()
+	if err := unix.Mount("tmpfs", data, "tmpfs", 0, "size=16k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(data, unix.MNT_DETACH) })
+	w := newWorld(t, Options{Data: data})
+	if _, err := w.lazy(); err == nil {
+		t.Error("the disk is not full: a clone, whose answer then breaks off, succeeds")
+	}
+	w.server.Log().Reset()
+	dir, err := w.lazy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.compare(dir, w.commit)
+	through := len(w.server.Log().Fetches())
+	w.server.Log().Reset()
+	gittest.Must(t, "", "clone", "--quiet", "--depth=2", "--filter=blob:none", w.server.URL(repoName), filepath.Join(t.TempDir(), "direct"))
+	if want := len(w.server.Log().Fetches()); through != want {
+		t.Errorf("fetches through a relay whose disk is full: got %d, want %d as without it", through, want)
 	}
 }

@@ -81,6 +81,7 @@ type Shelf struct {
 	waiting int       // uploads
 	until   time.Time // the object store is not used before this time
 	full    time.Time // nothing is written to the object store before this time
+	filled  time.Time // no file is created on the local disk before this time
 	pause   time.Duration
 }
 
@@ -162,8 +163,28 @@ func (s *Shelf) Dir() string { return s.o.Dir }
 // path returns the path of a local file.
 func (s *Shelf) path(key string) string { return filepath.Join(s.o.Dir, filepath.FromSlash(key)) }
 
+// Failed records that a file could not be written. If the local disk is full, Temp fails for some time, so that requests are passed to the
+// git server before their objects are fetched, and not after that.
+func (s *Shelf) Failed(err error) {
+	if !errors.Is(objects.Classify(err), objects.ErrFull) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.filled = time.Now().Add(maxPause)
+}
+
+// errFilled is the error of Temp after Failed.
+var errFilled = errors.New("local disk was full shortly before")
+
 // Temp creates a temporary file, which the caller must pass to Keep or to Drop.
 func (s *Shelf) Temp() (*os.File, error) {
+	s.mu.Lock()
+	filled := time.Now().Before(s.filled)
+	s.mu.Unlock()
+	if filled {
+		return nil, fmt.Errorf("create file in cache: %w", errFilled)
+	}
 	f, err := os.CreateTemp(s.o.Dir, "new-*"+tempSuffix)
 	if err != nil {
 		return nil, fmt.Errorf("create file in cache: %w", objects.Classify(err))
