@@ -74,7 +74,7 @@ func (s *Server) accept(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		conn, err := s.listener.AcceptUnix()
+		conn, err := s.listener.Next(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				s.log.Error("accept credential requests of git", zap.Error(err))

@@ -14,9 +14,11 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -33,6 +35,23 @@ type Options struct {
 type Listener struct {
 	*net.UnixListener
 	gitDir, name string
+}
+
+// acceptPause is the interval between two attempts to accept a connection after an error.
+const acceptPause = 100 * time.Millisecond
+
+// Next accepts the next connection. If that fails because the process has no free descriptors, Next tries again, because the end of a
+// connection releases some. It returns an error only after ctx has ended or the Listener was closed.
+func (l *Listener) Next(ctx context.Context) (*net.UnixConn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err == nil || ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		if !clock.Wait(ctx, acceptPause) {
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Listen continues to listen at the inherited socket. If there is none, it creates the socket called name in gitDir,

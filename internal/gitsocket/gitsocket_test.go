@@ -1,11 +1,14 @@
 package gitsocket
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // The socket of a directory with a long path can be connected to, belongs to its owner alone, and outlives its listener.
@@ -51,5 +54,37 @@ func TestSocketGoesOn(t *testing.T) {
 	if c, err := Dial(t.Context(), dir, "s"); err == nil {
 		c.Close()
 		t.Error("a closed socket accepts connections")
+	}
+}
+
+// A process without free descriptors accepts connections when it has some again.
+func TestNextWithoutDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Listen(dir, "s", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := Dial(t.Context(), dir, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(3*acceptPause/2, func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) })
+	conn, err := l.Next(t.Context())
+	if err != nil {
+		t.Fatalf("next connection: %v", err)
+	}
+	conn.Close()
+	l.Close()
+	if _, err := l.Next(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: got %v, want %v", err, net.ErrClosed)
 	}
 }
