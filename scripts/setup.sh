@@ -20,6 +20,8 @@ if [ "${1:-}" != run ]; then
 	have systemctl || want systemd
 	have unshare || want util-linux
 	have fio || want fio
+	have jq || want jq     # commands of the documents, which a test runs
+	have curl || want curl # installs the Dev Container feature
 	have postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || want postgresql
 	# Clients of the server: other implementations of git, and what runs the generated clients.
 	have python3 || want python3
