@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -59,7 +60,7 @@ func MountSocket(state string, pid int) string {
 // Sockets returns the paths of the sockets of a state directory that have a server. The socket of the shared daemon is the
 // first. Sockets removes sockets whose servers are dead.
 func Sockets(ctx context.Context, state string) ([]string, error) {
-	names, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "run")), "*.sock"))
+	names, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(state, "run")), "*.sock"))
 	if err != nil {
 		return nil, fmt.Errorf("list sockets: %w", err)
 	}
@@ -94,11 +95,6 @@ func removeDead(socket string) {
 	}
 	os.Remove(socket)
 	l.release()
-}
-
-// quoteGlob escapes those characters in a path that have a meaning for filepath.Glob.
-func quoteGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // dial connects to a socket. It returns ErrNoServer if no process listens, and an error if the server is run by another user. A server

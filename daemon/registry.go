@@ -70,7 +70,7 @@ func (d *Daemon) Unregister(m *mount.Mount) {
 // repeats failed attempts in the background. The attempts for a mount end when one of them succeeds, when another mount uses
 // the directory, when the mount is unregistered, or when the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
-	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
+	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
 	if err != nil {
 		return fmt.Errorf("restore mounts: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -54,7 +55,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		name = dir
 	}
 	// A store's git directory has such a name until it is complete.
-	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
+	left, _ := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
 			d.mend(path, "leftover of a process that was killed while it created this directory", "removes the directory",

@@ -94,7 +94,7 @@ func (d *Dir) BreakLocks(ctx context.Context) error {
 // lock or to the index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
-	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
+	leftovers, err := filepath.Glob(filepath.Join(disk.QuoteGlob(d.path), lockPrefix+"*"))
 	if text, readErr := disk.ReadRegular(lock, disk.SmallFile); readErr == nil && string(text) == lockMark {
 		leftovers = append(leftovers, lock)
 	}

@@ -188,7 +188,7 @@ func Reopen(path string, o Options) *Dir { return o.dir(path) }
 func HasOwnObjects(path string) (bool, error) {
 	objects := filepath.Join(path, "objects")
 	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
-		found, err := filepath.Glob(filepath.Join(quoteGlob.Replace(objects), pattern))
+		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(objects), pattern))
 		if err != nil {
 			return false, fmt.Errorf("search for objects: %w", err)
 		}
@@ -200,9 +200,6 @@ func HasOwnObjects(path string) (bool, error) {
 	}
 	return false, nil
 }
-
-// quoteGlob escapes the special characters of filepath.Glob patterns.
-var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is empty,
 // SetShallow removes the file with the list.

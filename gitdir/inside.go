@@ -63,7 +63,7 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		c.Sections = append(config.Sections{first.AddOption("path", loginsConfig)}, c.Sections...)
 		changed = true
 	}
-	condition := "gitdir:" + quoteGlob.Replace(realPath(path))
+	condition := "gitdir:" + disk.QuoteGlob(realPath(path))
 	if o.Inside {
 		condition = "gitdir:.git" // git extends this pattern to **/.git, which does not match .git/worktrees/x
 	}

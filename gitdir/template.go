@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
@@ -31,7 +32,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	}
 	// git init writes HEAD, which Create must write last, so run git init in another directory. First remove such directories of
 	// processes that have died. A git process that still runs may write to one of them, so use a new name each time.
-	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
+	left, _ := filepath.Glob(disk.QuoteGlob(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
 	}

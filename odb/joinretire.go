@@ -98,7 +98,7 @@ const orphanAge = time.Hour
 // removeOrphans removes packs whose removal was interrupted after their index was removed, and promisor marks of packs
 // that were never completed.
 func removeOrphans(dir string, now time.Time) error {
-	marks, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), "pack-*.promisor"))
+	marks, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "pack-*.promisor"))
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func changeTime(st fs.FileInfo) time.Time {
 // information is lost, because each pack has its own index.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
-		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
+		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
 		if err != nil {
 			return err
 		}
@@ -153,9 +153,6 @@ func dropMultiIndex(dir string, paths []string) error {
 	}
 	return nil
 }
-
-// escapeGlob escapes the characters that filepath.Glob interprets.
-var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // namesAny reports whether the multi-pack index in the file multi contains the name of a pack in paths.
 func namesAny(multi string, paths []string) (bool, error) {
@@ -176,7 +173,7 @@ func namesAny(multi string, paths []string) (bool, error) {
 func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
-		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
+		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,6 @@
 package statedir
 
 import (
-	"strings"
-
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -15,9 +13,4 @@ type Registered struct {
 	Version int                  `json:"version"` // version of the format; see RegistryVersion
 	Request control.MountRequest `json:"request"` // request that created the mount, with a URL without secrets
 	Record  Record               `json:"record"`  // record of the mount, which contains its base commit
-}
-
-// QuoteGlob returns a pattern for filepath.Glob that matches path and nothing else.
-func QuoteGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

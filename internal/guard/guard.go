@@ -214,7 +214,7 @@ func fill(ctx context.Context, path, dir string) error {
 func link(path, dir string) error {
 	names := shared
 	// A split index has a second part, whose name is not known.
-	entries, err := filepath.Glob(filepath.Join(quoteGlob.Replace(path), "sharedindex.*"))
+	entries, err := filepath.Glob(filepath.Join(disk.QuoteGlob(path), "sharedindex.*"))
 	if err != nil {
 		return err
 	}
@@ -230,9 +230,6 @@ func link(path, dir string) error {
 	}
 	return nil
 }
-
-// quoteGlob escapes the special characters of filepath.Glob patterns.
-var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // replace writes a file unless it has these contents already.
 func replace(name string, text []byte) error {
