@@ -53,8 +53,8 @@ func newDaemon() *daemon {
 	return d
 }
 
-// tell makes the daemons that wait examine the state again.
-func (d *daemon) tell() {
+// wake makes the daemons that wait examine the state again.
+func (d *daemon) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
@@ -62,7 +62,7 @@ func (d *daemon) tell() {
 // unwait removes a connection from those that wait.
 func (d *daemon) unwait(conn *keeper.Conn) {
 	d.waiting = slices.DeleteFunc(d.waiting, func(c *keeper.Conn) bool { return c == conn })
-	d.tell()
+	d.wake()
 }
 
 // lifeline identifies a pipe by its inode number, which is unique while the pipe exists.
@@ -355,7 +355,7 @@ func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan stru
 	if len(d.files) == 0 && len(d.waiting) == 0 && s.daemons[name] == d && d.ended == ended {
 		delete(s.daemons, name)
 	}
-	d.tell()
+	d.wake()
 }
 
 // leave records the end of the daemon's connection.

@@ -23,7 +23,7 @@ func TestIDMappedMount(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), sample("idmap"))
 	letIn(t, w.root)
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--id-map", "--allow-other", "--wait", "git")
-	// This process has the user namespace of a container: root in the namespace is the user nobody outside of it.
+	// This process stands for a container: in its user namespace, the user id of nobody is root.
 	container := exec.Command("sleep", "60")
 	maps := []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: maps, GidMappings: maps}

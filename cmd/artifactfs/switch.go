@@ -30,7 +30,7 @@ entries that differ, and their contents are fetched when they are read. - names 
 
 Local changes are kept. If the switch would overwrite one of them, it fails and changes nothing. For a branch that
 exists only on the remote, switch creates a local branch that tracks it, as git switch does. The post-checkout hook of
-the repository runs after the switch.
+the repository runs after the switch. With mount --git-dir inside, it runs only if the command is run in the container.
 
 git switch and git checkout work too, but they download every file that they write.`,
 		Example: `  artifactfs switch -C git next

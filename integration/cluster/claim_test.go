@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,15 +114,7 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests:
 	}
 	check(t, w.Apply("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: everywhere}\n"+
 		"spec: {accessModes: [ReadWriteMany], storageClassName: delete, resources: {requests: {storage: 1Gi}}}\n"))
-	text := ""
-	check(t, w.Wait(t.Context(), "there is an event of the claim", func() (err error) {
-		text, err = w.Kubectl("get", "events", "--field-selector", "reason=ProvisioningFailed,involvedObject.name=everywhere", "-o",
-			"jsonpath={.items[0].message}")
-		if err == nil && text == "" {
-			err = errors.New("there is none")
-		}
-		return err
-	}))
+	text := w.awaitEvent(t, "ProvisioningFailed", "everywhere")
 	if !strings.Contains(text, "a session is mounted on one node at a time") {
 		t.Errorf("event of a claim with ReadWriteMany: %q", text)
 	}

@@ -225,14 +225,19 @@ func TestHealth(t *testing.T) {
 	sessions.Down()
 	t.Cleanup(func() { check(t, sessions.Up()) }) // before the pod is removed
 	w.expect(t, "ill", [2]string{"echo text >/work/new; cat /work/new", "text"})
-	text := ""
-	check(t, w.Wait(t.Context(), "there is an event about the volume", func() (err error) {
-		text, err = w.Kubectl("get", "events", "--field-selector", "reason=VolumeConditionAbnormal,involvedObject.name=ill", "-o",
+	summary.add(t, "events (VolumeConditionAbnormal)", "%s", w.awaitEvent(t, "VolumeConditionAbnormal", "ill"))
+}
+
+// awaitEvent waits for an event with a reason about an object, and returns its message.
+func (w *world) awaitEvent(t *testing.T, reason, object string) (text string) {
+	t.Helper()
+	check(t, w.Wait(t.Context(), "there is an event "+reason+" about "+object, func() (err error) {
+		text, err = w.Kubectl("get", "events", "--field-selector", "reason="+reason+",involvedObject.name="+object, "-o",
 			"jsonpath={.items[0].message}")
 		if err == nil && text == "" {
 			err = errors.New("there is none")
 		}
 		return err
 	}))
-	summary.add(t, "events (VolumeConditionAbnormal)", "%s", text)
+	return text
 }
