@@ -7,7 +7,7 @@ import (
 
 // Budgets of the product. A file's length alone is no budget: it spreads one type over many files.
 const (
-	mostLines    = 5000 // of a package
+	mostLines    = 5500 // of a package
 	mostFields   = 25   // of a type
 	mostMethods  = 40   // of a type
 	leastComment = 12.0 // per cent of the lines that are not blank
