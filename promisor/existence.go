@@ -2,7 +2,9 @@ package promisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +24,8 @@ import (
 //   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
 //     commands request the contents of all blobs at once that a listing lacks.
 //   - Programs other than git cannot request objects, so they get the contents. They find nothing in listings.
-//   - git fsck and git pack-objects find nothing, and neither do this program and processes that cannot be identified.
+//   - git fsck and git pack-objects find nothing, and neither do this program, the git commands that it runs, and processes that cannot
+//     be identified: this program has to know which contents are on this host.
 //   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
 //     git would report a loose object that exists as corrupt.
 type existence struct {
@@ -92,7 +95,8 @@ func (e *existence) kindOf(tid uint32) kind {
 	k := excluded
 	args, err := proc.Of(int(tid)).Args()
 	executable, exeErr := proc.Of(int(tid)).Executable()
-	if err == nil && exeErr == nil && len(args) > 0 && executable != ownExecutable() {
+	stat, statErr := proc.Of(int(tid)).Stat()
+	if errors.Join(err, exeErr, statErr) == nil && len(args) > 0 && executable != ownExecutable() && stat.Parent != os.Getpid() {
 		k = kindByArgs(args)
 	}
 	e.last = checker{tid, k, time.Now()}

@@ -1,0 +1,53 @@
+package promisor
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A git command that this program runs finds no blob that exists only on the remote. The same command of another program finds it.
+func TestOwnGitFindsNoMissingBlobs(t *testing.T) {
+	for shell, want := range map[string]kind{
+		"echo $$; exec git cat-file --batch":                            excluded,
+		"exec 3<&0; git cat-file --batch <&3 & echo $!; wait; echo end": gitCommand,
+	} {
+		dir := t.TempDir()
+		cmd := exec.Command("sh", "-c", "git init -q --bare "+dir+" && "+shell)
+		cmd.Env = append(os.Environ(), "GIT_DIR="+dir)
+		in, inErr := cmd.StdinPipe()
+		out, outErr := cmd.StdoutPipe()
+		if inErr != nil || outErr != nil || cmd.Start() != nil {
+			t.Fatal(inErr, outErr)
+		}
+		lines := bufio.NewReader(out)
+		pid, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(in, "nothing\n"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := lines.ReadString('\n'); err != nil || answer != "nothing missing\n" { // now git runs
+			t.Fatalf("answer of git: %q, %v", answer, err)
+		}
+		id, err := strconv.Atoi(strings.TrimSpace(pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := new(existence).kindOf(uint32(id)); got != want {
+			t.Errorf("kind of the process of %q: got %d, want %d", shell, got, want)
+		}
+		in.Close()
+		if _, err := io.Copy(io.Discard, lines); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
