@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -29,8 +30,27 @@ type Credential struct{ User, Secret string }
 // in an argument or an environment variable, because other processes could read these.
 const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
 
-// contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output.
+// ContactError is the failure of a git command that contacts a remote.
+type ContactError struct{ Err error }
+
+// Error returns the text of the failure.
+func (e ContactError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the failure of the command.
+func (e ContactError) Unwrap() error { return e.Err }
+
+// contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output. The failure of git is a
+// ContactError.
 func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
+	out, err := r.loggedIn(ctx, gitDir, args...)
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		err = ContactError{err}
+	}
+	return out, err
+}
+
+// loggedIn runs stock git with the login for the remote, and returns its output.
+func (r *Repo) loggedIn(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	var c Credential
 	if r.credential != nil {
 		c = r.credential()

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"strings"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -120,13 +121,21 @@ func SessionRemote(remote interface{ URL() string }, err error) error {
 }
 
 // Remote marks err as a failure of a remote. The mark determines the exit status, even if the cause is found on this host,
-// for example a damaged pack. Remote returns err unchanged if err is an error of a file or disk of this host.
+// for example a damaged pack. Remote returns err unchanged if err is an error of a file or disk of this host, or the failure of a git
+// command that contacts no remote.
 func Remote(err error) error {
 	var path *fs.PathError
-	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) {
+	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) || isLocalGit(err) {
 		return err
 	}
 	return remoteError{err}
+}
+
+// isLocalGit reports whether err is the failure of a git command that contacts no remote.
+func isLocalGit(err error) bool {
+	var git *gitcmd.Error
+	var contact bare.ContactError
+	return errors.As(err, &git) && !errors.As(err, &contact)
 }
 
 // remoteError is an error that errors.Is treats as errRemote.
@@ -137,10 +146,3 @@ func (e remoteError) Unwrap() error { return e.error }
 
 // Is reports whether target is errRemote.
 func (e remoteError) Is(target error) bool { return target == errRemote }
-
-// IsGit reports whether err is the failure of a git command. The daemon returns such failures only for git commands that
-// connect to remotes.
-func IsGit(err error) bool {
-	var exit *exec.ExitError
-	return errors.As(err, &exit)
-}

@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/trash"
@@ -42,6 +44,10 @@ func TestTable(t *testing.T) {
 		{General, transport.ErrAuth, 3, control.CodeAuth, "verb thing: authentication failed", "ARTIFACTFS_TOKEN"},
 		{General, fmt.Errorf("%w: %w", transport.ErrUnreachable, &exec.Error{Name: "ssh", Err: exec.ErrNotFound}), 3, control.CodeUnreachable, "", ""},
 		{General, &exec.Error{Name: "git", Err: exec.ErrNotFound}, 1, control.CodeFailed, "", "install git"},
+		{General, fmt.Errorf("push to r: %w", &gitcmd.Error{Verb: "pack-objects", Err: &exec.ExitError{}}), 1, control.CodeFailed, "", ""},
+		{General, Remote(fmt.Errorf("push to r: %w", &gitcmd.Error{Verb: "pack-objects", Err: &exec.ExitError{}})), 1, control.CodeFailed, "", ""},
+		{General, bare.ContactError{Err: &gitcmd.Error{Verb: "fetch", Err: &exec.ExitError{}}}, 3, control.CodeFailed, "", ""},
+		{General, Remote(bare.ContactError{Err: &gitcmd.Error{Verb: "fetch", Err: &exec.ExitError{}}}), 3, control.CodeFailed, "", ""},
 		{General, syscall.ENOSPC, 1, control.CodeNoSpace, "verb thing: no space left on device", "free some space"},
 		{General, Remote(&fs.PathError{Op: "open", Path: "/x", Err: syscall.EIO}), 1, control.CodeFailed, "", ""},
 		{General, mountpoint.ErrAlreadyMounted, 1, control.CodeConflict, "", "artifactfs unmount thing to unmount it"},

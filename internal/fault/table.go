@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
@@ -245,7 +246,7 @@ var common = []row{
 	{match: is(transport.ErrStalled), code: control.CodeTimeout, exit: control.ExitRemote},
 	{match: a[transport.RateLimited](), code: control.CodeRateLimited, exit: control.ExitRemote},
 	{match: is(transport.ErrUnreachable), code: control.CodeUnreachable, exit: control.ExitRemote},
-	{match: IsGit, exit: control.ExitRemote},
+	{match: a[bare.ContactError](), exit: control.ExitRemote},
 
 	// Rows for failures of the mount's directory, and of this host.
 	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to unmount it")},

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -300,7 +301,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 		return object.ID{}, fault.SessionRemote(m.Remote(), err)
 	}
 	out, err := c.git(ctx, m.Dir(), "merge-base", x.String(), y.String())
-	if fault.IsGit(err) { // git merge-base exits with 1 if there is no common history
+	if gitcmd.Exited(err, 1) { // git merge-base exits with 1 if there is no common history
 		return object.ID{}, nil
 	}
 	if err != nil {
