@@ -317,7 +317,7 @@ func (p *promotion) outgoing(ctx context.Context, next promoted) (ids []object.I
 			ids = append(ids, id)
 		}
 	}
-	if len(missing) > 0 && !p.r.DryRun && (!p.reply.Mounted || p.whole || p.o.Far) {
+	if len(missing) > 0 && (!p.reply.Mounted || p.whole || p.o.Far) {
 		if err := p.provide(ctx, missing, false); err != nil {
 			return nil, fmt.Errorf("fetch contents that the repository lacks: %w", err)
 		}

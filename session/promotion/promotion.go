@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -159,15 +160,17 @@ func (p *promotion) open(opts Options) error {
 	if !named {
 		to = r.Remote
 	}
-	// The token of the session remote is for the session remote only.
+	// The token of the session remote is for the session remote only, and may be limited to the refs of the session. So it is used only
+	// if the mounted remote is the session remote, and the mount has no credentials for the mounted remote.
 	at, _ := remotes.SessionURL(r)
 	same := at != "" && statedir.WithoutSecrets(at) == statedir.WithoutSecrets(to)
-	if !same {
+	own := r.Token != "" || r.TokenFile != "" || statedir.WithoutSecrets(r.Remote) != r.Remote
+	if !same || own && !named {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
 	switch {
-	case !named && same: // the URL of the session remote may have credentials that the mounted remote has not
+	case !named && same && !own: // the URL of the session remote may have credentials that the mounted remote has not
 		r.SessionOptions.Remote = at
 	case !named:
 		r.SessionOptions.Remote = control.RemoteOrigin
@@ -251,12 +254,18 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 		p.reply.New = next.tip.String()
 	}
 	ids, err := p.outgoing(ctx, next)
-	if err != nil || p.r.DryRun {
+	if err != nil {
 		return false, err
 	}
 	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: branch, Old: old, New: next.tip}}}
 	if len(ids) > 0 {
 		req.Pack = writeback.Packer(p.scratch.Dir(), ids, p.o.objects())
+	}
+	if p.r.DryRun {
+		if req.Pack != nil { // an object that cannot be sent is found by creating the pack
+			err = req.Pack(ctx, io.Discard)
+		}
+		return false, err
 	}
 	results, err := push.Send(ctx, req)
 	if err != nil {

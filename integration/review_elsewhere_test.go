@@ -1,0 +1,66 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// A session whose session remote is the mounted repository was resumed or forked on another host, where nobody has read its files: its
+// commits can be promoted, also by a merge that needs the contents, and a dry run finds the same.
+func TestPromoteElsewhereWithoutContents(t *testing.T) {
+	t.Parallel()
+	w, _, _ := hosted(t)
+	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
+	w.sh(m.Dir, "seq 9 >shared && git add . && git commit -qm base && git push -q origin HEAD:main && mkdir deep && seq 900 >deep/file && "+
+		"sed -i s/2/two/ shared && git add . && git commit -qm work")
+	tree := w.git(m.Dir, "rev-parse", "HEAD^{tree}")
+	w.unmount(m)
+
+	o := w.elsewhere()
+	again := mounted{w: o}
+	o.json(&again.MountReply, "session", "resume", "work", o.place("again"), "--session-remote", appURL(w), "--prefetch", "none", "--wait", "git")
+	fork := mounted{w: o}
+	o.json(&fork.MountReply, "session", "fork", "work", o.place("fork"), "--history", "none", "--prefetch", "none", "--wait", "git")
+	for name, of := range map[string]mounted{"resumed": again, "forked": fork} {
+		var planned, done control.SessionPromoteReply
+		o.json(&planned, "session", "promote", "-C", of.Dir, "--dry-run", "--to", ":"+name)
+		o.json(&done, "session", "promote", "-C", of.Dir, "--to", ":"+name)
+		if planned.New != done.New || done.Tree != tree {
+			t.Errorf("promote the %s session: got commit %s with tree %s, want the commit %s of the dry run, with tree %s", name, done.New,
+				done.Tree, planned.New, tree)
+		}
+	}
+	// Somebody else changes another line of the file that the session has changed.
+	clone := o.sh(o.root, "mkdir other && cd other && git init -q && pwd")
+	o.sh(clone, "git fetch -q "+authorized(w)+" main && git checkout -q FETCH_HEAD && sed -i s/8/eight/ shared && git commit -qam other && "+
+		"git push -q "+authorized(w)+" HEAD:main")
+	var planned, done control.SessionPromoteReply
+	o.json(&planned, "session", "promote", "-C", again.Dir, "--dry-run", "--merge", "--to", ":main")
+	o.json(&done, "session", "promote", "-C", again.Dir, "--merge", "--to", ":main")
+	if planned.Tree != done.Tree {
+		t.Errorf("promote by a merge: got tree %s, want that of the dry run, %s", done.Tree, planned.Tree)
+	}
+	if got := o.sh(clone, "git fetch -q "+authorized(w)+" main && git show FETCH_HEAD:shared | paste -sd,"); got != "1,two,3,4,5,6,7,eight,9" {
+		t.Errorf("merged file: got %s", got)
+	}
+}
+
+// variable returns the value of a variable of the world's commands.
+func (w *world) variable(name string) (value string) {
+	for _, v := range w.env {
+		if s, ok := strings.CutPrefix(v, name+"="); ok {
+			value = s
+		}
+	}
+	return value
+}
+
+// appURL returns the URL of the repository of hosted.
+func appURL(w *world) string { return w.variable("ARTIFACTFS_SERVER") + "/git/team/app.git" }
+
+// authorized returns appURL with the token of the server.
+func authorized(w *world) string {
+	return strings.Replace(appURL(w), "http://", "http://x:"+w.variable("ARTIFACTFS_SERVER_TOKEN")+"@", 1)
+}
