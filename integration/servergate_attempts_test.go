@@ -93,7 +93,7 @@ var attempts = []attempt{
 	{what: "stale approval: the session has a newer checkpoint", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
 		r := g.by("agent", approval.Request, "")
 		r.Expires = time.Now().Add(time.Hour)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base,
+		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base, Commit: g.next,
 			Checkpoint: string(session.NewCheckpointIDAfter(time.Now().Add(-time.Minute), ""))}
 		r, c := g.record(r)
 		g.accept("agent", c+":"+approval.Ref("work"))
@@ -108,6 +108,31 @@ var attempts = []attempt{
 		g.grant("alice", g.request("main", g.base, fix))
 		return nil
 	}, want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
+	{what: "approved tree, with another branch as second parent", user: "writer", args: []string{"%s:main"}, before: one(func(g *gated) string {
+		g.git("checkout", "--quiet", "-b", "fix", g.base)
+		fix := g.commit("fix", "SECURITY", "fixed\n")
+		g.grant("alice", g.request("main", g.base, g.next))
+		return g.made("writer", "writer", g.base, fix)
+	}), want: "main is protected: request ... covers commit ..., or one commit that squashes it onto ... or merges it, and not commit ..."},
+	{what: "approved tree, as two commits", user: "writer", args: []string{"%s:main"}, before: one(func(g *gated) string {
+		g.grant("alice", g.request("main", g.base, g.next))
+		return g.made("writer", "writer", g.made("writer", "writer", g.base))
+	}), want: "main is protected: request ... covers commit ..., or one commit that squashes it onto ... or merges it, and not commit ..."},
+	{what: "squash in the name of a reviewer", user: "writer", args: []string{"%s:main"}, before: one(func(g *gated) string {
+		g.grant("alice", g.request("main", g.base, g.next))
+		return g.made("alice", "writer", g.base)
+	}), want: "main is protected: request ... covers commits of other authors than alice <alice@host>, who is not writer who pushes commit ..."},
+	{what: "merge with a reviewer as committer", user: "writer", args: []string{"%s:main"}, before: one(func(g *gated) string {
+		g.grant("alice", g.request("main", g.base, g.next))
+		return g.made("writer", "alice", g.base, g.next)
+	}), want: "main is protected: request ... covers a squash or merge by the user who pushes it, and the committer of ... is alice <alice@host>, but the token is of writer: set user.name to writer"},
+	{what: "request that names no commit", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
+		r := g.by("agent", approval.Request, "")
+		r.Expires = time.Now().Add(time.Hour)
+		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base}
+		_, c := g.record(r)
+		return c
+	}), want: "request ... names no commit: request the approval with this version of artifactfs"},
 	{what: "request without a grant", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
 		g.request("main", g.base, g.next)
 		return nil
@@ -193,14 +218,14 @@ var attempts = []attempt{
 	{what: "clock: a record from the past", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
 		r := g.by("agent", approval.Request, "")
 		r.Time, r.Expires = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base}
+		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base, Commit: g.next}
 		_, c := g.record(r)
 		return c
 	}), want: "request ... has the time ..., which is not within 5m0s of the server's"},
 	{what: "clock: an approval that has expired", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
 		r := g.by("agent", approval.Request, "")
 		r.Time, r.Expires = time.Now().Add(-time.Minute), time.Now().Add(-time.Second)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base}
+		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base, Commit: g.next}
 		r, c := g.record(r)
 		g.accept("agent", c+":"+approval.Ref("work"))
 		g.grant("alice", r.ID)

@@ -110,6 +110,21 @@ func (g *gated) input(text []byte, args ...string) string {
 	return strings.TrimSpace(string(must[[]byte](g)(out, err)))
 }
 
+// made returns a commit with the tree of next, by an author and a committer.
+func (g *gated) made(author, committer string, parents ...string) string {
+	g.Helper()
+	args := []string{"commit-tree", "-m", "made", g.next + "^{tree}"}
+	for _, p := range parents {
+		args = append(args, "-p", p)
+	}
+	cmd := exec.Command("git", args...)
+	cmd.Dir = g.dir
+	cmd.Env = append(gittest.Env(), "GIT_AUTHOR_NAME="+author, "GIT_AUTHOR_EMAIL="+author+"@host",
+		"GIT_COMMITTER_NAME="+committer, "GIT_COMMITTER_EMAIL="+committer+"@host")
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(must[[]byte](g)(out, err)))
+}
+
 // push pushes with a token, and returns what git prints.
 func (g *gated) push(user string, args ...string) (string, error) {
 	args = append([]string{"push", "origin"}, args...)
@@ -160,7 +175,8 @@ func (g *gated) request(branch, base, commit string) string {
 		r = g.by("writer", approval.Request, "")
 	}
 	r.Expires = time.Now().Add(time.Hour)
-	r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", commit+"^{tree}"), Target: "refs/heads/" + branch, Base: base}
+	r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", commit+"^{tree}"), Target: "refs/heads/" + branch, Base: base,
+		Commit: g.git("rev-parse", commit)}
 	r, c := g.record(r)
 	g.accept(r.Actor, c+":"+approval.Ref(g.log.Session))
 	return r.ID
@@ -198,7 +214,7 @@ func (g *gated) unnamed(op approval.Op) string {
 
 var (
 	reasonPattern = regexp.MustCompile(`(?m)^ ! \[(?:remote )?rejected\].*? -> \S+ \((.*)\)$|^ ! \[remote rejected\] \S+ \((.*)\)$`)
-	idPattern     = regexp.MustCompile(`[0-9A-Z]{26}|[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-z]{26}|20\d\d-\d\d-\d\dT[0-9:]+Z`)
+	idPattern     = regexp.MustCompile(`[0-9A-Z]{26}|[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-z]{26}|\b[0-9a-f]{12}\b|20\d\d-\d\d-\d\dT[0-9:]+Z`)
 )
 
 // refusal returns git's text of the first update that was refused for a reason of its own.

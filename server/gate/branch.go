@@ -137,7 +137,16 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 	if err != nil {
 		return nil, err
 	}
-	return j.decide(p, u, change, logs, damaged)
+	var failed error
+	change.Covers = func(request approval.Record) string {
+		why, err := j.covers(ctx, u, request)
+		failed = errors.Join(failed, err)
+		return why
+	}
+	if refused, err = j.decide(p, u, change, logs, damaged); failed != nil {
+		return nil, failed
+	}
+	return refused, err
 }
 
 // decide applies the policy to a change, and notes which approval has allowed it. damaged is the error of approvals that cannot be

@@ -118,7 +118,7 @@ func (b *bed) add(name string, r approval.Record) string {
 func (b *bed) approve(name, base, commit string) string {
 	b.t.Helper()
 	id := b.add(name, approval.Record{Op: approval.Request, Actor: "agent", Subject: &approval.Subject{Action: approval.Merge,
-		Tree: b.git("", "rev-parse", commit+"^{tree}"), Target: "refs/heads/main", Base: base}})
+		Tree: b.git("", "rev-parse", commit+"^{tree}"), Target: "refs/heads/main", Base: base, Commit: commit}})
 	b.add(name, approval.Record{Op: approval.Grant, Actor: "alice", Token: "t", Request: id})
 	return id
 }

@@ -100,6 +100,8 @@ func (j *judge) checkRecord(r approval.Record) error {
 	case r.Time.Sub(j.Now).Abs() > maxSkew:
 		return approval.Refused(fmt.Sprintf("%s has the time %s, which is not within %s of the server's", what,
 			r.Time.UTC().Format("2006-01-02T15:04:05Z"), maxSkew))
+	case r.Op == approval.Request && r.Subject.Action != approval.Delete && r.Subject.Commit == "":
+		return approval.Refused(what + " names no commit: request the approval with this version of artifactfs")
 	case j.Token.Session != "" && r.Op != approval.Request && r.Op != approval.Withdraw:
 		return approval.Refused(fmt.Sprintf("%s is refused: a token of a session can request and withdraw, but not %s", what, r.Op))
 	case j.Token.Actor == "" && !controls(j.Token) && r.Op != approval.Request && r.Op != approval.Withdraw:

@@ -110,7 +110,8 @@ func (w *reviewed) add(url string, token records.Token, r approval.Record) strin
 func (w *reviewed) request() string {
 	w.t.Helper()
 	return w.add(w.url, w.own, approval.Record{Op: approval.Request, Expires: time.Now().Add(time.Hour), Subject: &approval.Subject{
-		Action: approval.Merge, Tree: w.do(w.dir, "rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: w.do(w.dir, "rev-parse", "main")}})
+		Action: approval.Merge, Tree: w.do(w.dir, "rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: w.do(w.dir, "rev-parse", "main"),
+		Commit: w.do(w.dir, "rev-parse", "next")}})
 }
 
 // audited returns the audit entries that contain a text.

@@ -146,7 +146,7 @@ func (v *view) subject(ctx context.Context, name string, r ApprovalRequest) (*ap
 	if j.none {
 		return nil, problem(Conflict, "branch %s already has all commits of session %s", short(sub.Target), name)
 	}
-	sub.Tree = j.tree
+	sub.Tree, sub.Commit = j.tree, p.Head.String()
 	return sub, nil
 }
 
@@ -216,6 +216,13 @@ func (v *view) grantable(ctx context.Context, l approval.Log, request approval.R
 	if a.Moved {
 		return refuse("branch %s has moved from %.10s to %.10s since the request", short(sub.Target), cmp.Or(sub.Base, "no commit"),
 			cmp.Or(a.Tip, "no commit"))
+	}
+	p, err := v.checkpoint(ctx, request.Session, sub.Checkpoint)
+	if err != nil {
+		return err
+	}
+	if sub.Action != approval.Delete && sub.Commit != p.Head.String() {
+		return refuse("it is for the commit %s, but HEAD of its checkpoint is %s", cmp.Or(sub.Commit, "of no name"), p.Head)
 	}
 	tree, err := v.requested(ctx, request)
 	if err == nil && tree != sub.Tree {

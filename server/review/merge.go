@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session/approval"
 )
 
 // Method is the way in which the commits of a session are put on a branch.
@@ -180,30 +181,11 @@ func (w *merging) commit(ctx context.Context, tree string, commits []branchCommi
 	cmd := w.v.git.Git.Command(ctx, append(args, "-F", "-")...)
 	cmd.Stdin = strings.NewReader(w.message(commits))
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
-		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME="+person(w.by.actor()), "GIT_"+role+"_EMAIL="+person(address(w.by.actor())),
+		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME="+approval.Person(w.by.actor()), "GIT_"+role+"_EMAIL="+approval.Address(w.by.actor()),
 			fmt.Sprintf("GIT_%s_DATE=%d +0000", role, w.v.s.o.Now().Unix()))
 	}
 	out, err := gitcmd.Output(cmd)
 	return strings.TrimSpace(string(out)), err
-}
-
-// person returns a text without the characters that cannot be part of the name or the address in a commit.
-func person(text string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '<' || r == '>' {
-			return -1
-		}
-		return r
-	}, text)
-	return cmp.Or(strings.Trim(clean, " .,:;\"'"), "unknown") // git removes these characters, and refuses an empty name
-}
-
-// address returns the address of a user in commits. A name that is no address gets a host that never exists.
-func address(actor string) string {
-	if strings.Contains(actor, "@") {
-		return actor
-	}
-	return strings.ReplaceAll(actor, " ", ".") + "@artifactfs.invalid"
 }
 
 // message returns the message of the new commit.

@@ -1,9 +1,9 @@
 // Package approval defines the approvals of a session and the policy that says which changes need them. It only parses, checks and
 // decides: clients and the server use the same rules. Package reffile reads and writes the files.
 //
-// An approval is bound to content: to the tree that will be the new state of a branch, to the commit of the branch that was reviewed
-// (the base), and to the action. A request describes these; grants and denials refer to the request. If anything of it changes, the
-// approval does not apply any more and a new request is necessary.
+// An approval is bound to content: to the tree that will be the new state of a branch, to the commit of the session that was reviewed, to
+// the commit of the branch at that time (the base), and to the action. A request describes these; grants and denials refer to the request.
+// If anything of it changes, the approval does not apply any more and a new request is necessary.
 //
 // The records of a session are lines of JSON in the file LogFile of the ref Ref(SESSION), oldest first. Each record contains the hash
 // of the line before, so a changed or removed line is detected. A server with the policy also checks each line when it is pushed: the
@@ -12,6 +12,7 @@ package approval
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -72,6 +73,8 @@ type Subject struct {
 	Tree       string `json:"tree"`                 // tree of the branch after the change, or of the checkpoint to delete
 	Target     string `json:"target,omitempty"`     // full name of the branch; "" for Delete
 	Base       string `json:"base,omitempty"`       // commit of the branch before the change; "" if the branch does not exist
+	// Commit is HEAD of the checkpoint, whose history was reviewed with the tree; "" for Delete, and in records of older versions.
+	Commit string `json:"commit,omitempty"`
 }
 
 // Record is one line of the file.
@@ -191,9 +194,11 @@ func (r Record) checkRequest() error {
 		return fmt.Errorf("invalid tree %.70q", s.Tree)
 	case s.Base != "" && !object.ValidID(s.Base):
 		return fmt.Errorf("invalid base %.70q", s.Base)
+	case s.Commit != "" && !object.ValidID(s.Commit):
+		return fmt.Errorf("invalid commit %.70q", s.Commit)
 	case s.Checkpoint != "" && !validID(s.Checkpoint):
 		return fmt.Errorf("invalid checkpoint %.40q", s.Checkpoint)
-	case s.Action == Delete && (s.Target != "" || s.Base != "" || s.Checkpoint == ""):
+	case s.Action == Delete && (s.Target != "" || s.Base != "" || s.Commit != "" || s.Checkpoint == ""):
 		return errors.New("request to delete names a branch, or no checkpoint")
 	case s.Action != Delete && (!refname.Valid(s.Target) || !strings.HasPrefix(s.Target, "refs/heads/")):
 		return fmt.Errorf("invalid branch %.200q", s.Target)
@@ -260,6 +265,25 @@ func (l *Log) Append(file []byte, r Record, now time.Time) ([]byte, Record, erro
 		return nil, r, err
 	}
 	return append(append(bytes.Clone(file), line...), '\n'), r, nil
+}
+
+// Person returns the name of a user in commits: the name without the characters that cannot be part of one.
+func Person(actor string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '<' || r == '>' {
+			return -1
+		}
+		return r
+	}, actor)
+	return cmp.Or(strings.Trim(clean, " .,:;\"'"), "unknown") // git removes these characters, and refuses an empty name
+}
+
+// Address returns the address of a user in commits. A name that is no address gets a host that never exists.
+func Address(actor string) string {
+	if strings.Contains(actor, "@") {
+		return Person(actor)
+	}
+	return Person(strings.ReplaceAll(actor, " ", ".") + "@artifactfs.invalid")
 }
 
 func hash(line []byte) string {

@@ -111,6 +111,7 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 		"no branch":            request(func(r *Record) { r.Subject.Target = "refs/tags/v1" }),
 		"invalid branch":       request(func(r *Record) { r.Subject.Target = "refs/heads/a..b" }),
 		"invalid base":         request(func(r *Record) { r.Subject.Base = "x" }),
+		"invalid commit":       request(func(r *Record) { r.Subject.Commit = "x" }),
 		"invalid checkpoint":   request(func(r *Record) { r.Subject.Checkpoint = "x" }),
 		"unknown action":       request(func(r *Record) { r.Subject.Action = "push" }),
 		"delete a branch":      request(func(r *Record) { r.Subject.Action = Delete }),
@@ -158,6 +159,7 @@ func TestDecisions(t *testing.T) {
 		records      []Record
 		change       func(*Change)
 		newest       string
+		uncovered    string // why the request does not cover the commit
 		after        time.Duration
 		want         string // part of the refusal; "" if the change is allowed
 	}{
@@ -176,6 +178,7 @@ func TestDecisions(t *testing.T) {
 		{name: "request withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "agent"}}, want: "was withdrawn"},
 		{name: "newer checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: newer, want: "is void"},
 		{name: "same checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: older},
+		{name: "other commit", policy: one, records: []Record{grant("bob", "")}, uncovered: "is for another commit", want: "is for another commit"},
 		{name: "expired", policy: one, records: []Record{grant("bob", "")}, after: 25 * time.Hour, want: "has expired"},
 		{name: "other tree", policy: one, records: []Record{grant("bob", "")}, change: func(c *Change) { c.Tree = other },
 			want: "needs an approval of this tree and base by 1 user of alice, bob"},
@@ -204,6 +207,7 @@ func TestDecisions(t *testing.T) {
 				t.Fatal(err)
 			}
 			change := change
+			change.Covers = func(Record) string { return c.uncovered }
 			if c.change != nil {
 				c.change(&change)
 			}

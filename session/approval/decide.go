@@ -36,6 +36,8 @@ type Change struct {
 	Base   string   // commit of the branch before the change; "" if it does not exist
 	Tree   string   // tree of the branch after the change
 	Paths  []string // paths whose files differ between the two
+	// Covers returns why a request does not cover the commit that the branch gets, "" if it does.
+	Covers func(request Record) string
 
 	Session    string // session that is deleted; "" for a change of a branch
 	Checkpoint string // newest checkpoint of the session that is deleted
@@ -55,6 +57,7 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now
 		return Record{}, nil
 	}
 	var best Verdict
+	var uncovered error
 	for _, l := range logs {
 		for i := range l.Records {
 			r := &l.Records[i]
@@ -63,14 +66,21 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now
 			}
 			v := l.judge(*r, needs, newest(l.Session), now)
 			if v.Status == Granted {
-				return *r, nil
+				why := ""
+				if c.Session == "" {
+					why = c.Covers(*r)
+				}
+				if why == "" {
+					return *r, nil
+				}
+				uncovered = Refused(fmt.Sprintf("%s is protected: request %s %s", strings.TrimPrefix(c.Branch, "refs/heads/"), r.ID, why))
 			}
 			if best.Request.ID == "" || cmp.Or(cmp.Compare(rank(v.Status), rank(best.Status)), cmp.Compare(r.ID, best.Request.ID)) > 0 {
 				best = v
 			}
 		}
 	}
-	return Record{}, c.refuse(needs, best)
+	return Record{}, cmp.Or(uncovered, error(c.refuse(needs, best)))
 }
 
 // rank orders the states of requests by how near they are to Granted.

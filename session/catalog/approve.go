@@ -196,7 +196,7 @@ func (ap *approving) subject(ctx context.Context, r control.SessionApproveReques
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Tree = treediff.Name(p.Commit.Format(), c.after)
+	s.Tree, s.Commit = treediff.Name(p.Commit.Format(), c.after), p.Head.String()
 	return s, c, nil
 }
 
@@ -275,6 +275,11 @@ func (ap *approving) answer(ctx context.Context, r control.SessionApproveRequest
 	c, err := ap.reviewed(ctx, request)
 	if err != nil {
 		return nil, err
+	}
+	if p, err := ap.o.Find(ctx, s.Checkpoint); err != nil {
+		return nil, err
+	} else if s.Action != approval.Delete && s.Commit != p.Head.String() {
+		return nil, refuse(fmt.Sprintf("request is for the commit %s, but HEAD of its checkpoint is %s", cmp.Or(s.Commit, "of no name"), p.Head))
 	}
 	if got := treediff.Name(ap.o.Repo.Format(), c.after); got != s.Tree {
 		return nil, refuse("request is for the tree " + s.Tree + ", but its checkpoint results in the tree " + got)

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/guard"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/approval"
 )
 
 // Settings of a mount that apply to a new commit. Others do not: programs in a mount can change them, and settings such as gpg.program name
@@ -28,6 +29,7 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 	if err != nil {
 		return id, err
 	}
+	settings = slices.Clip(settings) // each command appends its own arguments
 	args := append(settings, "commit-tree", tree.String(), "-p", onto.String())
 	if p.reply.Method == control.PromoteMerge {
 		args = append(args, "-p", p.work.head.String())
@@ -38,14 +40,46 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 			return id, err
 		}
 		if strings.TrimSpace(string(sign)) == "true" {
-			args = append(args, "-S")
+			key, err := p.key(ctx, settings)
+			if err != nil {
+				return id, err
+			}
+			args = append(args, "-S"+key)
 		}
+	}
+	if err := p.identify(ctx); err != nil {
+		return id, err
 	}
 	out, err := p.git(ctx, p.message(commits), append(args, "-F", "-")...)
 	if err != nil {
 		return id, err
 	}
 	return object.ParseID(strings.TrimSpace(string(out)))
+}
+
+// identify makes the user of the token the committer, if the target is a server of this program: an approval covers a squash or merge by
+// the user who pushes it. The author stays.
+func (p *promotion) identify(ctx context.Context) error {
+	who, known, err := p.target.Identity(ctx)
+	if err != nil {
+		return p.failed(err)
+	}
+	if known {
+		p.committer = []string{"GIT_COMMITTER_NAME=" + approval.Person(who.Actor), "GIT_COMMITTER_EMAIL=" + approval.Address(who.Actor)}
+	}
+	return nil
+}
+
+// key returns the key with which a commit is signed; "" leaves the choice to git. Where git would search the key of the committer, it is
+// the key of the user of the mount, also if the committer is another name of the user.
+func (p *promotion) key(ctx context.Context, settings []string) (string, error) {
+	out, err := p.git(ctx, "", append(settings, "config", "--get-regexp", `^user\.signingkey$|^gpg\.format$`)...)
+	if err == nil && len(out) > 0 || err != nil && !gitcmd.Exited(err, 1) { // 1: neither is set
+		return "", err
+	}
+	out, err = p.git(ctx, "", append(settings, "var", "GIT_COMMITTER_IDENT")...)
+	name, _, _ := strings.Cut(string(out), ">")
+	return name + ">", err
 }
 
 // settings returns the arguments that set the user of the mount. The checkpoints of a session that is not mounted contain the user's name

@@ -349,6 +349,6 @@ func (p *promotion) git(ctx context.Context, in string, args ...string) ([]byte,
 		return strings.HasPrefix(v, "GIT_AUTHOR_") || strings.HasPrefix(v, "GIT_COMMITTER_")
 	})
 	cmd.Env = append(cmd.Env, "GIT_DIR="+p.scratch.Dir(), gitcmd.NoPrompt, gitcmd.PlainText, p.o.objects())
-	cmd.Env = append(cmd.Env, p.r.Identity...)
+	cmd.Env = append(append(cmd.Env, p.r.Identity...), p.committer...)
 	return gitcmd.Output(cmd)
 }

@@ -56,7 +56,9 @@ type promotion struct {
 	target  *transport.Remote
 	scratch *session.Repo
 	remove  func() error // removes the scratch repository
-	reply   *control.SessionPromoteReply
+	// committer are variables with the name and the address of the user whom the target knows; empty: those of the caller apply.
+	committer []string
+	reply     *control.SessionPromoteReply
 	// whole is set after the target has refused a push because it lacks objects. The next attempt also sends objects that only the mounted
 	// remote was known to have.
 	whole bool
