@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -94,6 +95,23 @@ func TestEvents(t *testing.T) {
 	}
 	if count["pushed"] != 2 || count["cloned"] != 1 || count["fetched"] != 2 {
 		t.Errorf("events: %v, want 2 pushed, 1 cloned, 2 fetched", count)
+	}
+}
+
+// A fetch can use the filters of partial clones. git would need much time for the others.
+func TestFilters(t *testing.T) {
+	w := newWorld(t, Limits{})
+	_, url := w.repo("r", "sha1")
+	work := w.work("sha1")
+	w.do(work, "push", "-q", url, "main")
+	for i, filter := range []string{"blob:none", "blob:limit=1k", "tree:0", "tree:3", "combine:blob:none+tree:3"} {
+		w.do(t.TempDir(), "clone", "-q", "--no-checkout", "--filter="+filter, url, fmt.Sprint("allowed", i))
+	}
+	for _, filter := range []string{"sparse:oid=main:file", "object:type=tree", "combine:blob:none+object:type=tree",
+		"combine:tree:3+sparse:oid=main:file"} {
+		for _, version := range []string{"0", "2"} {
+			w.refused("not supported", t.TempDir(), "-c", "protocol.version="+version, "clone", "-q", "--no-checkout", "--filter="+filter, url, "refused")
+		}
 	}
 }
 

@@ -15,7 +15,9 @@ import (
 // Syncs are off, because the object store syncs the packs, and replicas are removed at a restart. Refs are changed in the records, so
 // receive-pack passes all updates of refs to the hook proc-receive. The three settings of receive.fsck accept objects that old
 // versions of git have written into many repositories; github.com and gitlab.com accept them too. ref-in-want is off, because
-// upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone.
+// upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone. Of filters, only those are
+// allowed that partial clones use and that git applies without reading other objects: a filter of sparse:oid compares every path of every
+// commit with the patterns of a blob.
 const settings = `[core]
 	hooksPath = %s
 	fsync = none
@@ -60,6 +62,16 @@ const settings = `[core]
 [uploadpack]
 	allowFilter = true
 	allowAnySHA1InWant = true
+[uploadpackfilter]
+	allow = false
+[uploadpackfilter "blob:none"]
+	allow = true
+[uploadpackfilter "blob:limit"]
+	allow = true
+[uploadpackfilter "tree"]
+	allow = true
+[uploadpackfilter "combine"]
+	allow = true
 `
 
 // passed are the names of the environment variables that git processes get from this process. All others may contain secrets.
