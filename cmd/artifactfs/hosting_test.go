@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // serving starts "artifactfs serve" with the flags and returns its URL and a function that stops it.
@@ -174,11 +177,52 @@ func TestServerCommands(t *testing.T) {
 	}
 }
 
+// Only a terminal gets the admin token.
+func TestAdminTokenOnTerminal(t *testing.T) {
+	for _, flags := range [][]string{{"--background"}, {"--background", "--json"}} {
+		a := newAfs(t)
+		terminal, shown := newTerminal(t)
+		cmd := a.command(append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...)
+		cmd.Stdout = terminal
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { a.run("serve", "--stop") })
+		terminal.Close()
+		text, _ := io.ReadAll(shown) // it ends with EIO
+		if !strings.Contains(string(text), "afs_admin_") {
+			t.Errorf("serve %v on a terminal printed\n%s", flags, text)
+		}
+	}
+}
+
+// newTerminal returns a new terminal, and the file from which what it shows is read.
+func newTerminal(t *testing.T) (terminal, shown *os.File) {
+	t.Helper()
+	shown, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shown.Close() })
+	if err := unix.IoctlSetPointerInt(int(shown.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(shown.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if terminal, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	return terminal, shown
+}
+
 // A server in the background is ready when the command returns, and ends after `serve --stop`.
 func TestServerInBackground(t *testing.T) {
 	a := newAfs(t)
 	got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16), "--max-push-size", "1K")
-	if !strings.Contains(got, "  account   0f0f") || !strings.Contains(got, "  token     afs_admin_") {
+	if !strings.Contains(got, "  account   0f0f") || strings.Contains(got, "afs_admin_") ||
+		!strings.Contains(got, "  token     the new admin token is in "+filepath.Join(a.state, "server", "admin-token")) {
 		t.Errorf("serve --background printed\n%s", got)
 	}
 	t.Cleanup(func() { a.run("serve", "--stop") })

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -76,23 +77,26 @@ func start(t *testing.T, env []string, args ...string) (stdout io.Reader, log *l
 // serve starts a server with a new directory. The server ends with the test.
 func serve(t *testing.T, flags ...string) *home {
 	t.Helper()
-	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--account", account}, flags...)
+	data := filepath.Join(t.TempDir(), "data")
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data, "--account", account}, flags...)
 	out, log := start(t, gittest.Env(), args...)
 	h := &home{}
-	for in := bufio.NewScanner(out); h.url == "" || h.admin == ""; {
+	for in := bufio.NewScanner(out); h.url == ""; {
 		if !in.Scan() {
 			t.Fatalf("artifactfs serve ended without its address: %v\n%s", in.Err(), log)
 		}
 		for _, word := range strings.Fields(in.Text()) {
-			switch {
-			case strings.HasPrefix(word, "http://127.0.0.1:"):
+			if strings.HasPrefix(word, "http://127.0.0.1:") {
 				h.url = word
-			case strings.HasPrefix(word, "afs_admin_"):
-				h.admin = word
 			}
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
+	admin, err := os.ReadFile(filepath.Join(data, "admin-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.admin = strings.TrimSpace(string(admin))
 	h.connect(t)
 	return h
 }

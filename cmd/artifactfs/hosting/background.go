@@ -44,6 +44,9 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	set("state", a.State)
 	set("data", o.Data) // absolute, because the process runs in another directory
 	set("detached", "true")
+	if cli.IsTerminal(a.Stdout) {
+		set("terminal", "true")
+	}
 	if a.LogFile == "" {
 		set("log-file", filepath.Join(o.Data, "server.log"))
 	}

@@ -31,6 +31,7 @@ type serveOptions struct {
 	newToken   bool
 	background bool // start a process in the background, which serves
 	detached   bool // this is the process in the background
+	terminal   bool // a terminal shows the output
 	stop       bool
 }
 
@@ -46,10 +47,11 @@ Sessions are pushed to its repositories, and its repositories can be mounted. Th
 everything in DIR of --data. It runs until SIGTERM or Ctrl-C, and finishes running pushes before it ends.
 --background starts it in the background, and --stop ends it.
 
-At the first start, serve prints an admin token, which may do everything, and stores it in admin-token in DIR, where
-only the user of the server can read it. The commands repo, token, namespace and mount --create use this token if the
-same user runs them on this host with the same state directory, so no token needs to be copied there. On other hosts
-set $ARTIFACTFS_SERVER and $ARTIFACTFS_SERVER_TOKEN. --new-admin-token makes another admin token, prints it, and ends.
+At the first start, serve makes an admin token, which may do everything, and stores it in admin-token in DIR, where
+only the user of the server can read it. It prints the token only to a terminal, not into a log. The commands repo,
+token, namespace and mount --create use this token if the same user runs them on this host with the same state
+directory, so no token needs to be copied there. On other hosts set $ARTIFACTFS_SERVER and $ARTIFACTFS_SERVER_TOKEN.
+--new-admin-token makes another admin token, prints it, and ends.
 
 Several servers can serve the same repositories: start each with the same --database and --objects and a separate DIR,
 and put a proxy in front of them. Credentials for S3 are those of the AWS environment variables and files.
@@ -123,10 +125,11 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
 	f.BoolVar(&o.detached, "detached", false, "")
+	f.BoolVar(&o.terminal, "terminal", false, "")
 	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
 	choiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation", "cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
-	for _, hidden := range []string{"import-http", "detached", "upkeep"} {
+	for _, hidden := range []string{"import-http", "detached", "terminal", "upkeep"} {
 		if err := f.MarkHidden(hidden); err != nil {
 			panic(err)
 		}
@@ -264,7 +267,7 @@ func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	if err != nil {
 		return explainServe(o.Options, err)
 	}
-	err = announce(a, o.Options, s)
+	err = announce(a, o, s)
 	if err == nil && o.detached {
 		err = detach()
 	}
@@ -278,21 +281,30 @@ func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	return explainServe(o.Options, errors.Join(err, s.Close()))
 }
 
-// announce prints the address of the server and, if it is new, the admin token.
-func announce(a *cli.App, o server.Options, s *server.Server) error {
+// announce prints the address of the server and, if it is new, the admin token. Only a terminal gets the token: a file, the journal or the
+// log of a container keeps it for others to read.
+func announce(a *cli.App, o serveOptions, s *server.Server) error {
+	terminal := o.terminal || cli.IsTerminal(a.Stdout)
 	if a.JSON {
-		return cli.PrintJSON(a.Stdout, struct {
+		told := struct {
 			server.Running
 			Token string `json:"token,omitempty"`
-		}{s.Running, string(s.Admin)})
+		}{Running: s.Running}
+		if terminal {
+			told.Token = string(s.Admin)
+		}
+		return cli.PrintJSON(a.Stdout, told)
 	}
 	if _, err := fmt.Fprintf(a.Stdout, "serving at %s\n", s.URL); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
 	cli.PrintLine(a.Stdout, "account", "%s", s.Account)
-	if s.Admin != "" {
+	switch {
+	case s.Admin != "" && terminal:
 		cli.PrintLine(a.Stdout, "token", "%s", string(s.Admin))
 		cli.PrintLine(a.Stdout, "", "this admin token is printed once; it is also in %s", s.TokenFile)
+	case s.Admin != "":
+		cli.PrintLine(a.Stdout, "token", "the new admin token is in %s", s.TokenFile)
 	}
 	if !strings.HasSuffix(s.URL, "://"+s.Listen) {
 		cli.PrintLine(a.Stdout, "listen", "%s", s.Listen)
