@@ -99,3 +99,32 @@ func TestBrowserFollowsLinkFromOtherSite(t *testing.T) {
 		t.Errorf("page after a link from another site lacks the session: %.3000s", dom)
 	}
 }
+
+// A link with a token, which a page of another site opens, signs nobody in: neither a visitor, nor a user who has signed in.
+func TestBrowserAsksBeforeSignIn(t *testing.T) {
+	if _, err := exec.LookPath("chromium"); err != nil {
+		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has followed the link")
+	}
+	w, app, _, _ := small(t)
+	read, theirs := w.reader(t, app), w.reader(t, app)
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		rw.Header().Set("Referrer-Policy", "no-referrer")
+		fmt.Fprintf(rw, `<a id="a" href="%s/ui/team/app/s/fix#token=%s">session</a><script>document.getElementById("a").click()</script>`, w.url, theirs)
+	}))
+	defer other.Close()
+	from := strings.Replace(other.URL, "127.0.0.1", "localhost", 1) // another site for browsers
+	const ask = "Sign in with the token of the link"
+	profile := "--user-data-dir=" + t.TempDir()
+	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) || strings.Contains(dom, "Fix the login") {
+		t.Errorf("page of a visitor after a link from another site: %.3000s", dom)
+	}
+	browser(t, w.url+"/ui/team/app#token="+read, 1280, 900, profile, "--dump-dom")
+	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) {
+		t.Errorf("page of a user after a link from another site: %.3000s", dom)
+	}
+	if dom, _ := browser(t, w.url+"/ui/team/app/s/fix#token="+theirs, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) ||
+		!strings.Contains(dom, "Fix the login") || !strings.Contains(dom, "the token replaces that") {
+		t.Errorf("page of a user with another token in the address: %.3000s", dom)
+	}
+}

@@ -177,6 +177,7 @@ type frame struct {
 	Style, Script string
 	Icon          string
 	Said          string // message about the last act of the user, "" for none
+	Ask           bool   // the script asks before it signs in with the token of a link
 
 	MoreStyle, MoreScript string // paths of assets of an embedding program, "" for none
 }
@@ -186,11 +187,19 @@ type crumb struct{ Name, Path string }
 
 func (v *visit) frame(title string, crumbs ...crumb) frame {
 	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"], Icon: v.u.paths["icon.svg"],
-		Said: v.said()}
+		Said: v.said(), Ask: v.asks()}
 	if v.token.ID != "" {
 		f.Who = shown(firstOf(v.token.Actor, v.token.Label, "token of "+string(v.token.Role)))
 	}
 	return f
+}
+
+// asks reports whether the user must confirm a sign-in by the token of a link: it would replace another sign-in, or a page of another site
+// may have opened the link, to make the user act with its token. Browsers tell where a link comes from only on secure connections. A
+// program that embeds the page accepts no token of others.
+func (v *visit) asks() bool {
+	site := v.r.Header.Get("Sec-Fetch-Site")
+	return v.u.o.Embedding.Cookie == "" && (v.token.ID != "" || site != "none" && site != "same-origin")
 }
 
 // firstOf returns the first text that is not empty.

@@ -16,8 +16,21 @@ if (given) {
     field.value = value;
     send.append(field);
   }
-  document.body.append(send);
-  send.submit();
+  if (document.body.hasAttribute("data-ask")) {
+    // The page that has made the link may want the user to act with its token.
+    const who = document.querySelector(".who > span");
+    const text = document.createElement("span");
+    text.textContent = "The link contains a token. " + (who ? `You are signed in as ${who.textContent}; the token replaces that. ` : "") +
+      "Sign in with it only if you trust the person who sent you the link.";
+    const yes = document.createElement("button");
+    yes.textContent = "Sign in with the token of the link";
+    send.className = "act";
+    send.append(text, yes);
+    document.getElementById("main").prepend(send);
+  } else {
+    document.body.append(send);
+    send.submit();
+  }
 } else {
   // A browser sends no cookie with a link from another site, but does so when this page asks again.
   const again = document.querySelector("[data-again]");
