@@ -74,6 +74,10 @@ type Options struct {
 	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. Committer
 	// may be nil.
 	Committer func(commit object.ID) string
+	// Index writes the index of the directory (WriteIndex). Create and Open call it if there is no index, and until it has
+	// succeeded, git takes the directory for none: with an empty index, every path would seem to be removed, and the next commit
+	// would remove it. If Index is nil, the directory starts without an index.
+	Index func(d *Dir) error
 }
 
 // Dir is a git directory on disk. git commands may change the directory at any time.
@@ -121,9 +125,13 @@ func Create(path string, o Options) (*Dir, error) {
 		o.SetLogins(path),
 		d.SetShallow(o.Shallow),
 		o.writeRefs(d, path),
-		d.SetDefault(o.Default),
-		// HEAD is written last, because a directory with HEAD is a repository.
-		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644))
+		d.SetDefault(o.Default))
+	if err == nil && o.Index != nil {
+		err = o.Index(d)
+	}
+	if err == nil { // HEAD is written last, because a directory with HEAD is a repository
+		err = disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create git directory: %w", err)
 	}
@@ -151,7 +159,8 @@ func (o Options) dir(path string) *Dir {
 // the directory does not exist or is incomplete. Open updates only the settings that depend on the paths of mount, store
 // and programs, the logins, and the list of shallow commits.
 func Open(path string, o Options) (*Dir, bool, error) {
-	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // Create writes HEAD last
+	// Create writes HEAD last, so a directory without it is incomplete, unless Open has withdrawn HEAD and its process has died.
+	if !exists(filepath.Join(path, "HEAD")) && !exists(filepath.Join(path, withdrawnHead)) {
 		return nil, false, nil
 	}
 	name := filepath.Join(path, "config")
@@ -173,10 +182,42 @@ func Open(path string, o Options) (*Dir, bool, error) {
 		o.setMonitor(path),
 		o.SetLogins(path),
 		d.SetShallow(o.Shallow)) // the store may have been created again with fewer commits
+	if err == nil {
+		err = d.complete(o)
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
 	}
 	return d, true, nil
+}
+
+// withdrawnHead is the name of HEAD while the directory has no index.
+const withdrawnHead = "artifactfs-HEAD"
+
+// complete writes the index of an existing directory that has lost it. Meanwhile HEAD has another name, so that git takes the
+// directory for none. If the process dies, the next call of Open continues.
+func (d *Dir) complete(o Options) error {
+	head, withdrawn := filepath.Join(d.path, "HEAD"), filepath.Join(d.path, withdrawnHead)
+	if o.Index != nil && !exists(filepath.Join(d.path, "index")) {
+		if exists(head) {
+			if err := os.Rename(head, withdrawn); err != nil {
+				return err
+			}
+		}
+		if err := o.Index(d); err != nil {
+			return err
+		}
+	}
+	if !exists(withdrawn) || exists(head) {
+		return nil
+	}
+	return os.Rename(withdrawn, head)
+}
+
+// exists reports whether there is a file or a directory at path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // Reopen returns the git directory at path after a takeover. It does not change any file, because the predecessor has opened the

@@ -148,14 +148,24 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 }
 
 // settings returns the settings on which the untracked cache depends, by key in lower case. It runs git, because the user's
-// configuration may include other files on conditions.
+// configuration may include other files on conditions. HEAD does not exist before the index does (Options.Index), so git gets a
+// directory that has a HEAD, and that shares the rest with the git directory.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	r, err := guard.Open(ctx, d.path)
 	if err != nil {
 		return nil, fmt.Errorf("read git's configuration: %w", err)
 	}
-	cmd := gitcmd.New(ctx, "--git-dir", r.Dir, "config", "--null", "--type=path", "--get-regexp",
+	with, err := os.MkdirTemp(filepath.Dir(d.path), filepath.Base(d.path)+madeSuffix)
+	if err != nil {
+		return nil, fmt.Errorf("read git's configuration: %w", err)
+	}
+	defer os.RemoveAll(with)
+	if err := os.WriteFile(filepath.Join(with, "HEAD"), []byte("ref: refs/heads/none\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("read git's configuration: %w", err)
+	}
+	cmd := gitcmd.New(ctx, "--git-dir", with, "config", "--null", "--type=path", "--get-regexp",
 		`^(core\.excludesfile|status\.showuntrackedfiles)$`)
+	cmd.Env = append(cmd.Env, "GIT_COMMON_DIR="+r.Dir)
 	out, err := cmd.Output()
 	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1 means that no setting was found
 		return nil, fmt.Errorf("read git's configuration: %w", err)

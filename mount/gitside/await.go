@@ -38,7 +38,8 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	}
 	s.passes.let(pid, argv)
 	s.Mount.Agent.BeforeGit(ctx, pid, argv)
-	if gitdir.NeedsHistory(argv) {
+	// Without a git directory, the command fails in any case, and the history is not fetched.
+	if s.Dir() != nil && gitdir.NeedsHistory(argv) {
 		s.Events.historyWanted.Store(true)
 		if !s.Events.Await(ctx, s.Events.HistoryTried) {
 			return false

@@ -81,9 +81,10 @@ type servers struct {
 // maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
 const maxCrawlWait = 10 * time.Second
 
-// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and starts the
-// servers for git commands. Writing the first index takes much processor time, so before that Make waits until no program reads
-// everything and no other mount is writing its first index (see package turns), unless a git command waits.
+// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, writes its index, and
+// starts the servers for git commands. Before the index exists, git finds no repository. Writing the first index takes much processor
+// time, so before that Make waits until no program reads everything and no other mount is writing its first index (see package
+// turns), unless a git command waits.
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := s.Whole(ctx)
 	if err != nil {
@@ -112,6 +113,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Index = func(dir *gitdir.Dir) error { return s.Index.write(ctx, dir, x, was) }
 	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
 	if err == nil && !ok {
 		dir, err = gitdir.Create(s.Mount.GitDir, o)
@@ -120,9 +122,6 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 		err = dir.AddSubmodules(modules)
 	}
 	if err != nil {
-		return nil, err
-	}
-	if err := s.Index.write(ctx, dir, x, was); err != nil {
 		return nil, err
 	}
 	if !ok || !s.Resumed && !dir.Sealed() { // the directory is not sealed if a process died while it created the directory
