@@ -38,6 +38,9 @@ type Driver struct {
 	Process  string // command of a long-running process, used instead of Smudge
 	Clean    bool   // whether a clean command is configured
 	Required bool   // whether git refuses to check out a file that the driver fails to filter
+	// Shared names the program and its settings if these determine which contents replace a git-lfs pointer. It is "" if the
+	// results of the driver may depend on anything else, so that they belong to one mount.
+	Shared string
 }
 
 // autoCRLF is the parsed value of core.autocrlf.

@@ -116,15 +116,13 @@ func TestKey(t *testing.T) {
 	for name, r := range map[string]Rule{
 		"raw": {}, "crlf": {eol: eolCRLF}, "utf16": {encoding: "UTF-16"}, "utf-16": {encoding: "utf-16"},
 		"one": {driver: Driver{Name: "d", Smudge: "x"}}, "process": {driver: Driver{Name: "d", Process: "x"}}, "path": {driver: Driver{Name: "d", Smudge: "x %f"}},
+		"required": {driver: Driver{Name: "d", Smudge: "x", Required: true}},
 	} {
-		for _, path := range []string{"a", "b"} {
-			key := r.Key(path)
-			told := name == "process" || name == "path"
-			if other, ok := seen[key]; ok && (told || other != name) {
-				t.Errorf("rules %s and %s have the same key", name, other)
-			}
-			seen[key] = name
+		key := r.Key()
+		if other, ok := seen[key]; ok {
+			t.Errorf("rules %s and %s have the same key", name, other)
 		}
+		seen[key] = name
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
+	"strconv"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -72,18 +72,21 @@ func (r Rule) Unfiltered() Rule {
 // conversion.
 func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
 
-// Key returns a string that identifies the conversion of the file at path, for use in the keys of caches. The string contains
-// path only if the path is passed to the driver, whose output may then depend on it.
-func (r Rule) Key(path string) string {
+// Private returns the rule with a driver whose results belong to one mount (see Driver.Shared).
+func (r Rule) Private() Rule {
+	r.driver.Shared = ""
+	return r
+}
+
+// Key returns a string that identifies the conversion, for use in the keys of caches. If the rule has a driver, the key does not
+// determine the result, because the driver may read the path, its environment and its settings.
+func (r Rule) Key() string {
 	key := r.String()
 	if r.encoding != "" {
 		key += "\x00encoding\x00" + r.encoding
 	}
 	if d, ok := r.Driver(); ok {
-		key += "\x00driver\x00" + d.Name + "\x00" + d.Smudge + "\x00" + d.Process + "\x00"
-		if d.Process != "" || strings.Contains(d.Smudge, "%f") {
-			key += path
-		}
+		key += "\x00driver\x00" + d.Name + "\x00" + d.Smudge + "\x00" + d.Process + "\x00" + strconv.FormatBool(d.Required)
 	}
 	return key
 }

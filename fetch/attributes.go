@@ -16,6 +16,7 @@ import (
 
 const (
 	attributesName = ".gitattributes"
+	lfsConfigName  = ".lfsconfig" // configuration of git-lfs in the root directory
 	// maxAttributes is the size, in bytes, above which git ignores a .gitattributes file.
 	maxAttributes = 100 << 20
 )
@@ -27,8 +28,9 @@ type rules struct {
 	// files maps the path of a directory to the list of the .gitattributes files that apply in this directory. The index in the
 	// list is the depth: the root's file is at index 0, the file of the directory itself is last. An element is nil if the
 	// directory at that depth has no .gitattributes file. Nil elements at the end of the list are left out.
-	files   map[string][]*convert.File
-	refused map[object.ID]bool // cache keys (see convertedID) of the contents that an optional filter driver refused to convert
+	files map[string][]*convert.File
+	// leavesOut is true if the file .lfsconfig of the tree may make git-lfs leave out files. It is set before files has an element.
+	leavesOut bool
 }
 
 // rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in the same
@@ -41,18 +43,22 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 	return v.decide(files, id, path), nil
 }
 
-// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver has
-// refused this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is mounted.
+// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver did
+// not convert this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is
+// mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
 	// If the rule has no driver, the map of refused contents need not be searched.
 	if _, ok := r.Driver(); !ok {
 		return r
 	}
-	key := convertedID(id, r, path)
 	v.conversions.mu.Lock()
-	defer v.conversions.mu.Unlock()
-	if v.rules.refused[key] {
+	private := v.rules.leavesOut
+	v.conversions.mu.Unlock()
+	if private {
+		r = r.Private()
+	}
+	if f := v.conversions.filters; f != nil && f.left(v.resultsOf(id, r, path).own) {
 		return r.Unfiltered()
 	}
 	return r
@@ -72,15 +78,21 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: treewalk.Join(dir, attributesName)})
 		}
 		if dir == "" {
-			return c
+			break
 		}
 	}
+	if entries, err := v.store.trees.Directory(ctx, v.root, ""); err == nil {
+		if e, ok := v.lfsConfig(entries); ok && v.missing(e.ID) {
+			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: lfsConfigName})
+		}
+	}
+	return c
 }
 
 // knownRule returns the same rule as the method rule, but does not wait. It returns false if a .gitattributes file for path is not
 // on this host.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
-	files, err := v.attributesBy(treewalk.DirOf(path), v.localEntries, v.localAttributesFile)
+	files, err := v.attributesBy(treewalk.DirOf(path), v.localEntries, v.localFile)
 	if err != nil {
 		return convert.Rule{}, false
 	}
@@ -116,19 +128,13 @@ func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
 	return v.attributesBy(dir, func(dir string) ([]object.TreeEntry, error) {
 		return v.store.trees.Directory(ctx, v.root, dir)
-	}, func(id object.ID, dir string) (*convert.File, error) {
-		c, err := v.openStored(ctx, id, treewalk.Join(dir, attributesName), along)
-		if err != nil {
-			return nil, err
-		}
-		return v.parseAttributes(c, dir)
-	})
+	}, func(id object.ID, path string) (Content, error) { return v.openStored(ctx, id, path, along) })
 }
 
 // attributesBy returns the .gitattributes files that apply in the directory dir. If they have not been looked up before, it calls the
-// functions entries, which returns the entries of a directory, and file, which reads the .gitattributes file of a directory.
+// functions entries, which returns the entries of a directory, and open, which opens a .gitattributes or .lfsconfig file.
 func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeEntry, error),
-	file func(id object.ID, dir string) (*convert.File, error)) ([]*convert.File, error) {
+	open func(id object.ID, path string) (Content, error)) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]
 	v.conversions.mu.Unlock()
@@ -139,7 +145,7 @@ func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeE
 	// attributes in dir override those of its parents.
 	if dir != "" {
 		var err error
-		if files, err = v.attributesBy(treewalk.DirOf(dir), entries, file); err != nil {
+		if files, err = v.attributesBy(treewalk.DirOf(dir), entries, open); err != nil {
 			return nil, err
 		}
 	}
@@ -148,7 +154,11 @@ func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeE
 		return nil, err
 	}
 	if e, ok := findAttributes(list); ok {
-		f, err := file(e.ID, dir)
+		c, err := open(e.ID, treewalk.Join(dir, attributesName))
+		if err != nil {
+			return nil, err
+		}
+		f, err := v.parseAttributes(c, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -156,8 +166,22 @@ func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeE
 			files = append(padded(files, depth(dir)), f)
 		}
 	}
+	leavesOut := false
+	if e, ok := v.lfsConfig(list); ok && dir == "" {
+		c, err := open(e.ID, lfsConfigName)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Release()
+		text := make([]byte, min(c.Size(), maxAttributes))
+		if _, err := c.ReadAt(text, 0); err != nil && err != io.EOF {
+			return nil, err
+		}
+		leavesOut = convert.LeavesOutLFS(text)
+	}
 	v.conversions.mu.Lock()
 	defer v.conversions.mu.Unlock()
+	v.rules.leavesOut = v.rules.leavesOut || leavesOut
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
@@ -194,12 +218,28 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 
 // findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such entry.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
+	// A symlink is accepted too, because git reads the text of a symlink's target as attributes.
+	return findBlob(entries, attributesName)
+}
+
+// lfsConfig returns the entry of .lfsconfig among the entries of the root directory. It returns false if there is none, or if no
+// driver of the user shares results, so that the file has no effect.
+func (v *View) lfsConfig(entries []object.TreeEntry) (object.TreeEntry, bool) {
+	for _, d := range v.rules.settings.Drivers {
+		if d.Shared != "" {
+			return findBlob(entries, lfsConfigName)
+		}
+	}
+	return object.TreeEntry{}, false
+}
+
+// findBlob returns the entry of a file or symlink among the entries of a directory, and false if the directory has no such entry.
+func findBlob(entries []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, e := range entries {
-		if e.Name > attributesName {
+		if e.Name > name {
 			break // the entries are sorted
 		}
-		// A symlink is accepted too, because git reads the text of a symlink's target as attributes.
-		if e.Name == attributesName && e.Mode.IsBlob() {
+		if e.Name == name && e.Mode.IsBlob() {
 			return e, true
 		}
 	}
@@ -211,13 +251,13 @@ func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
 	return treewalk.Walker{Trees: treewalk.Local{Trees: v.store.trees}}.Directory(context.Background(), v.root, dir)
 }
 
-// localAttributesFile reads one .gitattributes file of directory dir. If it is not on this host, the error is odb.ErrNotFound.
-func (v *View) localAttributesFile(id object.ID, dir string) (*convert.File, error) {
+// localFile opens a .gitattributes or .lfsconfig file. If it is not on this host, the error is odb.ErrNotFound.
+func (v *View) localFile(id object.ID, _ string) (Content, error) {
 	if !v.store.storage.cached(id) { // the index is asked first, because content looks for a file, and a walk asks for every path
 		return nil, odb.ErrNotFound
 	}
 	if c, ok := v.store.storage.stored(id); ok {
-		return v.parseAttributes(c, dir)
+		return c, nil
 	}
 	return nil, odb.ErrNotFound
 }

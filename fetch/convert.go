@@ -1,12 +1,16 @@
 package fetch
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -25,10 +29,35 @@ import (
 // contents are streamed, so they may be of any size.
 const maxConverted = 512 << 20
 
-// convertedID returns the cache key of the result of converting the blob at path by the rule r. The key has the type of an object id.
-func convertedID(id object.ID, r convert.Rule, path string) object.ID {
-	// r.Key describes the conversion. The prefix makes sure that the key differs from the id of every object.
-	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
+// results are the cache keys under which the result of a conversion may be stored. They have the type of an object id.
+type results struct {
+	own    object.ID // result that belongs to the mount and its settings, or that does not depend on any settings
+	shared object.ID // result that all mounts with the same driver share; zero if there is none
+}
+
+// resultsOf returns the cache keys of the result of converting the blob at path by the rule r. The output of a filter driver may
+// depend on the path, on the environment and on any settings, so it belongs to the mount. Only contents that the driver has put in
+// the place of a git-lfs pointer, and that have the hash in the pointer, are shared.
+func (v *View) resultsOf(id object.ID, r convert.Rule, path string) (k results) {
+	d, ok := r.Driver()
+	if !ok {
+		// The prefix makes sure that the key differs from the id of every object.
+		k.own = cacheKey("converted", id.String(), r.Key())
+		return k
+	}
+	if d.Process == "" && !strings.Contains(d.Smudge, "%f") {
+		path = "" // the driver does not get the path
+	}
+	k.own = cacheKey("driver", v.conversions.owner(), id.String(), r.Key(), path)
+	if d.Shared != "" {
+		k.shared = cacheKey("lfs", d.Shared, id.String(), r.Key())
+	}
+	return k
+}
+
+// cacheKey returns the key of the cache for a list of strings, of which only the last may contain zero bytes.
+func cacheKey(parts ...string) object.ID {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	key, err := object.FromBytes(sum[:])
 	if err != nil {
 		panic(err) // cannot happen, because a SHA-256 sum has the length of an id
@@ -36,10 +65,28 @@ func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 	return key
 }
 
+// result returns the stored result of a conversion. A result of the mount has precedence, so that a file does not change.
+func (s *storage) result(k results) (Content, bool) {
+	c, ok := s.content(k.own)
+	if !ok && !k.shared.IsZero() {
+		c, ok = s.content(k.shared)
+	}
+	return c, ok
+}
+
+// resultSize returns the size in bytes of what result returns. It reads no file.
+func (s *storage) resultSize(k results) (int64, bool) {
+	n, ok := s.blobs.Size(k.own)
+	if !ok && !k.shared.IsZero() {
+		n, ok = s.blobs.Size(k.shared)
+	}
+	return n, ok
+}
+
 // converted returns the contents of b as git checkout would write them, by rule r.
 func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, error) {
-	key := convertedID(b.ID, r, b.Path)
-	if c, ok := v.store.storage.content(key); ok {
+	key := v.resultsOf(b.ID, r, b.Path)
+	if c, ok := v.store.storage.result(key); ok {
 		return c, nil
 	}
 	if err := r.Check(); err != nil {
@@ -58,7 +105,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 		return nil, fmt.Errorf("read %s: %w", b.Path, err)
 	}
 	content := r.Apply(b.ID, stored)
-	err = v.store.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: int64(len(content)), Data: content})
+	err = v.store.storage.keep(odb.Object{ID: key.own, Type: object.Blob, Size: int64(len(content)), Data: content})
 	return inMemory(content), err
 }
 
@@ -72,31 +119,35 @@ func wholeOf(c Content) ([]byte, error) {
 }
 
 // smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result share it. The
-// conversion continues when these readers stop waiting, because most of it may be done by then. The fields err and data do not
+// conversion continues when these readers stop waiting, because most of it may be done by then. The fields below waiters do not
 // change after the channel done is closed.
 type smudge struct {
+	by      *conversions // the mount whose programs convert
 	done    chan struct{}
 	waiters atomic.Int32
 	err     error
-	refused bool   // true if an optional filter driver refused to convert the blob
+	left    bool   // whether the blob stays unconverted: an optional driver has failed, or the driver has changed nothing
 	data    []byte // the converted contents if they are small; nil if they are large, and stored in the cache
 }
 
-// smudges contains the conversions in progress, so that a blob is converted once for all mounts that show the blob.
+// failed reports whether the conversion has no result that another mount could use.
+func (m *smudge) failed() bool { return m.left || m.err != nil }
+
+// smudges contains the conversions in progress, so that a blob is converted once for all mounts that share the result.
 type smudges struct {
 	mu      sync.Mutex
-	running map[object.ID]*smudge // conversions in progress, by the cache key of their results
+	running map[object.ID]*smudge // conversions in progress, by a cache key of their results
 }
 
-// join returns the conversion in progress with the given key. If there is none, join creates a conversion and returns begun as
-// true; the caller must then run the conversion and call end. The caller counts as a reader that waits, unless ahead is true,
-// which means that no reader needs the result yet.
-func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
+// join returns the conversion in progress with the given key. If there is none, join creates a conversion of the mount by and
+// returns begun as true; the caller must then run the conversion and call end. The caller counts as a reader that waits, unless
+// ahead is true, which means that no reader needs the result yet.
+func (s *smudges) join(key object.ID, by *conversions, ahead bool) (m *smudge, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, ok := s.running[key]
 	if !ok {
-		m = &smudge{done: make(chan struct{})}
+		m = &smudge{by: by, done: make(chan struct{})}
 		s.running[key] = m
 	}
 	if !ahead {
@@ -114,11 +165,12 @@ func (s *smudges) end(key object.ID, m *smudge) {
 }
 
 // smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is in the cache.
-func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.ID) (Content, error) {
+func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
+	flight := cmp.Or(k.shared, k.own)
 	for {
-		m, begun := v.smudge(b, r, key, false)
+		m, begun := v.smudge(b, r, k, flight, false)
 		if begun {
 			v.smudgeAhead(b.Path, r)
 		}
@@ -132,10 +184,14 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			return nil, ctx.Err()
 		}
 		switch {
+		// The programs of another mount have failed, whose logins may differ. So this mount runs its own programs.
+		case m.by != v.conversions && m.failed() && ctx.Err() == nil:
+			flight = k.own
+			continue
 		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails that
 		// is not marked `required`.
-		case m.refused:
-			v.refuse(key)
+		case m.left:
+			v.conversions.filters.leave(k.own)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
 			continue // the mount that ran the conversion was unmounted or lost its last reader, so the next iteration starts a new conversion
@@ -144,55 +200,50 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 		case m.data != nil:
 			return inMemory(m.data), nil
 		}
-		if c, ok := v.store.storage.content(key); ok {
+		if c, ok := v.store.storage.result(k); ok {
 			return c, nil
 		}
 		return nil, fmt.Errorf("read %s: converted contents were evicted at once: the cache is too small", b.Path)
 	}
 }
 
-// refuse records that an optional filter driver refused to convert a blob. key is the cache key of the conversion's result.
-func (v *View) refuse(key object.ID) {
-	v.conversions.mu.Lock()
-	defer v.conversions.mu.Unlock()
-	if v.rules.refused == nil {
-		v.rules.refused = map[object.ID]bool{}
-	}
-	v.rules.refused[key] = true
-}
-
-// smudge returns the conversion of b by the rule r that is in progress. If there is none, smudge starts it and returns begun as
-// true. The caller counts as a reader that waits, unless ahead is true.
-func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
+// smudge returns the conversion of b by the rule r that is in progress under the key flight. If there is none, smudge starts it and
+// returns begun as true. The caller counts as a reader that waits, unless ahead is true.
+func (v *View) smudge(b Blob, r convert.Rule, k results, flight object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
-	m, begun = s.smudges.join(key, ahead)
+	m, begun = s.smudges.join(flight, v.conversions, ahead)
 	if !begun {
 		return m, false
 	}
 	started := s.tasks.Start(func(ctx context.Context) {
-		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
+		m.data, m.err = v.runPrograms(ctx, b, r, k, m, ahead)
 		// If a driver is not marked `required` and fails, git uses the unfiltered contents.
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {
 			s.log.Warn("content stays unfiltered", zap.String("path", b.Path), zap.String("filter", d.Name), zap.Error(m.err))
-			m.refused = true
+			m.left = true
 		}
-		s.smudges.end(key, m)
+		m.left = m.left || errors.Is(m.err, errUnchanged)
+		s.smudges.end(flight, m)
 	})
 	if !started {
 		m.err = ErrClosed
-		s.smudges.end(key, m)
+		s.smudges.end(flight, m)
 	}
 	return m, true
 }
 
-// runPrograms converts contents with external programs and stores the result in the cache under key. If the result is small,
-// runPrograms also returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms is a part.
-func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.storage.content(key); ok { // another conversion has stored the result since the caller searched the cache
+// errUnchanged means that a driver has returned its input. Programs such as git-lfs also do this if they fail and are configured to
+// continue, so the output is not stored as the result of the driver.
+var errUnchanged = errors.New("the filter has changed nothing")
+
+// runPrograms converts contents with external programs and stores the result in the cache. If the result is small, runPrograms also
+// returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms is a part.
+func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k results, m *smudge, ahead bool) ([]byte, error) {
+	if c, ok := v.store.storage.result(k); ok { // another conversion has stored the result since the caller searched the cache
 		c.Release()
 		return nil, nil
 	}
-	if v.conversions.programs == nil {
+	if v.conversions.filters == nil {
 		return nil, errors.New("filters cannot run for this view")
 	}
 	c, err := v.openStored(ctx, b.ID, b.Path, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
@@ -210,7 +261,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		}
 		content = r.Apply(b.ID, content)
 		if name := r.Iconv(); name != "" && len(content) > 0 {
-			encoded, ok, err := v.conversions.programs.Iconv(convert.IconvNames(name), content)
+			encoded, ok, err := v.conversions.filters.Iconv(convert.IconvNames(name), content)
 			if err != nil {
 				return nil, err
 			}
@@ -224,6 +275,16 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	out := &spool{storage: v.store.storage}
 	defer out.discard()
 	d, ok := r.Driver()
+	pointer, named := [sha256.Size]byte{}, false
+	if !k.shared.IsZero() && in.Size() <= spoolOver {
+		text, err := wholeOf(in)
+		if err != nil {
+			return nil, err
+		}
+		if pointer, named = convert.LFSPointer(text); named {
+			out.sum = sha256.New()
+		}
+	}
 	f := filter.File{
 		Path: b.Path, Ref: v.checkout.ref, Treeish: hexOf(v.checkout.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out,
 		Wanted: func() bool { return m.waiters.Load() > 0 }, Ahead: ahead,
@@ -232,14 +293,22 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	case !ok:
 		_, err = io.Copy(out, io.NewSectionReader(in, 0, in.Size()))
 	case d.Process != "":
-		err = v.conversions.programs.Process(d.Process, f)
+		err = v.conversions.filters.Process(d.Process, f)
 	default:
-		err = v.conversions.programs.OneShot(d.Smudge, f)
+		err = v.conversions.filters.OneShot(d.Smudge, f)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return out.keep(key)
+	if named && [sha256.Size]byte(out.sum.Sum(nil)) == pointer {
+		return out.keep(k.shared)
+	}
+	if ok && out.file == nil && out.size == in.Size() {
+		if text, err := wholeOf(in); err != nil || bytes.Equal(text, out.data) {
+			return nil, cmp.Or(err, errUnchanged)
+		}
+	}
+	return out.keep(k.own)
 }
 
 // hexOf returns an id in hexadecimal. It returns "" for the zero id.
@@ -260,6 +329,7 @@ type spool struct {
 	file *os.File
 	// size is the number of bytes written so far.
 	size int64
+	sum  hash.Hash // hash of the bytes written so far; nil if it is not needed
 }
 
 var _ filter.Output = (*spool)(nil)
@@ -267,6 +337,9 @@ var _ filter.Output = (*spool)(nil)
 // Write appends p to the contents. The first write that makes them exceed spoolOver moves them to a file.
 func (o *spool) Write(p []byte) (int, error) {
 	o.size += int64(len(p))
+	if o.sum != nil {
+		o.sum.Write(p)
+	}
 	if o.file == nil && o.size <= spoolOver {
 		o.data = append(o.data, p...)
 		return len(p), nil
@@ -288,7 +361,10 @@ func (o *spool) Write(p []byte) (int, error) {
 // Reset discards all contents written so far.
 func (o *spool) Reset() error {
 	o.discard()
-	*o = spool{storage: o.storage}
+	*o = spool{storage: o.storage, sum: o.sum}
+	if o.sum != nil {
+		o.sum.Reset()
+	}
 	return nil
 }
 

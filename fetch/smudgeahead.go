@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"strconv"
 
@@ -47,9 +48,9 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 			v.conversions.mu.Lock()
 			v.conversions.smudging.Edge = f.Path
 			v.conversions.mu.Unlock()
-			key := convertedID(f.ID, rule, f.Path)
-			if _, here := v.store.storage.blobs.Size(key); !here {
-				v.smudge(Blob{ID: f.ID, Path: f.Path}, rule, key, true)
+			key := v.resultsOf(f.ID, rule, f.Path)
+			if _, here := v.store.storage.resultSize(key); !here {
+				v.smudge(Blob{ID: f.ID, Path: f.Path}, rule, key, cmp.Or(key.shared, key.own), true)
 			}
 			return true
 		})

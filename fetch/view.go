@@ -7,7 +7,6 @@ import (
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
-	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -34,19 +33,27 @@ type checkout struct {
 
 // conversions is the state that the Views of one mount share.
 type conversions struct {
-	programs *filter.Programs // runs filter drivers; if nil, reading a file that a driver converts fails
+	filters *Filters // runs filter drivers; if nil, reading a file that a driver converts fails
 
 	mu       sync.Mutex
 	smudging readahead.Smudging
 	views    map[object.ID]*View
 }
 
-// View returns the view of a snapshot's tree for a user whose git configuration has these settings. programs runs the filter
+// owner returns the part of cache keys that distinguishes the results of this mount.
+func (c *conversions) owner() string {
+	if c.filters == nil {
+		return ""
+	}
+	return c.filters.owner
+}
+
+// View returns the view of a snapshot's tree for a user whose git configuration has these settings. filters runs the filter
 // drivers. The call counts as a read, so that prefetches are delayed for a short time, because the first reads of a new view
 // usually follow at once.
-func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
+func (s *Store) View(snap *Snapshot, settings convert.Settings, filters *Filters) *View {
 	v := &View{
-		RawView: s.rawView(snap), conversions: &conversions{programs: programs}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
+		RawView: s.rawView(snap), conversions: &conversions{filters: filters}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
 		rules: rules{settings: settings},
 	}
 	v.conversions.views = map[object.ID]*View{v.root: v}
@@ -63,7 +70,7 @@ func (v *View) Of(tree object.ID) *View {
 	of, ok := v.conversions.views[tree]
 	if !ok {
 		other := *v
-		of, other.root, other.rules.files = &other, tree, nil
+		of, other.root, other.rules.files, other.rules.leavesOut = &other, tree, nil, false
 		v.conversions.views[tree] = of
 	}
 	return of
@@ -88,7 +95,7 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	case r.IsZero():
 		return v.store.storage.knownSize(b.ID)
 	}
-	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
+	return v.store.storage.resultSize(v.resultsOf(b.ID, r, b.Path))
 }
 
 // Here reports whether Open returns the contents of a file at once, exactly as they are stored.

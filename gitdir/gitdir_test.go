@@ -189,13 +189,13 @@ func TestCheckoutSettings(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "gitconfig")
 	t.Setenv("GIT_CONFIG_GLOBAL", config)
 	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
-	if s := ReadCheckout(context.Background(), t.TempDir()).Settings(); s.AutoCRLF != "" || s.EOL != "" {
+	if s := ReadCheckout(context.Background(), t.TempDir(), nil).Settings(nil); s.AutoCRLF != "" || s.EOL != "" {
 		t.Errorf("settings without a configuration: got %+v", s)
 	}
 	if err := os.WriteFile(config, []byte("[core]\n\tautocrlf = Input\n\teol = crlf\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s := ReadCheckout(context.Background(), t.TempDir()).Settings(); s.AutoCRLF != "input" || s.EOL != "crlf" {
+	if s := ReadCheckout(context.Background(), t.TempDir(), nil).Settings(nil); s.AutoCRLF != "input" || s.EOL != "crlf" {
 		t.Errorf("settings: got %+v", s)
 	}
 }

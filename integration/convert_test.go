@@ -185,7 +185,8 @@ func (x *filtered) sameCommit(m mounted, clone string) {
 	}
 }
 
-// TestFiltersAreLazy: a file is smudged when it is first read, once for all mounts, and in a batch with others where that is possible.
+// TestFiltersAreLazy: a file is smudged when it is first read, once for all mounts if the driver is git-lfs and once for each mount
+// otherwise, and in a batch with others where that is possible.
 func TestFiltersAreLazy(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("lazy.git", object.SHA1)
@@ -242,8 +243,9 @@ func TestFiltersAreLazy(t *testing.T) {
 	}
 	again := x.mount(url, "--wait", "git")
 	readAll(again.Dir)
-	if now, _ := os.ReadFile(x.trace); x.lfs.Stats() != st || len(now) != len(trace) {
-		t.Errorf("second mount: got git-lfs requests %+v and smudged %s, want none", x.lfs.Stats(), now[len(trace):])
+	now, _ := os.ReadFile(x.trace)
+	if smudged := bytes.Count(now[len(trace):], []byte("smudge ")); x.lfs.Stats() != st || smudged < n {
+		t.Errorf("second mount: got git-lfs requests %+v, want none, and %d smudged by the other driver, want at least %d", x.lfs.Stats(), smudged, n)
 	}
 	x.unmount(again)
 	x.unmount(m)

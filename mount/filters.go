@@ -9,7 +9,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
@@ -17,18 +19,26 @@ import (
 // downloads a file.
 const filterDeadline = 15 * time.Minute
 
-// newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). As when git
-// starts them, GIT_DIR and GIT_WORK_TREE are set in their environment. The other environment variables are taken from the mount
-// request.
-func (m *Mount) newFilters() *filter.Programs {
+// openFilters sets the filter programs that convert the contents of files in the mount (see gitattributes(5)), and its view of the
+// contents. As when git starts the programs, GIT_DIR and GIT_WORK_TREE are set in their environment. The other environment variables
+// are taken from the mount request. c has the settings of the mount, which do not change while the mount exists.
+func (m *Mount) openFilters(c gitdir.Checkout) (err error) {
 	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {
 		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
 	}
-	return filter.New(filter.Options{
-		Dir: m.Dir, Base: m.Request.Environment, Env: env, Deadline: filterDeadline,
-		Ready: m.awaitGitDir, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+	user, log := m.Request.Environment, m.host.Log.With(zap.String("mount", m.Dir))
+	programs := filter.New(filter.Options{
+		Dir: m.Dir, Base: user, Env: env, Deadline: filterDeadline, Ready: m.awaitGitDir, Log: log,
 	})
+	// A session that is deleted and started again at the same directory has the same name.
+	session := m.ID + "\x00" + m.record.Began.UTC().Format(time.RFC3339Nano)
+	record := filepath.Join(m.home.Dir, "unfiltered")
+	m.filters, m.sameSizes, err = fetch.OpenFilters(programs, session, c.Digest(user), record, m.takeoverDone != nil, log)
+	if err == nil {
+		m.view = m.store.View(m.snap, c.Settings(user), m.filters)
+	}
+	return err
 }
 
 // awaitGitDir waits until the mount's git directory exists, which filter programs need. It returns an error if the git directory

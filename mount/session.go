@@ -200,7 +200,9 @@ func (m *Mount) open() error {
 		}
 	}
 	var err error
+	o.ForgetSizes = !m.sameSizes
 	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o); err == nil {
+		err = m.filters.Begin()
 		m.openSide()
 	}
 	return err

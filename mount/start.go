@@ -122,14 +122,16 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
-	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // read the configuration while requests are sent to the remote
+	// The configuration is read while requests are sent to the remote.
+	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment) }()
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
 		return reply, err
 	}
-	m.filters = m.newFilters()
-	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
+	if err = m.openFilters(checkout); err != nil {
+		return reply, err
+	}
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
 	m.profiles = beginProfiles(m, false)
 	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.

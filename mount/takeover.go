@@ -209,8 +209,9 @@ func (m *Mount) takeOver() (err error) {
 	if m.snap, err = m.store.Reopen(ctx, base); err != nil {
 		return err
 	}
-	m.filters = m.newFilters()
-	m.view = m.store.View(m.snap, m.checkout(ctx, h).Settings(), m.filters)
+	if err = m.openFilters(m.checkout(ctx, h)); err != nil {
+		return err
+	}
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
 	m.profiles = beginProfiles(m, true)
 	if err = m.open(); err != nil {
@@ -263,7 +264,7 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, gitPath(m.home))
+	return gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment)
 }
 
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.

@@ -159,6 +159,9 @@ type Options struct {
 	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the kernel remain
 	// valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any node.
 	TakeOver bool
+	// ForgetSizes is true if the Source may convert contents in another way than for the previous Tree, so that sizes in the inode
+	// table may be wrong. It has no effect if TakeOver is true, because the kernel has these sizes.
+	ForgetSizes bool
 }
 
 // Entry is one name in a directory, as ReadDir emits it.
@@ -201,6 +204,11 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	table, err := inode.Open(o.FS, tablePath, o.Root, o.TakeOver)
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
+	}
+	if o.ForgetSizes && !o.TakeOver {
+		if err := table.ForgetSizes(); err != nil {
+			return nil, errors.Join(fmt.Errorf("open inode table %s: %w", tablePath, err), table.Close())
+		}
 	}
 	t := connect(basetree.New(src, table, basetree.Options{Root: o.Root, Time: o.Time, UID: o.UID, GID: o.GID,
 		GroupWrite: o.GroupWrite}))

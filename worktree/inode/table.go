@@ -238,6 +238,25 @@ func (t *Table) Record(n Node) (*Record, bool) {
 	return r, r.kind != 0
 }
 
+// ForgetSizes removes the sizes of all files from the table, also after a power loss. It is called before any other goroutine uses
+// the table.
+func (t *Table) ForgetSizes() error {
+	forgot := false
+	for n := Root; uint64(n) < t.next.Load(); n++ {
+		if r := t.At(n); r.kind != 0 && !r.kind.IsDir() && r.state.Load() != 0 {
+			r.state.Store(0)
+			forgot = true
+		}
+	}
+	if !forgot {
+		return nil
+	}
+	if err := t.records.Sync(); err != nil {
+		return fmt.Errorf("forget sizes: %w", err)
+	}
+	return nil
+}
+
 // Name returns the name of a record. The string points into the mapped file, and may be used until Close.
 func (t *Table) Name(r *Record) string {
 	n := r.name & maxName

@@ -47,6 +47,32 @@ func sampleTable(t testing.TB, path string) *Table {
 	return table
 }
 
+// ForgetSizes removes the sizes of files, and nothing else.
+func TestForgetSizes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	table := sampleTable(t, path)
+	block, _ := table.At(Root).Block()
+	for range 2 {
+		if err := table.ForgetSizes(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	table, err := Open(disk.OS, path, testID("root"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	if size, ok := table.At(3).Size(); ok {
+		t.Errorf("size after ForgetSizes: got %d", size)
+	}
+	if got, ok := table.At(Root).Block(); !ok || got != block || table.Counts().Nodes != 6 {
+		t.Errorf("directories after ForgetSizes: got %v, %v", got, table.Counts())
+	}
+}
+
 // A table in which any byte of a published record or name has changed is refused. Only sizes have no checksum, and the state of a
 // directory is checked by the records that it points to.
 func TestDamage(t *testing.T) {

@@ -1,0 +1,121 @@
+package fetch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// maxUnfiltered is the maximum size in bytes of the file of Filters that is read; it has 65 bytes for each file of the mount.
+const maxUnfiltered = 1 << 30
+
+// Filters runs the filter drivers of one mount. It also records which files a driver did not convert, because these files keep
+// their contents and their size as long as the kernel has the mount, also in a successor. A later mount runs the driver again.
+//
+// The record is a file in the home of the mount. Its first line is the digest of the settings for which sizes of converted
+// contents are known in the mount. Each further line is the cache key of a result that is not used.
+type Filters struct {
+	*filter.Programs
+	owner string // identifies the session and its settings; part of the cache keys of results that belong to the mount
+	path  string
+	log   *zap.Logger
+
+	mu         sync.Mutex
+	digest     string
+	file       *os.File           // nil until Begin
+	unfiltered map[object.ID]bool // cache keys (see results) of the files that a driver did not convert
+}
+
+// OpenFilters returns the Filters of a mount. session identifies the mount's session, digest its settings, and path is the path
+// of the record. In a takeover, the Filters of the predecessor are continued. Otherwise the results known so far are still valid
+// only if same is true: the settings are those of the last mount, and that mount had no unconverted files.
+func OpenFilters(p *filter.Programs, session, digest, path string, takeOver bool, log *zap.Logger) (f *Filters, same bool, err error) {
+	text, err := disk.ReadRegular(path, maxUnfiltered)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, fmt.Errorf("read unconverted files: %w", err)
+	}
+	f = &Filters{Programs: p, path: path, log: log, digest: digest, unfiltered: map[object.ID]bool{}}
+	before, lines, _ := strings.Cut(string(text), "\n")
+	same = before == digest && lines == ""
+	if takeOver && before != "" {
+		f.digest = before
+		f.unfiltered = parseUnfiltered(lines)
+	}
+	f.owner = session + "\x00" + f.digest
+	return f, same, nil
+}
+
+// parseUnfiltered parses the lines of the record after the first. It skips an incomplete line, whose writer was killed before the
+// kernel could see the result.
+func parseUnfiltered(lines string) map[object.ID]bool {
+	all := map[object.ID]bool{}
+	for line := range strings.Lines(lines) {
+		if id, err := object.ParseID(strings.TrimSuffix(line, "\n")); err == nil {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+// Begin writes the record for this mount. The caller has made the mount forget the sizes that are not valid any more.
+func (f *Filters) Begin() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var text strings.Builder
+	text.WriteString(f.digest + "\n")
+	for id := range f.unfiltered {
+		text.WriteString(id.String() + "\n")
+	}
+	err := disk.WriteFileUnsynced(f.path, []byte(text.String()), 0o600)
+	if err == nil {
+		f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("record unconverted files: %w", err)
+	}
+	return nil
+}
+
+// leave records that the driver did not convert a file. key is the cache key of the result that belongs to the mount. The record
+// is written before the kernel gets the contents, so that a successor returns the same.
+func (f *Filters) leave(key object.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.unfiltered[key] {
+		return
+	}
+	f.unfiltered[key] = true
+	if f.file == nil {
+		return
+	}
+	if _, err := f.file.WriteString(key.String() + "\n"); err != nil {
+		f.log.Warn("record an unconverted file", zap.Error(err))
+	}
+}
+
+// left reports whether leave was called for a key.
+func (f *Filters) left(key object.ID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unfiltered[key]
+}
+
+// Close stops the programs and closes the record.
+func (f *Filters) Close() {
+	f.Programs.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file != nil {
+		f.file.Close()
+		f.file = nil
+	}
+}
