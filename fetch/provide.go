@@ -50,6 +50,12 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	}
 }
 
+// FromCache writes those objects among ids that are in the cache of contents, and not in the store's packs, into a pack. It sends no
+// request.
+func (s *Store) FromCache(ctx context.Context, ids []object.ID) error {
+	return (&provision{s: s}).fromCache(ctx, s.Missing(ids))
+}
+
 // provision is the state of one call of Provide.
 type provision struct {
 	s             *Store

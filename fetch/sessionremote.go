@@ -309,6 +309,11 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	return nil
 }
 
+// FromCache does the same as Store.FromCache, for objects that are not in the Local.
+func (l *Local) FromCache(ctx context.Context, ids []object.ID) error {
+	return l.store.FromCache(ctx, l.Missing(ids))
+}
+
 // provideRest provides objects of the Store's remote. It sends no request if wanted and along are empty.
 func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) error {
 	if len(wanted)+len(along) == 0 {

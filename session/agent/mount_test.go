@@ -115,6 +115,7 @@ func (m *testMount) Contents(context.Context) func([]object.ID) error        { r
 func (m *testMount) Refs() []packedrefs.Ref                                  { return nil }
 func (m *testMount) Provide(context.Context, []object.ID, []object.ID) error { return nil }
 func (m *testMount) Missing([]object.ID) []object.ID                         { return nil }
+func (m *testMount) FromCache(context.Context, []object.ID) error            { return nil }
 func (m *testMount) ReadMeta(context.Context, *transport.Remote, object.ID) (session.Meta, error) {
 	return session.Meta{}, nil
 }

@@ -9,6 +9,12 @@
 //
 //	container.json     refs that the session would have on an ordinary session remote, and the base: URL and commits
 //	pack/000001.pack   packs of owned objects
+//	base/000002.pack   packs of those objects of the mounted repository with which the owned ones are compared
+//
+// The packs below base are for readers that have no access to the mounted repository, such as the page of a server: they contain the
+// base commits, their trees on the paths of changed files, and the contents of these files as far as they were on the host that has
+// pushed. Their objects are deltas against owned objects, so such a pack is read after the packs of owned objects. A session is resumed
+// without them.
 //
 // A push creates a new container whose parent is the previous one, and updates the ref by compare-and-swap. The description of a
 // session and its claim (session.MetaRef) need no object of the mounted repository, so they are stored under an ordinary ref.
@@ -41,6 +47,7 @@ const (
 	version      = 1
 	manifestName = "container.json"
 	packDir      = "pack"
+	baseDir      = "base"
 
 	maxManifest = 64 << 20 // maximum size of a manifest in bytes
 	maxRefs     = 1 << 20  // maximum number of refs in a manifest
@@ -81,6 +88,7 @@ type manifest struct {
 	Base    Base                 // history that the objects in the packs refer to
 	Next    int                  // number that the next new pack gets
 	Packs   []packEntry          // packs sorted by name; the oldest pack comes first, because the names are ascending numbers
+	Bases   []packEntry          // packs below baseDir, sorted in the same way
 	Refs    map[string]object.ID // values of the refs in the container, by name
 }
 
@@ -92,6 +100,7 @@ type manifestJSON struct {
 	Base    baseJSON          `json:"base"`
 	Next    int               `json:"next_pack"`
 	Packs   []packJSON        `json:"packs"`
+	Bases   []packJSON        `json:"base_packs,omitempty"`
 	Refs    map[string]string `json:"refs"`
 }
 
@@ -108,6 +117,42 @@ type packJSON struct {
 	Size int64  `json:"size"`
 }
 
+// Described describes a container to programs that read it from a git directory.
+type Described struct {
+	Base         Base
+	Packs, Bases []PackBlob           // packs of owned objects, and of objects of the mounted repository
+	Refs         map[string]object.ID // values of the refs in the container, by the names that they have on an own session remote
+}
+
+// PackBlob is a pack in a container.
+type PackBlob struct {
+	ID   object.ID // blob that contains the pack
+	Size int64     // size of the pack in bytes
+}
+
+// ManifestName is the name of the file of a container that Describe reads.
+const ManifestName = manifestName
+
+// Describe reads the manifest of the container of a session. It returns ErrNewer for a later version, and ErrContainer for any
+// other invalid contents.
+func Describe(name string, f object.Format, text []byte) (Described, error) {
+	m, err := decodeManifest(text)
+	if err == nil && (m.Session != name || m.Format != f) {
+		err = fmt.Errorf("%w: it belongs to session %s with object format %v", ErrContainer, m.Session, m.Format)
+	}
+	if err != nil {
+		return Described{}, err
+	}
+	d := Described{Base: m.Base, Refs: m.Refs}
+	for _, p := range m.Packs {
+		d.Packs = append(d.Packs, PackBlob{p.Blob, p.Size})
+	}
+	for _, p := range m.Bases {
+		d.Bases = append(d.Bases, PackBlob{p.Blob, p.Size})
+	}
+	return d, nil
+}
+
 // packName returns the name of the pack with the given number.
 func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
 
@@ -120,6 +165,9 @@ func (m manifest) encode() ([]byte, error) {
 	}
 	for _, p := range m.Packs {
 		j.Packs = append(j.Packs, packJSON{p.Name, p.Blob.String(), p.Size})
+	}
+	for _, p := range m.Bases {
+		j.Bases = append(j.Bases, packJSON{p.Name, p.Blob.String(), p.Size})
 	}
 	for name, id := range m.Refs {
 		j.Refs[name] = id.String()
@@ -169,7 +217,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		return m, fmt.Errorf("unknown version %d", j.Version)
 	case session.ValidName(j.Session) != nil:
 		return m, fmt.Errorf("invalid session name %.140q", j.Session)
-	case len(j.Packs) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
+	case len(j.Packs)+len(j.Bases) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
 		return m, fmt.Errorf("too many entries: %d packs, %d refs, %d commits", len(j.Packs), len(j.Refs), len(j.Base.Commits))
 	case j.Next < 0 || j.Next > 1<<40:
 		return m, fmt.Errorf("invalid number of the next pack %d", j.Next)
@@ -192,23 +240,34 @@ func (j manifestJSON) manifest() (manifest, error) {
 		}
 		m.Base.Commits = append(m.Base.Commits, commit)
 	}
-	for _, p := range j.Packs {
-		blob, err := id(p.Blob)
-		if err != nil {
-			return m, err
+	// packs parses a list of packs.
+	packs := func(list []packJSON) (entries []packEntry, err error) {
+		for _, p := range list {
+			blob, err := id(p.Blob)
+			if err != nil {
+				return nil, err
+			}
+			var n int
+			if _, err := fmt.Sscanf(p.Name, "%d.pack", &n); err != nil || packName(n) != p.Name || n < 0 || n >= j.Next {
+				return nil, fmt.Errorf("invalid pack name %.40q", p.Name)
+			}
+			if p.Size < 0 || p.Size > maxPack {
+				return nil, fmt.Errorf("pack %s has an invalid size: %d bytes", p.Name, p.Size)
+			}
+			// Newer packs have higher numbers, so packs in the order of their names must also be in the order of their age.
+			if len(entries) > 0 && !older(entries[len(entries)-1].Name, p.Name) {
+				return nil, fmt.Errorf("pack %s is out of order", p.Name)
+			}
+			entries = append(entries, packEntry{p.Name, blob, p.Size})
 		}
-		var n int
-		if _, err := fmt.Sscanf(p.Name, "%d.pack", &n); err != nil || packName(n) != p.Name || n < 0 || n >= j.Next {
-			return m, fmt.Errorf("invalid pack name %.40q", p.Name)
-		}
-		if p.Size < 0 || p.Size > maxPack {
-			return m, fmt.Errorf("pack %s has an invalid size: %d bytes", p.Name, p.Size)
-		}
-		// Newer packs have higher numbers, so packs in the order of their names must also be in the order of their age.
-		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
-			return m, fmt.Errorf("pack %s is out of order", p.Name)
-		}
-		m.Packs = append(m.Packs, packEntry{p.Name, blob, p.Size})
+		return entries, nil
+	}
+	var err error
+	if m.Packs, err = packs(j.Packs); err == nil {
+		m.Bases, err = packs(j.Bases)
+	}
+	if err != nil {
+		return m, err
 	}
 	for name, text := range j.Refs {
 		at, err := id(text)
@@ -254,7 +313,7 @@ const TrashPrefix = session.Prefix + "trash/"
 // clone returns a copy of the manifest that shares no slice or map with m.
 func (m manifest) clone() manifest {
 	c := m
-	c.Base.Commits, c.Packs = slices.Clone(m.Base.Commits), slices.Clone(m.Packs)
+	c.Base.Commits, c.Packs, c.Bases = slices.Clone(m.Base.Commits), slices.Clone(m.Packs), slices.Clone(m.Bases)
 	c.Refs = make(map[string]object.ID, len(m.Refs))
 	for name, id := range m.Refs {
 		c.Refs[name] = id

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -25,6 +26,7 @@ const (
 	fullPack = PackSize / 2 // packs of at least this size in bytes are not joined with others
 	joinAt   = 32           // number of smaller packs at which some of them are joined
 	joinLess = joinAt / 2   // minimum number of packs that are joined at once
+	maxBases = 16           // number of packs of base objects at which they are written again as one
 )
 
 // Push is a push to a session remote that OpenPush has started. The method Send sends the updates.
@@ -49,6 +51,12 @@ type Load struct {
 	// Write writes packs of the objects ids into the directory dir. No pack is much larger than PackSize. Write leaves out objects
 	// that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) error
+	// Bases writes packs of those objects of the mounted repository with which the contained objects are compared, into the directory
+	// dir. The parameter all is set if the container has none of them yet; otherwise those of earlier calls need not be written again.
+	// An object that is not on this host is left out. Bases may be nil.
+	Bases func(ctx context.Context, dir string, all bool) error
+	// Pushed is called when the session remote has accepted the container. Pushed may be nil.
+	Pushed func()
 }
 
 // OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes, or all refs if there are no
@@ -177,6 +185,9 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		if err := r.arrived(next); err != nil {
 			r.log.Warn("record contents of container", zap.String("session", r.session), zap.Error(err))
 		}
+		if load.Pushed != nil {
+			load.Pushed()
+		}
 	}
 	var refused *transport.Rejected
 	if errors.As(last, &refused) && refused.Kind == transport.RejectFastForward && next.alone {
@@ -257,7 +268,7 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 			return nil, err
 		}
 		if ok {
-			ids, m.Packs, n.anew = all, nil, true
+			ids, m.Packs, m.Bases, n.anew = all, nil, nil, true
 		}
 	}
 	if len(ids) > 0 {
@@ -269,6 +280,11 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	}
 	if err := n.addPacks(p.Format, &m); err != nil {
 		return nil, err
+	}
+	if len(ids) > 0 && load.Bases != nil {
+		if err := r.addBases(ctx, p.Format, n, &m, load); err != nil {
+			return nil, err
+		}
 	}
 	var before object.ID
 	// A rewritten container gets no parent. So no ref reaches the old containers any more, and gc on the session remote can delete
@@ -314,9 +330,42 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	return ids, rest
 }
 
+// addBases adds packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
+// push.
+func (r *Remote) addBases(ctx context.Context, f object.Format, n *nextContainer, m *manifest, load Load) error {
+	dir := join(n.dir, baseDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if len(m.Bases) >= maxBases {
+		m.Bases = nil
+	}
+	if err := load.Bases(ctx, dir, len(m.Bases) == 0); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		r.log.Warn("add objects of the base to container", zap.String("session", r.session), zap.Error(err))
+		return nil
+	}
+	files, err := filepath.Glob(join(disk.QuoteGlob(dir), "*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		blob, err := fileBlob(f, file)
+		if err != nil {
+			return err
+		}
+		m.Bases = append(m.Bases, packEntry{packName(m.Next), blob.ID, blob.Size})
+		m.Next++
+		n.objects = append(n.objects, blob)
+	}
+	return nil
+}
+
 // addPacks adds the pack files in n.dir to the container, and assigns the next free numbers to them.
 func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
-	files, err := filepath.Glob(join(n.dir, "*.pack"))
+	files, err := filepath.Glob(join(disk.QuoteGlob(n.dir), "*.pack"))
 	if err != nil {
 		return err
 	}
@@ -367,10 +416,6 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	if err != nil {
 		return err
 	}
-	var packs []object.TreeEntry
-	for _, p := range n.manifest.Packs {
-		packs = append(packs, object.TreeEntry{Mode: object.ModeFile, Name: p.Name, ID: p.Blob})
-	}
 	add := func(t object.Type, content []byte) (object.ID, error) {
 		o, err := session.Outgoing(f, t, content)
 		n.objects = append(n.objects, o)
@@ -381,12 +426,22 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 		return err
 	}
 	root := []object.TreeEntry{{Mode: object.ModeFile, Name: manifestName, ID: refs}}
-	if len(packs) > 0 {
+	for _, d := range []struct { // in the order that a tree has
+		name  string
+		packs []packEntry
+	}{{baseDir, n.manifest.Bases}, {packDir, n.manifest.Packs}} {
+		if len(d.packs) == 0 {
+			continue
+		}
+		var packs []object.TreeEntry
+		for _, p := range d.packs {
+			packs = append(packs, object.TreeEntry{Mode: object.ModeFile, Name: p.Name, ID: p.Blob})
+		}
 		tree, err := add(object.Tree, session.EncodeTree(packs))
 		if err != nil {
 			return err
 		}
-		root = append(root, object.TreeEntry{Mode: object.ModeDir, Name: packDir, ID: tree})
+		root = append(root, object.TreeEntry{Mode: object.ModeDir, Name: d.name, ID: tree})
 	}
 	tree, err := add(object.Tree, session.EncodeTree(root))
 	if err != nil {

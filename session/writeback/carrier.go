@@ -37,6 +37,9 @@ type Provider interface {
 	Provide(ctx context.Context, wanted, along []object.ID) error
 	// Missing returns the elements of ids that are in none of the packs that git can read.
 	Missing(ids []object.ID) []object.ID
+	// FromCache writes those contents among ids that are on this host, but not in a pack that git can read, into such a pack. It sends
+	// no request.
+	FromCache(ctx context.Context, ids []object.ID) error
 }
 
 // RefCopierOptions configures a RefCopier.

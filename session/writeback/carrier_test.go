@@ -124,6 +124,9 @@ func (p *place) commit(name, content string, args ...string) object.ID {
 	return object.MustID(run(p.t, p.work, "", "rev-parse", "HEAD"))
 }
 
+// FromCache does nothing: a place has no cache of contents.
+func (p *place) FromCache(context.Context, []object.ID) error { return nil }
+
 // Provide and Missing have the signatures of those of fetch.Store: they fetch contents from the mounted remote into the store.
 func (p *place) Missing(ids []object.ID) []object.ID {
 	packs, err := odb.Open(p.store+"/objects", p.format)

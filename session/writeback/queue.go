@@ -88,6 +88,8 @@ type Queue struct {
 
 	// sent holds the objects that the session remote is known to have; nil if the set is not computed yet.
 	sent idSet
+	// based holds the objects of the mounted repository that this queue has added to a container.
+	based idSet
 	// refusals records which updates the session remote does not accept.
 	refusals refusals
 	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.

@@ -1,0 +1,280 @@
+package writeback
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Limits of the objects of the mounted repository that one push adds to a container.
+const (
+	maxBaseTrees  = 2000     // trees
+	maxBaseBlob   = 1 << 20  // bytes of the old version of a changed file
+	maxBaseBlobs  = 8 << 20  // bytes of the old versions of all changed files, which are sent as differences
+	maxWholeBlobs = 16 << 10 // bytes of removed and moved files, which are sent whole
+	maxBaseTips   = 16       // commits against which the objects are sent as differences
+)
+
+// baseObjects finds the objects of the mounted repository with which commits of a session are compared: the base commits, their
+// trees on the paths of changed files, and the contents of these files.
+type baseObjects struct {
+	repo  *session.Repo
+	known idSet                // objects that the container has
+	paths map[object.ID]string // found commits and trees, with their paths
+	trees int
+	// changed and whole hold the found contents, with their paths: those of files that have other contents now, and those of removed
+	// and moved files.
+	changed, whole map[object.ID]string
+	tips           []object.ID // commits that were compared
+}
+
+// add adds what the owned commits in ids are compared with: checkpoints with the checkpoint before and with the base of the session,
+// other commits with their first parents.
+func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
+	states := idSet{}
+	var checkpoints []session.Checkpoint
+	var commits []object.CommitInfo
+	var others []object.ID
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if t, _, err := b.repo.Size(id); err != nil || t != object.Commit {
+			continue
+		}
+		_, content, err := b.repo.Get(id, object.MaxCommitSize)
+		if err != nil {
+			continue
+		}
+		info, err := object.ParseCommit(b.repo.Format(), content)
+		if err != nil {
+			continue
+		}
+		if p, err := session.ParseCheckpoint(b.repo.Format(), id, content); err == nil {
+			states[p.State] = true
+			checkpoints = append(checkpoints, p)
+			b.compare(b.tree(p.Base), p.Tree, "")
+			if len(info.Parents) > 0 && info.Parents[0] != p.State {
+				b.compare(b.tree(info.Parents[0]), p.Tree, "")
+			}
+			continue
+		}
+		commits, others = append(commits, info), append(others, id)
+	}
+	slices.SortFunc(checkpoints, func(x, y session.Checkpoint) int { return cmp.Compare(y.ID, x.ID) })
+	for _, p := range checkpoints[:min(len(checkpoints), maxBaseTips/2)] {
+		b.tips = append(b.tips, p.Commit)
+	}
+	for i, info := range commits {
+		if states[others[i]] || len(info.Parents) == 0 {
+			continue
+		}
+		b.compare(b.tree(info.Parents[0]), info.Tree, "")
+		if len(b.tips) < maxBaseTips {
+			b.tips = append(b.tips, others[i])
+		}
+	}
+	return nil
+}
+
+// tree returns the tree of a commit, or the zero id if the commit is not on this host. It adds a commit of the mounted repository.
+func (b *baseObjects) tree(commit object.ID) object.ID {
+	if commit.IsZero() {
+		return object.ID{}
+	}
+	info, err := b.repo.Commit(commit)
+	if err != nil {
+		return object.ID{}
+	}
+	if !b.known[commit] && !b.repo.Owned(commit) {
+		b.paths[commit] = ""
+	}
+	return info.Tree
+}
+
+// entries returns the entries of a tree by their names, and adds a tree of the mounted repository. A tree that is not on this host, or
+// zero, has no entries.
+func (b *baseObjects) entries(id object.ID, path string) map[string]object.TreeEntry {
+	if id.IsZero() {
+		return nil
+	}
+	list, err := b.repo.Tree(id)
+	if err != nil {
+		return nil
+	}
+	if _, found := b.paths[id]; !found && !b.known[id] && !b.repo.Owned(id) {
+		b.paths[id] = path
+		b.trees++
+	}
+	named := make(map[string]object.TreeEntry, len(list))
+	for _, e := range list {
+		named[e.Name] = e
+	}
+	return named
+}
+
+// compare adds the objects of the mounted repository that a comparison of two trees reads. The path is that of both trees.
+func (b *baseObjects) compare(from, to object.ID, path string) {
+	if from == to || b.trees >= maxBaseTrees {
+		return
+	}
+	was, now := b.entries(from, path), b.entries(to, path)
+	names := make([]string, 0, len(was)+len(now))
+	for name := range was {
+		names = append(names, name)
+	}
+	for name := range now {
+		if _, both := was[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		old, next := was[name], now[name]
+		if old.ID == next.ID {
+			continue
+		}
+		at := name
+		if path != "" {
+			at = path + "/" + name
+		}
+		var dirs [2]object.ID
+		both := old.Mode.IsBlob() && next.Mode.IsBlob()
+		for i, e := range []object.TreeEntry{old, next} {
+			switch {
+			case e.Mode == object.ModeDir:
+				dirs[i] = e.ID
+			case e.Mode.IsBlob() && !e.ID.IsZero() && !b.known[e.ID] && !b.repo.Owned(e.ID):
+				if both {
+					b.changed[e.ID] = at
+				} else {
+					b.whole[e.ID] = at
+				}
+			}
+		}
+		if dirs[0] != dirs[1] {
+			b.compare(dirs[0], dirs[1], at)
+		}
+	}
+}
+
+// contents adds found contents that are on this host to b.paths, the smallest first, until their sizes exceed a limit. It uses no network.
+func (b *baseObjects) contents(ctx context.Context, store Provider, found map[object.ID]string, each, limit int64) error {
+	ids := make([]object.ID, 0, len(found))
+	for id := range found {
+		ids = append(ids, id)
+	}
+	if store != nil && len(ids) > 0 {
+		if err := store.FromCache(ctx, ids); err != nil {
+			return err
+		}
+	}
+	sizes := map[object.ID]int64{}
+	ids = slices.DeleteFunc(ids, func(id object.ID) bool {
+		t, n, err := b.repo.Size(id)
+		sizes[id] = n
+		return err != nil || t != object.Blob || n > each
+	})
+	slices.SortFunc(ids, func(x, y object.ID) int { return cmp.Or(cmp.Compare(sizes[x], sizes[y]), x.Compare(y)) })
+	for _, id := range ids {
+		if limit -= sizes[id]; limit < 0 {
+			break
+		}
+		b.paths[id] = found[id]
+	}
+	return nil
+}
+
+// bases returns the function Bases of a load, and a function that records what it has written. The ids are those of the objects that the
+// push adds to the container.
+func (q *Queue) bases(ids []object.ID) (write func(ctx context.Context, dir string, all bool) error, pushed func()) {
+	written := idSet{}
+	write = func(ctx context.Context, dir string, all bool) error {
+		repo, known := q.o.Repo, q.based
+		if all && (q.based == nil || len(q.based) > 0) { // else an earlier push has found that the session has none
+			known = nil
+			local, err := q.local(q.record.now())
+			if err != nil {
+				return err
+			}
+			var tips []object.ID
+			for _, id := range local {
+				tips = append(tips, id)
+			}
+			h, err := newPushSet(ctx, repo, tips, idSet{})
+			if err != nil {
+				return err
+			}
+			ids = h.objects
+		}
+		b := &baseObjects{repo: repo, known: known, paths: map[object.ID]string{}, changed: map[object.ID]string{},
+			whole: map[object.ID]string{}}
+		if err := b.add(ctx, ids); err != nil {
+			return err
+		}
+		if err := b.contents(ctx, q.o.Store, b.changed, maxBaseBlob, maxBaseBlobs); err != nil {
+			return err
+		}
+		if err := b.contents(ctx, q.o.Store, b.whole, maxWholeBlobs, maxWholeBlobs); err != nil {
+			return err
+		}
+		for id := range b.paths {
+			written[id] = true
+		}
+		return b.write(ctx, dir)
+	}
+	return write, func() {
+		if q.based == nil {
+			q.based = idSet{}
+		}
+		for id := range written {
+			q.based[id] = true
+		}
+	}
+}
+
+// write writes the found objects as a pack in the directory dir. Their differences refer to objects of b.tips, which the pack lacks.
+func (b *baseObjects) write(ctx context.Context, dir string) error {
+	if len(b.paths) == 0 {
+		return nil
+	}
+	var in bytes.Buffer
+	for _, tip := range b.tips {
+		fmt.Fprintf(&in, "-%s\n", tip) // git uses the objects of this commit as bases of differences, and leaves them out
+	}
+	ids := make([]object.ID, 0, len(b.paths))
+	for id := range b.paths {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, object.ID.Compare)
+	for _, id := range ids {
+		path := b.paths[id] // git compares objects of the same path
+		if strings.ContainsAny(path, "\n\x00") {
+			path = ""
+		}
+		fmt.Fprintf(&in, "%s %s\n", id, path)
+	}
+	cmd := gitcmd.Isolated(ctx, "--git-dir="+b.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
+	out, err := os.Create(filepath.Join(dir, "base.pack"))
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout = &in, out
+	err = gitcmd.Run(cmd)
+	if closed := out.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return fmt.Errorf("create pack of base objects: %w", err)
+	}
+	return nil
+}
