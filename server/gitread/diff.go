@@ -2,10 +2,13 @@ package gitread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // Limits of a Diff.
@@ -13,7 +16,9 @@ const (
 	maxChanges   = 3000
 	maxRawDiff   = 8 << 20
 	maxPatch     = 1 << 20
-	renameLimit  = "1000" // files that are compared to find renames
+	maxLacking   = 500      // files without contents of a difference whose other files are counted
+	gitlinkMode  = "160000" // mode of a submodule
+	renameLimit  = "1000"   // files that are compared to find renames
 	noExternals  = "--no-ext-diff"
 	noConversion = "--no-textconv"
 )
@@ -30,6 +35,8 @@ type Change struct {
 	Additions int    `json:"additions"` // lines; 0 for binary files
 	Deletions int    `json:"deletions"`
 	Binary    bool   `json:"binary"`
+	// Lacking reports that the git directory does not have both contents, so that their lines are not counted.
+	Lacking bool `json:"-"`
 }
 
 // Diff is the difference between two commits.
@@ -79,17 +86,83 @@ func (r Repo) changes(ctx context.Context, base, head string, limit int, args ..
 	if err != nil {
 		return Diff{}, err
 	}
-	out, cut, err := output(r.diff(ctx, d, append(args, "--raw", "--numstat", "-z", "--no-abbrev")...), maxRawDiff)
+	list, cut, err := r.listChanges(ctx, d, append(args, "--raw", "--numstat"), nil)
+	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
+		list, cut, err = r.changesWithout(ctx, d)
+	}
 	if err != nil {
 		return Diff{}, err
 	}
-	if d.Changes, err = parseDiff(string(out), cut); err != nil {
-		return Diff{}, err
-	}
+	d.Changes = list
 	if d.Truncated = cut; len(d.Changes) > limit {
 		d.Changes, d.Truncated = d.Changes[:limit], true
 	}
 	return d, nil
+}
+
+// listChanges lists the changes of a difference, except those of the paths in the list without.
+func (r Repo) listChanges(ctx context.Context, d Diff, args, without []string) (list []Change, cut bool, err error) {
+	cmd := r.diff(ctx, d, append(args, "-z", "--no-abbrev")...)
+	if len(without) > 0 {
+		cmd.Args = append(cmd.Args, ":/")
+	}
+	for _, path := range without {
+		cmd.Args = append(cmd.Args, ":(top,exclude,literal)"+path)
+	}
+	out, cut, err := output(cmd, maxRawDiff)
+	if err != nil {
+		return nil, false, err
+	}
+	list, err = parseDiff(string(out), cut)
+	return list, cut, err
+}
+
+// changesWithout is for a git directory that has the trees of a difference, but not the contents of all changed files. It finds no
+// renamed files, and does not count the lines of files whose contents are missing.
+func (r Repo) changesWithout(ctx context.Context, d Diff) (list []Change, cut bool, err error) {
+	all, cut, err := r.listChanges(ctx, d, []string{"--raw", "--no-renames"}, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	var lacking []string
+	err = r.use(ctx, func(b *batch) (bool, error) {
+		lacking = nil
+		for i := range all {
+			c := &all[i]
+			c.Lacking = false
+			for mode, id := range map[string]string{c.OldMode: c.OldHash, c.NewMode: c.NewHash} {
+				if mode == gitlinkMode || strings.Trim(id, "0") == "" {
+					continue
+				}
+				if _, err := b.info(id); errors.Is(err, ErrNotFound) {
+					c.Lacking = true
+				} else if err != nil {
+					return false, err
+				}
+			}
+			if c.Lacking {
+				lacking = append(lacking, c.Path)
+			}
+		}
+		return false, nil
+	})
+	if err != nil || cut || len(lacking) > maxLacking { // too many to be arguments
+		return all, cut, err
+	}
+	counted, _, err := r.listChanges(ctx, d, []string{"--raw", "--numstat", "--no-renames"}, lacking)
+	if err != nil {
+		return nil, false, err
+	}
+	of := make(map[string]Change, len(counted))
+	for _, c := range counted {
+		of[c.Path] = c
+	}
+	for i, c := range all {
+		if with, ok := of[c.Path]; ok {
+			all[i] = with
+		}
+	}
+	return all, false, nil
 }
 
 // diff returns a git diff-tree of the two commits.

@@ -65,13 +65,23 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 	all.SetLimit(mergesAtOnce)
 	for i, c := range commits {
 		all.Go(func() error {
-			merged, err := treediff.Merge(func(args ...string) ([]byte, error) {
-				// git compares at most as many files to find renames as in differences.
-				cmd := r.command(ctx, append([]string{"-c", "merge.renameLimit=" + renameLimit}, args...)...)
-				cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
-				return gitcmd.Output(cmd)
-			}, c[0], c[1], true)
-			conflicts[i] = merged.Conflicted()
+			merge := func(renames bool) error {
+				merged, err := treediff.Merge(func(args ...string) ([]byte, error) {
+					// git compares at most as many files to find renames as in differences.
+					cmd := r.command(ctx, append([]string{"-c", "merge.renameLimit=" + renameLimit}, args...)...)
+					cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
+					return gitcmd.Output(cmd)
+				}, c[0], c[1], renames)
+				conflicts[i] = merged.Conflicted()
+				return err
+			}
+			err := merge(true)
+			if gitcmd.Exited(err, 128) && ctx.Err() == nil { // it lacks the contents of a removed file, which may have been renamed
+				err = merge(false)
+			}
+			if gitcmd.Exited(err, 128) && ctx.Err() == nil {
+				return fmt.Errorf("merge trees: %w: %w", ErrNotFound, err)
+			}
 			return err
 		})
 	}

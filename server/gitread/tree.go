@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // Entry is an entry of a tree, in the form of the API.
@@ -45,6 +48,34 @@ func (r Repo) Tree(ctx context.Context, id string) (list []Entry, err error) {
 		return false, err
 	})
 	return list, err
+}
+
+// Lacks reports whether a commit or tree may have a path whose object, or a directory above it, is missing in the git directory.
+func (r Repo) Lacks(ctx context.Context, commit, name string) (bool, error) {
+	o, err := r.Stat(ctx, commit, "")
+	for part := range strings.SplitSeq(name, "/") {
+		var list []Entry
+		if err == nil {
+			list, err = r.Tree(ctx, o.ID)
+		}
+		if errors.Is(err, ErrNotFound) {
+			var other *TypeError // a file has the name of the directory
+			return !errors.As(err, &other), nil
+		}
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(list, func(e Entry) bool { return e.Name == part })
+		if i < 0 {
+			return false, nil
+		}
+		o.ID = list[i].Hash
+	}
+	_, err = r.info(ctx, o.ID)
+	if errors.Is(err, ErrNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 func (b *batch) tree(id string) ([]Entry, error) {
