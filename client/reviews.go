@@ -74,7 +74,7 @@ type Session struct {
 	Began      *time.Time `json:"began_at"`
 	From       string     `json:"forked_from"` // session and checkpoint from which the session was forked
 	Checkpoint string     `json:"checkpoint"`  // id of the newest checkpoint
-	Thin       bool       `json:"thin"`        // the server cannot read the checkpoints
+	Thin       bool       `json:"thin"`        // the repository lacks the files on which the session is based
 	Writers    []struct {
 		Host  string    `json:"host"`
 		Since time.Time `json:"since"`

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/client"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what changed at each.
@@ -35,20 +34,6 @@ func TestPageOfServer(t *testing.T) {
 	p.wants("/ui/team/app/diff?a=main&b=work@", "one.txt", "two.txt")
 	p.wants("/ui/team/app/tree/work@"+second.ID+"/two.txt", `<span id="L1">`, "two")
 	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
-}
-
-// The page of a thin session, whose objects are stored in packs of its own, says so and shows the command that prints its timeline.
-func TestPageOfThinSession(t *testing.T) {
-	t.Parallel()
-	w, c, api := hosted(t)
-	u := w.serve(gittest.ServerOptions{}).URL("r.git")
-	m := w.bare(u, "--session", "thin", "--session-remote", "team/work", "--create=session-remote", "--wait", "git")
-	w.sh(m.Dir, "echo one >one.txt && git add -A && git commit -qm 'a commit'")
-	m.checkpoint("--sync", "-m", "first")
-	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "work", Scope: "read"}))
-	p := pageOf{t, c.proxy.url(), token.Plaintext}
-	p.wants("/ui/team/work", `href="/ui/team/work/s/thin"`, `class="num">thin<`)
-	p.wants("/ui/team/work/s/thin", "This session is thin", "artifactfs session log thin --session-remote "+c.proxy.url()+"/git/team/work.git")
 }
 
 // pageOf reads pages of a server with a token.

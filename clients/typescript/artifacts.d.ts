@@ -552,7 +552,7 @@ export interface Session {
   forked_from: string | null;
   /** ID of the newest checkpoint. */
   checkpoint: string | null;
-  /** The server cannot read the checkpoints, because the repository lacks their base. */
+  /** The repository lacks the files on which the session is based; those that it has changed can be read. */
   thin: boolean;
   /** Machines that use the session, or may use it. */
   writers: SessionWriter[];

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session/proposals"
 )
 
@@ -84,8 +85,13 @@ func compareProposals(c *call) error {
 			refs[ref.Name] = ref.ID
 		}
 		var made *comparing.Comparison
-		err = c.read(ctx, c.of, func(g gitread.Repo) error {
-			made, err = comparing.Source{Git: g, Refs: refs, Merges: &c.a.merges, Now: c.a.o.Now()}.Compare(ctx, names)
+		err = c.a.use(ctx, c.of, func(dir *replica.Replica) error {
+			from, err := dir.Unpacked(ctx)
+			if err != nil {
+				return err
+			}
+			made, err = comparing.Source{Git: c.a.git(from.Dir), Refs: from.With(refs), Thin: from.Thin, Merges: &c.a.merges,
+				Now: c.a.o.Now()}.Compare(ctx, names)
 			return comparisonFault(err)
 		})
 		if err != nil {

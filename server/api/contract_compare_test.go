@@ -69,7 +69,7 @@ func TestCompare(t *testing.T) {
 		{name: "missing session", ask: ask + "main&p=none@", status: 404, want: fault(10200, `the repository has no proposal "none@"`)},
 		{name: "missing branch", ask: ask + "main&p=none", status: 404, want: fault(10200, `the repository has no proposal "none"`)},
 		{name: "thin", ask: ask + "main&p=lean@", status: 409,
-			want: refusal(10901, "session lean is thin: the repository lacks the files on which it is based")},
+			want: refusal(10901, "session lean is thin, and cannot be read: its container is not valid")},
 		{name: "token of another repository", ask: ask + "main&p=work@", token: "other", status: 401, want: fault(10000, "Authentication error")},
 	})
 }

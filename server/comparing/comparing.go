@@ -20,7 +20,6 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/proposals"
-	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // MaxProposals is the maximum number of proposals in a comparison. The minimum is two.
@@ -48,19 +47,21 @@ func (e *NotFoundError) Error() string {
 
 func (e *NotFoundError) Unwrap() error { return e.Cause }
 
-// ThinError means that a session is thin: the repository lacks the files on which the session is based.
+// ThinError means that a session is thin, and that its container cannot be read.
 type ThinError struct {
 	Session string // name of the session
+	Reason  string
 }
 
 func (e *ThinError) Error() string {
-	return "session " + e.Session + " is thin: the repository lacks the files on which it is based"
+	return "session " + e.Session + " is thin, and cannot be read: " + e.Reason
 }
 
 // Source is a repository whose proposals are compared.
 type Source struct {
 	Git    gitread.Repo
-	Refs   map[string]string // ids of all refs by their names
+	Refs   map[string]string // ids of all refs by their names, also of those that thin sessions have in their containers
+	Thin   map[string]string // thin sessions whose containers cannot be read, and why
 	Merges *Merges
 	Now    time.Time // test results that expired before this time are left out
 }
@@ -175,8 +176,8 @@ func (c *comparing) side(ctx context.Context, name string) (*Side, error) {
 		side.Subject, side.Author = firstLine(list[0].Message), list[0].Author.Name
 		return side, nil
 	}
-	if c.Refs[thin.Prefix+of] != "" {
-		return nil, &ThinError{of}
+	if why := c.Thin[of]; why != "" {
+		return nil, &ThinError{of, why}
 	}
 	var err error
 	if side.Commit, err = c.Git.Checkpoint(ctx, c.Refs, of, id); err != nil {
@@ -324,7 +325,7 @@ var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "
 // pathChange returns a change in the form that sessions are compared in.
 func pathChange(c gitread.Change) control.PathChange {
 	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
-	if c.Binary {
+	if c.Binary || c.Lacking {
 		p.Added, p.Removed = -1, -1
 	}
 	if c.Status != "added" {
@@ -356,7 +357,7 @@ func (c *comparing) merge(ctx context.Context) error {
 	}
 	conflicts, err := c.Merges.conflicts(ctx, c.Git, merges)
 	if err != nil {
-		return err
+		return lacksBase(err)
 	}
 	for i, paths := range conflicts {
 		c.Pairs[of[i]].Conflicts = paths

@@ -27,6 +27,8 @@ type entry struct {
 	stale map[string]stale  // packs in the directory that the repository does not list, by hash
 	epoch int64             // number of the last update
 
+	unpacked *unpacked // see Replica.Unpacked
+
 	// Set.mu guards these fields.
 	users   int           // an entry with users is not removed
 	holders map[int64]int // replicas in use, by the epoch in which they were acquired
@@ -50,7 +52,7 @@ func (s *Set) enter(id string) (*entry, error) {
 	e := s.entries[id]
 	if e == nil {
 		dir := filepath.Join(s.dir, "repos", id)
-		e = &entry{id: id, dir: dir, turn: make(chan struct{}, 1), holders: map[int64]int{}}
+		e = &entry{id: id, dir: dir, turn: make(chan struct{}, 1), holders: map[int64]int{}, unpacked: newUnpacked()}
 		e.element = s.used.PushFront(e)
 		s.entries[id] = e
 	}

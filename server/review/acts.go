@@ -95,6 +95,9 @@ func (s *Service) Pin(ctx context.Context, by By, repo records.Repo, name, pin, 
 		if err := v.session(name); err != nil {
 			return c, err
 		}
+		if err := v.whole(name); err != nil {
+			return c, err
+		}
 		p, err := v.checkpoint(ctx, name, checkpoint)
 		if id = string(p.ID); err == nil {
 			c.updates = []records.RefUpdate{v.update(session.PinPrefix(name)+pin, p.Commit.String())}
@@ -108,6 +111,9 @@ func (s *Service) Pin(ctx context.Context, by By, repo records.Repo, name, pin, 
 func (s *Service) Unpin(ctx context.Context, by By, repo records.Repo, name, pin string) error {
 	return s.act(ctx, by, repo, func(_ context.Context, v *view) (c change, err error) {
 		if err := v.session(name); err != nil {
+			return c, err
+		}
+		if err := v.whole(name); err != nil {
 			return c, err
 		}
 		ref := session.PinPrefix(name) + pin

@@ -132,6 +132,9 @@ func (v *view) subject(ctx context.Context, name string, r ApprovalRequest) (*ap
 		sub.Tree = p.Tree.String()
 		return sub, nil
 	}
+	if err := v.whole(name); err != nil {
+		return nil, err
+	}
 	if sub.Target, err = v.branch(r.Branch); err != nil {
 		return nil, err
 	}

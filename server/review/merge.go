@@ -60,6 +60,9 @@ func (s *Service) Merge(ctx context.Context, by By, repo records.Repo, name stri
 		if err := v.session(name); err != nil {
 			return c, err
 		}
+		if err := v.whole(name); err != nil {
+			return c, err
+		}
 		p, err := v.checkpoint(ctx, name, m.Checkpoint)
 		if err != nil {
 			return c, err

@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // Acts that read from git directories have places of their own.
@@ -146,6 +147,8 @@ type view struct {
 	git    gitread.Repo
 	dir    *replica.Replica
 	refs   map[string]string
+	shown  map[string]string // like refs, with the refs that thin sessions have in their containers
+	thin   map[string]string // thin sessions that shown lacks, and why
 	copy   *replica.Copy     // workspace for new objects; nil until it is needed
 	points map[string]string // newest checkpoints of sessions, as far as they were looked up
 }
@@ -162,8 +165,12 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 		return err
 	}
 	defer dir.Release()
-	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]string{},
-		git: gitread.Repo{Dir: dir.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
+	from, err := dir.Unpacked(ctx)
+	if err != nil {
+		return err
+	}
+	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]string{}, thin: from.Thin,
+		git: gitread.Repo{Dir: from.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
 	defer func() {
 		if v.copy != nil {
 			v.copy.Remove()
@@ -175,6 +182,7 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 	if v.refs, err = readRefs(dir.Dir); err != nil {
 		return err
 	}
+	v.shown = from.With(v.refs)
 	return do(v)
 }
 
@@ -203,10 +211,20 @@ func (v *view) session(name string) error {
 	return nil
 }
 
+// whole returns an error if the repository lacks the objects that a session is based on, so that its commits and checkpoints cannot become
+// those of refs of the repository.
+func (v *view) whole(name string) error {
+	if v.refs[thin.Ref(name)] == "" {
+		return nil
+	}
+	return problem(Conflict, "session %s is thin: this repository lacks the history on which it is based; "+
+		"artifactfs session promote pushes its commits to the repository that has it", name)
+}
+
 // of returns the refs of the checkpoints and the pins of a session.
 func (v *view) of(name string) map[string]string {
 	own := map[string]string{}
-	for ref, id := range v.refs {
+	for ref, id := range v.shown {
 		if strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name)) {
 			own[ref] = id
 		}

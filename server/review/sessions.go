@@ -19,7 +19,7 @@ type Session struct {
 	Meta   session.Meta // zero if it cannot be read
 	Damage string       // why the metadata cannot be read; "" if they can
 	Newest string       // id of the newest checkpoint; "" if there is none, or none that the server can read
-	Thin   bool         // the checkpoints are in a form that the server cannot read (package thin)
+	Thin   bool         // the repository lacks the files on which the session is based (package thin)
 }
 
 // Sessions returns the sessions whose names come after a name, in the order of their names, at most limit. The result more reports
@@ -67,7 +67,7 @@ func (v *view) describe(ctx context.Context, names []string) ([]Session, error) 
 		files = append(files, commit+":session.json", commit+":transitions.jsonl")
 		wanted[name] = true
 	}
-	for ref, id := range v.refs {
+	for ref, id := range v.shown {
 		if rest, ok := strings.CutPrefix(ref, session.Prefix+"j/"); ok {
 			if name, _, _ := strings.Cut(rest, "/"); wanted[name] {
 				lanes[ref] = id

@@ -118,7 +118,7 @@ func (p *place) comparePoints(ctx context.Context) error {
 		if c.refs, err = p.refs(ctx); err != nil {
 			return err
 		}
-		from := comparing.Source{Git: g, Refs: c.refs, Merges: &p.u.merges, Now: p.u.o.Now()}
+		from := comparing.Source{Git: g, Refs: c.refs, Thin: p.thin, Merges: &p.u.merges, Now: p.u.o.Now()}
 		c.Comparison, err = from.Compare(ctx, names)
 		return p.comparisonProblem(err)
 	})
@@ -202,8 +202,8 @@ func (p *place) comparisonProblem(err error) error {
 	var thin *comparing.ThinError
 	switch {
 	case errors.As(err, &thin):
-		return &Problem{http.StatusConflict, "Cannot be compared", "The session " + thin.Session + " is thin: the repository lacks the files " +
-			"on which it is based. This command compares it: artifactfs session compare SESSION SESSION --session-remote " + p.remote()}
+		return &Problem{http.StatusConflict, "Cannot be compared", "The session " + thin.Session + " is thin, and the server cannot read it: " +
+			thin.Reason + ". This command compares it: artifactfs session compare SESSION SESSION --session-remote " + p.remote()}
 	case errors.Is(err, comparing.ErrLacksBase):
 		return &Problem{http.StatusConflict, "Cannot be compared", "The repository does not have all objects of these proposals and of " +
 			"their base; they are in the repository where the code comes from. The command artifactfs session compare reads both."}

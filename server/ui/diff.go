@@ -48,6 +48,7 @@ type changeRow struct {
 	Status         string
 	Added, Deleted int
 	Binary         bool
+	Lacking        bool   // the repository does not have both contents
 	Mode           string // "100644 → 100755", "" if it is the same
 	Link           string // path of the difference of the file
 }
@@ -55,7 +56,7 @@ type changeRow struct {
 // changeRow returns a row for a file. The threads of the session are shown in its difference, "" for none.
 func (p *place) changeRow(d gitread.Diff, c gitread.Change, of string) changeRow {
 	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
-		Binary: c.Binary, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
+		Binary: c.Binary, Lacking: c.Lacking, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
 	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
 		row.Mode = c.OldMode + " → " + c.NewMode
 	}
@@ -97,7 +98,7 @@ func (p *place) diff(ctx context.Context) error {
 		}
 		d, err = g.Changes(ctx, page.Base, page.Head, maxFiles)
 		if gitcmd.Exited(err, 128) && ctx.Err() == nil {
-			page.Unreadable = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
+			page.Unreadable = lacksObjects
 			return nil
 		}
 		return err
@@ -173,7 +174,18 @@ func (p *place) fileDiff(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if sides[0].ID == "" && sides[1].ID == "" {
+		lacks := false // a side has the file, but the repository does not have its contents
+		for i, at := range [2][2]string{{a, old}, {b, name}} {
+			if sides[i].ID != "" {
+				continue
+			}
+			missing, err := g.Lacks(ctx, at[0], at[1])
+			if err != nil {
+				return err
+			}
+			lacks = lacks || missing
+		}
+		if sides[0].ID == "" && sides[1].ID == "" && !lacks {
 			return gitread.ErrNotFound
 		}
 		if sides[0].ID != "" {
@@ -181,6 +193,10 @@ func (p *place) fileDiff(ctx context.Context) error {
 		}
 		if sides[1].ID != "" {
 			page.NewTree = p.treePath(b, name) + query("s", p.r.FormValue("s"))
+		}
+		if lacks {
+			page.Note = lacksObjects
+			return nil
 		}
 		l, err := p.newLocator(ctx, g, refs, p.sessionOf(refs))
 		if err != nil {

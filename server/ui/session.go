@@ -24,7 +24,8 @@ type sessionPage struct {
 	Actor         string
 	Branch        string
 	Checkpoints   int
-	Thin          bool // the repository has the checkpoints in a form that the page cannot read
+	Thin          bool   // the repository lacks the files on which the session is based
+	Unread        string // why the checkpoints of a thin session cannot be read, "" if they can
 	Commands      []command
 	Entries       []entry
 	Older, Newer  string // paths of the next pages, "" if there is none
@@ -58,6 +59,9 @@ type cursorPanel struct {
 }
 
 const panelFiles = 100 // files that a panel lists
+
+// lacksObjects is the text in place of a difference whose objects are not in the repository.
+const lacksObjects = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
 
 // session shows the timeline of a session.
 func (p *place) session(ctx context.Context, name string) error {
@@ -100,7 +104,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		page.Profile = p.profile(refs, *x.meta)
 		page.Meta, page.Actor, page.Branch = *x.meta, actorOf(*x.meta), shown(strings.TrimPrefix(x.meta.Ref, "refs/heads/"))
 		page.Checkpoints = len(x.slots) - 1
-		page.Thin = isThin(refs, name)
+		page.Thin, page.Unread = isThin(refs, name), p.thin[name]
 		page.Threads = summaryOf(threads)
 		page.Do, page.States = do, do.states(x.meta.State)
 		if err := p.timeline(ctx, x, refs, &page); err != nil {
@@ -118,15 +122,14 @@ func (p *place) session(ctx context.Context, name string) error {
 	resume := "artifactfs session resume " + control.ShellWord(p.sessionWord(name, "")) + " " + control.ShellWord(name)
 	page.Commands = []command{{"Resume", resume},
 		{"Fork", p.forkCommand(name, "")}}
-	if page.Thin {
+	if page.Unread != "" {
 		page.Commands = append(page.Commands, command{"Timeline",
 			"artifactfs session log " + name + " --session-remote " + control.ShellWord(p.remote())})
 	}
 	return p.send(http.StatusOK, "session.html", page)
 }
 
-// isThin reports whether the objects of a session are stored as packs in blobs, because the repository lacks its base (package
-// session/thin).
+// isThin reports whether the repository lacks the base of a session (package session/thin).
 func isThin(refs map[string]string, name string) bool { return refs[thin.Prefix+name] != "" }
 
 // timeline adds the entries that the request selects.
@@ -274,7 +277,7 @@ func (p *place) changesOf(ctx context.Context, x *axis, panel *cursorPanel, befo
 	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name, "s", x.name)
 	d, err := x.g.Changes(ctx, before, commit, maxFiles)
 	if errors.Is(err, gitread.ErrNotFound) || gitcmd.Exited(err, 128) && ctx.Err() == nil {
-		panel.Unreadable = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
+		panel.Unreadable = lacksObjects
 		return nil
 	}
 	if err != nil {

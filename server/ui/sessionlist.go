@@ -97,7 +97,7 @@ func (l *sessionList) count(ctx context.Context) error {
 	}
 	for i, name := range l.names {
 		text := &l.rows[i].Checkpoints
-		if *text = thousands(counts[name]); isThin(l.refs, name) {
+		if *text = thousands(counts[name]); l.thin[name] != "" {
 			*text = "thin"
 		} else if more {
 			*text += " or more"

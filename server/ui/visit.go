@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 const (
@@ -344,7 +346,8 @@ func (v *visit) note() {
 type place struct {
 	*visit
 	repo records.Repo
-	path string // of the page of the repository
+	path string            // of the page of the repository
+	thin map[string]string // thin sessions that cannot be read, and why; set by refs
 }
 
 // open returns a repository if the token may read it.
@@ -366,7 +369,7 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 	if r.Status != records.Ready {
 		return nil, &Problem{http.StatusConflict, "Not ready", "The repository is still being made (" + string(r.Status) + "). Try again."}
 	}
-	return &place{v, r, Prefix + r.Namespace + "/" + r.Name}, nil
+	return &place{visit: v, repo: r, path: Prefix + r.Namespace + "/" + r.Name}, nil
 }
 
 // read calls a function that reads from the git directory of the repository.
@@ -381,11 +384,15 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 		return err
 	}
 	defer dir.Release()
+	from, err := dir.Unpacked(ctx)
+	if err != nil {
+		return err
+	}
 	p.u.o.Meter.Count(p.repo, meter.Read, 0)
-	return do(gitread.Repo{Dir: dir.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool})
+	return do(gitread.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool})
 }
 
-// refs returns the refs of the repository by name.
+// refs returns the refs of the repository by name, also those that thin sessions have in their containers.
 func (p *place) refs(ctx context.Context) (map[string]string, error) {
 	all, err := p.u.o.Repos.Refs(ctx, p.repo.ID)
 	if err != nil {
@@ -395,5 +402,17 @@ func (p *place) refs(ctx context.Context) (map[string]string, error) {
 	for _, ref := range all {
 		refs[ref.Name] = ref.ID
 	}
-	return refs, nil
+	if !slices.ContainsFunc(all, func(ref records.Ref) bool { return strings.HasPrefix(ref.Name, thin.Prefix) }) {
+		return refs, nil
+	}
+	dir, err := p.u.o.Replicas.Acquire(ctx, p.repo.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Release()
+	from, err := dir.Unpacked(ctx)
+	if p.thin = from.Thin; err != nil {
+		return nil, err
+	}
+	return from.With(refs), nil
 }

@@ -642,7 +642,7 @@ class Session(TypedDict):
     checkpoint: str | None
     """ID of the newest checkpoint."""
     thin: bool
-    """The server cannot read the checkpoints, because the repository lacks their base."""
+    """The repository lacks the files on which the session is based; those that it has changed can be read."""
     writers: list[SessionWriter]
     """Machines that use the session, or may use it."""
     damage: str | None

@@ -1,0 +1,408 @@
+package replica
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+const (
+	unpackedDir = "thin" // directory in a replica
+	// maxUnpacked is the maximum size in bytes of the packs of a thin session that are unpacked.
+	maxUnpacked = 1 << 30
+	// unpackTime is the time after which Unpacked leaves further sessions to the next call.
+	unpackTime = 3 * time.Second
+	// maxDescription is the maximum size in bytes of a description of a container that is read.
+	maxDescription = 16 << 20
+	// keepPacks is the time for which packs stay that no container has any more, because git processes may read them.
+	keepPacks = 10 * time.Minute
+	oldSuffix = ".old" // suffix of the mark of such a pack
+)
+
+// Unpacked is a git directory with the refs and objects of a replica, in which the thin sessions look like other sessions: their containers
+// (package session/thin) are unpacked. Pushes and fetches do not use it, because the repository itself does not have these refs and
+// objects.
+type Unpacked struct {
+	Dir  string
+	Refs map[string]string // refs that the containers have, and the repository does not; must not be changed
+	// Thin has the thin sessions that Refs lacks, and why.
+	Thin map[string]string
+}
+
+// With returns the refs of the repository together with those that only containers have.
+func (u Unpacked) With(refs map[string]string) map[string]string {
+	if len(u.Refs) == 0 {
+		return refs
+	}
+	all := maps.Clone(u.Refs)
+	maps.Copy(all, refs)
+	return all
+}
+
+// unpacked is the Unpacked of an entry. The git directory is in that of the replica, and is removed with it.
+type unpacked struct {
+	turn chan struct{} // semaphore: has one element while a goroutine uses the fields below
+	at   records.Version
+	made *Unpacked // as of the version at; nil if it must be made again
+}
+
+func newUnpacked() *unpacked { return &unpacked{turn: make(chan struct{}, 1)} }
+
+// Unpacked returns the unpacked form of the replica, which exists until the replica is released. If there are no thin sessions, that is the
+// replica itself. Objects are verified by git. The objects of the mounted repository that the containers have were chosen by the hosts
+// that have pushed; others are missing.
+func (r *Replica) Unpacked(ctx context.Context) (Unpacked, error) {
+	if r.set == nil {
+		return Unpacked{Dir: r.Dir}, nil
+	}
+	u := r.entry.unpacked
+	select {
+	case u.turn <- struct{}{}:
+		defer func() { <-u.turn }()
+	case <-ctx.Done():
+		return Unpacked{}, fmt.Errorf("unpack thin sessions: %w", ctx.Err())
+	}
+	if u.made != nil && u.at == r.Repo.Version {
+		if _, err := os.Lstat(u.made.Dir); err == nil { // the replica may have been removed and made again
+			return *u.made, nil
+		}
+	}
+	u.made = nil
+	made, complete, err := r.unpack(ctx)
+	if err != nil {
+		return Unpacked{}, fmt.Errorf("unpack thin sessions: %w", objects.Classify(err))
+	}
+	if complete {
+		u.made, u.at = &made, r.Repo.Version
+	}
+	return made, nil
+}
+
+// unpacking is one call of unpack.
+type unpacking struct {
+	set    *Set
+	format object.Format
+	from   string // replica
+	to     string // git directory that is made
+	packs  map[string]bool
+	bases  []object.ID // base commits of the sessions
+}
+
+// unpack unpacks the containers of the replica that are not unpacked yet. The result complete reports that no session was left to the next
+// call.
+func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err error) {
+	made = Unpacked{Dir: r.Dir}
+	text, err := os.ReadFile(filepath.Join(r.Dir, "packed-refs"))
+	if err != nil {
+		return made, false, err
+	}
+	if !bytes.Contains(text, []byte(" "+thin.Prefix)) {
+		return made, true, nil
+	}
+	refs, err := packedrefs.Decode(text)
+	if err != nil {
+		return made, false, err
+	}
+	w := &unpacking{set: r.set, from: r.Dir, to: filepath.Join(r.Dir, unpackedDir), packs: map[string]bool{}}
+	if w.format, err = object.ParseFormat(r.Repo.ObjectFormat); err != nil {
+		return made, false, err
+	}
+	if err := w.prepare(); err != nil {
+		return made, false, err
+	}
+	known := make(map[string]bool, len(refs))
+	for _, ref := range refs {
+		known[ref.Name] = true
+	}
+	made = Unpacked{Dir: w.to, Refs: map[string]string{}, Thin: map[string]string{}}
+	complete = true
+	end := time.Now().Add(unpackTime)
+	all := slices.Clone(refs)
+	for _, ref := range refs {
+		name, ok := strings.CutPrefix(ref.Name, thin.Prefix)
+		if !ok || records.SessionOf(ref.Name) != name {
+			continue
+		}
+		if time.Now().After(end) {
+			made.Thin[name], complete = "its container has not been unpacked yet", false
+			continue
+		}
+		d, err := w.session(ctx, name, ref.ID)
+		if ctx.Err() != nil {
+			return made, false, ctx.Err()
+		}
+		if err != nil {
+			made.Thin[name] = reason(err)
+			continue
+		}
+		w.bases = append(w.bases, d.Base.Commits...)
+		for in, id := range d.Refs {
+			if out := shownRef(name, in); out != "" && !known[out] {
+				made.Refs[out] = id.String()
+				all = append(all, packedrefs.Ref{Name: out, ID: id})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
+	if err := disk.WriteFileUnsynced(filepath.Join(w.to, "packed-refs"), packedrefs.EncodeTags(all, false), 0o600); err != nil {
+		return made, false, err
+	}
+	if err := w.shallow(ctx); err != nil {
+		return made, false, err
+	}
+	return made, complete, w.sweep()
+}
+
+// shownRef returns the name that a ref of a container has in a repository that several sessions use; "" if the ref is not shown.
+func shownRef(name, ref string) string {
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		return "refs/heads/afs/" + name + "/" + branch
+	}
+	if tag, ok := strings.CutPrefix(ref, "refs/tags/"); ok {
+		return "refs/afs/tags/" + name + "/" + tag
+	}
+	if strings.HasPrefix(ref, "refs/afs/") && records.SessionOf(ref) == name {
+		return ref
+	}
+	return ""
+}
+
+// prepare makes the git directory without objects of its own. It reads the objects of the replica as an alternate.
+func (w *unpacking) prepare() error {
+	for _, dir := range []string{"refs", "objects/info", "objects/pack", "done"} {
+		if err := os.MkdirAll(filepath.Join(w.to, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"HEAD", "config"} { // copies, because git takes a link in place of HEAD for the name of a ref
+		text, err := os.ReadFile(filepath.Join(w.from, name))
+		if err == nil {
+			err = disk.WriteFileUnsynced(filepath.Join(w.to, name), text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	alternate := filepath.Join(w.to, "objects/info/alternates")
+	if _, err := os.Lstat(alternate); err == nil {
+		return nil
+	}
+	return disk.WriteFileUnsynced(alternate, []byte("../../objects\n"), 0o600)
+}
+
+// command returns a git command for a git directory.
+func (w *unpacking) command(ctx context.Context, dir string, args ...string) gitCommand {
+	cmd := w.set.git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + dir}, args...)...)
+	cmd.Env = append(cmd.Env, gitcmd.NoLocks, gitcmd.NoFetch)
+	return gitCommand{cmd}
+}
+
+// session unpacks the container of a session, and returns what it contains.
+func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d thin.Described, err error) {
+	text, err := w.command(ctx, w.from, "cat-file", "blob", tip.String()+":"+thin.ManifestName).output(maxDescription)
+	if err == nil {
+		d, err = thin.Describe(name, w.format, text)
+	}
+	if err != nil {
+		return d, err
+	}
+	var size int64
+	for _, p := range slices.Concat(d.Packs, d.Bases) {
+		size += p.Size
+	}
+	if size > maxUnpacked {
+		return d, errTooLarge
+	}
+	for _, p := range d.Packs {
+		if err := w.pack(ctx, p); err != nil {
+			return d, fmt.Errorf("unpack container: %w", err)
+		}
+	}
+	for _, p := range d.Bases {
+		// The session can be shown without these objects. Only differences from its base lack.
+		if err := w.pack(ctx, p, "--fix-thin"); err != nil && ctx.Err() != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// errTooLarge means that a container has more than maxUnpacked bytes.
+var errTooLarge = errors.New("container is too large to be unpacked")
+
+// reason returns the text for users about a container that cannot be unpacked. Errors of git can contain paths of the server.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, errTooLarge):
+		return "its container is too large to be unpacked"
+	case errors.Is(err, thin.ErrNewer):
+		return "its container was written by a newer version"
+	}
+	return "its container is not valid"
+}
+
+// pack stores the pack in a blob, unless it is stored. git verifies each object.
+func (w *unpacking) pack(ctx context.Context, p thin.PackBlob, args ...string) error {
+	id := p.ID.String()
+	w.packs[id] = true
+	done := filepath.Join(w.to, "done", id)
+	if _, err := os.Lstat(done); err == nil {
+		return nil
+	}
+	from := w.command(ctx, w.from, "cat-file", "blob", id)
+	to := w.command(ctx, w.to, append([]string{"index-pack", "--stdin"}, args...)...)
+	hash, err := from.into(to)
+	if err != nil {
+		return err
+	}
+	hash = strings.TrimSpace(strings.TrimPrefix(hash, "pack\t"))
+	return disk.WriteFileUnsynced(done, []byte(hash), 0o600)
+}
+
+// shallow writes the file shallow, which lists the commits whose parents are missing: those of the replica, and the base commits.
+func (w *unpacking) shallow(ctx context.Context) error {
+	lines := map[string]bool{}
+	text, err := os.ReadFile(filepath.Join(w.from, "shallow"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for line := range strings.FieldsSeq(string(text)) {
+		lines[line] = true
+	}
+	var in strings.Builder
+	for _, id := range w.bases {
+		in.WriteString(id.String() + "\n")
+	}
+	// The replica may have some of the commits, with their history.
+	check := w.command(ctx, w.from, "cat-file", "--batch-check=%(objectname) %(objecttype)")
+	check.Stdin = strings.NewReader(in.String())
+	out, err := check.output(maxDescription)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(out)) {
+		if id, what, _ := strings.Cut(strings.TrimSpace(line), " "); what == "missing" {
+			lines[id] = true
+		}
+	}
+	var all []string
+	for line := range lines {
+		all = append(all, line+"\n")
+	}
+	slices.Sort(all)
+	return disk.WriteFileUnsynced(filepath.Join(w.to, "shallow"), []byte(strings.Join(all, "")), 0o600)
+}
+
+// sweep removes packs that no container has any more, after some time.
+func (w *unpacking) sweep() error {
+	marks, err := os.ReadDir(filepath.Join(w.to, "done"))
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{} // hashes of packs that stay
+	var old []string
+	for _, m := range marks {
+		path := filepath.Join(w.to, "done", m.Name())
+		if !w.packs[m.Name()] {
+			info, err := m.Info()
+			if err != nil {
+				return err
+			}
+			switch {
+			case !strings.HasSuffix(m.Name(), oldSuffix):
+				if err := os.Rename(path, path+oldSuffix); err != nil {
+					return err
+				}
+				path += oldSuffix
+				if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil {
+					return err
+				}
+			case time.Since(info.ModTime()) > keepPacks:
+				old = append(old, path)
+				continue
+			}
+		}
+		hash, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		used[string(hash)] = true
+	}
+	for _, path := range old {
+		hash, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !used[string(hash)] {
+			if err := removePack(packDir(w.to), string(hash)); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gitCommand is a git command whose output is limited.
+type gitCommand struct{ *exec.Cmd }
+
+// output returns what the command prints, at most limit bytes.
+func (c gitCommand) output(limit int64) ([]byte, error) {
+	var tail gitcmd.Tail
+	c.Stderr = &tail
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	text, readErr := io.ReadAll(io.LimitReader(out, limit+1))
+	if int64(len(text)) > limit {
+		readErr = fmt.Errorf("it has more than %d bytes", limit)
+	}
+	_ = out.Close() // ends a command that has more to print
+	err = gitcmd.Failed(c.Cmd, c.Wait(), tail.Bytes())
+	return text, cmp.Or(readErr, err)
+}
+
+// into runs the command with its output as the input of another one, and returns what that one prints.
+func (c gitCommand) into(to gitCommand) (string, error) {
+	var tail gitcmd.Tail
+	c.Stderr = &tail
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := c.Start(); err != nil {
+		return "", err
+	}
+	to.Stdin = out
+	text, err := gitcmd.Output(to.Cmd)
+	_ = out.Close()
+	if failed := gitcmd.Failed(c.Cmd, c.Wait(), tail.Bytes()); err == nil {
+		err = failed
+	}
+	return string(text), err
+}
