@@ -239,7 +239,9 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.writes.Store(f.l.clock())
 	f.size.Store(size)
-	return f.note(false) // the caller sets the times
+	// The caller sets the times. The time that ftruncate(2) has given to the contents file may be later than the caller's, because the
+	// clock of file systems is finer than CLOCK_REALTIME_COARSE from Linux 6.13 on. PutInode must see that the two differ.
+	return f.note(f.l.Stamps.Load())
 }
 
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp

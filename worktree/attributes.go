@@ -77,7 +77,11 @@ var errNotHere = errors.New("the last byte of the contents is not known yet")
 func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if c.Set&SetSize != 0 {
 		before := cs.view.sizeOf(n)
-		if err := cs.truncate(ctx, n, c.Size); err != nil {
+		in, err := cs.view.regular(n)
+		if err == nil && in.Size == overlay.SizeOfBase && before == c.Size && !cs.editor.readOnly {
+			// The contents stay those of the base tree. A new contents file would have a later mtime, which a successor would read.
+			c.Set &^= SetSize
+		} else if err := cs.truncate(ctx, n, c.Size); err != nil {
 			return Attr{}, err
 		}
 		switch {
