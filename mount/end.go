@@ -2,10 +2,12 @@ package mount
 
 import (
 	"context"
+	"errors"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
@@ -74,6 +76,11 @@ func (m *Mount) unserve(ctx context.Context, force bool) error {
 	}
 	if err == nil {
 		err = m.server.Unmount(ctx)
+	}
+	if errors.Is(err, fuse.ErrElsewhere) {
+		// The directory is free, as after Detach. Another program has unmounted it, or a namespace was copied during the unmount.
+		m.host.Log.Warn("end mount that is in use elsewhere", zap.String("dir", m.Dir), zap.Error(err))
+		return nil
 	}
 	if err == nil {
 		return nil

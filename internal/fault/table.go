@@ -258,7 +258,9 @@ var common = []row{
 		hint: text("load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN")},
 	{match: is(syscall.ENOSPC), hint: text("free some space, or choose a state directory on another disk with --state")},
 	{match: a[mountpoint.BusyError](), code: control.CodeBusy, cause: of(func(_ Subject, e mountpoint.BusyError) string { return e.Error() }),
-		hint: of(func(_ Subject, e mountpoint.BusyError) string { return e.Hint() })},
+		hint: of(func(s Subject, e mountpoint.BusyError) string {
+			return e.Hint() + "; artifactfs unmount --detach " + s.Object + " unmounts anyway"
+		})},
 	{match: is(fuse.ErrBusy), code: control.CodeBusy,
 		hint: text("run fuser -vm {object} to see the processes that use the mount")},
 	{match: is(statedir.ErrBusySession, statedir.ErrStoreUsed, ErrNoGitDir), code: control.CodeBusy},
