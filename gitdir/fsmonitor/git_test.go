@@ -35,7 +35,7 @@ func (j *journal) note(paths ...string) {
 	j.paths = append(j.paths, paths...)
 }
 
-func (j *journal) since(_ context.Context, token string) (string, []string, bool, error) {
+func (j *journal) since(_ context.Context, _ int32, token string) (string, []string, bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.asked++

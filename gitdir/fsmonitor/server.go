@@ -48,8 +48,8 @@ const (
 
 // Ask is a function that returns the changes since the journal position token: the next token and the changed paths, relative to
 // the root. The paths of directories end with a slash. If the result all is true, the changes are not known, and git must examine
-// all paths.
-type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
+// all paths. The parameter pid is the process that asks, or 0 if it is in another pid namespace.
+type Ask func(ctx context.Context, pid int32, token string) (next string, paths []string, all bool, err error)
 
 // Options pass the socket from a server that died to this server, and from this server to its successor.
 type Options struct {
@@ -267,7 +267,11 @@ func (s *Server) client(c *net.UnixConn) {
 	case "flush":
 		word = nil
 	}
-	next, paths, all, err := s.ask(s.ctx, string(word))
+	pid, err := peer(c)
+	if err != nil {
+		return
+	}
+	next, paths, all, err := s.ask(s.ctx, pid, string(word))
 	if err != nil {
 		next, all = noToken, true
 	}
@@ -275,6 +279,21 @@ func (s *Server) client(c *net.UnixConn) {
 		return
 	}
 	_ = query.Write(c, answer(next, paths, all)) // an error means that the client has exited
+}
+
+// peer returns the process that has connected.
+func peer(c *net.UnixConn) (pid int32, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = cred.Pid
+		}
+	})
+	return pid, errors.Join(err, controlErr)
 }
 
 // expect sets the deadline for the next step of a client: to send its query, or to receive the answer.

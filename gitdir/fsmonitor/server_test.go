@@ -58,7 +58,7 @@ func TestAnswers(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	serve(t, dir, func(_ context.Context, token string) (string, []string, bool, error) {
+	serve(t, dir, func(_ context.Context, _ int32, token string) (string, []string, bool, error) {
 		switch token {
 		case "none":
 			return "n:1", nil, false, nil
@@ -96,7 +96,7 @@ func dial(t *testing.T, dir string) net.Conn {
 // Clients that send invalid data or nothing do not affect other clients, and do not delay Close.
 func TestBadClients(t *testing.T) {
 	dir := t.TempDir()
-	s := serve(t, dir, func(context.Context, string) (string, []string, bool, error) {
+	s := serve(t, dir, func(context.Context, int32, string) (string, []string, bool, error) {
 		return "n:1", []string{strings.Repeat("p", 1<<20)}, false, nil
 	})
 	for _, said := range []string{
@@ -146,7 +146,7 @@ func TestBadClients(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(dir, query.Socket)); err != nil {
 		t.Errorf("the socket does not exist after Close, so git cannot wait for the next server: %v", err)
 	}
-	serve(t, dir, func(context.Context, string) (string, []string, bool, error) { return "n:2", nil, false, nil })
+	serve(t, dir, func(context.Context, int32, string) (string, []string, bool, error) { return "n:2", nil, false, nil })
 	if got := ask(t, dir, "t"); got != "n:2\x00" {
 		t.Errorf("answer of the next server: got %q", got)
 	}
@@ -156,7 +156,7 @@ func TestBadClients(t *testing.T) {
 func TestCloseEndsQuestions(t *testing.T) {
 	dir := t.TempDir()
 	asked := make(chan bool)
-	s := serve(t, dir, func(ctx context.Context, _ string) (string, []string, bool, error) {
+	s := serve(t, dir, func(ctx context.Context, _ int32, _ string) (string, []string, bool, error) {
 		close(asked)
 		<-ctx.Done()
 		return "", nil, false, ctx.Err()
@@ -177,7 +177,7 @@ func TestCloseEndsQuestions(t *testing.T) {
 // git fsmonitor--daemon stop asks the server to quit and waits until no process listens.
 func TestQuit(t *testing.T) {
 	dir := t.TempDir()
-	serve(t, dir, func(context.Context, string) (string, []string, bool, error) { return "n:1", nil, false, nil })
+	serve(t, dir, func(context.Context, int32, string) (string, []string, bool, error) { return "n:1", nil, false, nil })
 	c := dial(t, dir)
 	if err := query.Write(c, []byte("quit")); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestQuit(t *testing.T) {
 
 func TestHookArguments(t *testing.T) {
 	dir := t.TempDir()
-	serve(t, dir, func(_ context.Context, token string) (string, []string, bool, error) {
+	serve(t, dir, func(_ context.Context, _ int32, token string) (string, []string, bool, error) {
 		return "for " + token, nil, false, nil
 	})
 	for _, c := range []struct {

@@ -14,6 +14,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Root is the directory /proc, with a slash at the end.
@@ -46,6 +48,12 @@ func PIDs() ([]int, error) {
 		}
 	}
 	return pids, err
+}
+
+// IsOwnThread reports whether tid is a thread of this process.
+func IsOwnThread(tid int) bool {
+	_, err := os.Lstat(Self.file("task/" + strconv.Itoa(tid)))
+	return err == nil
 }
 
 // Threads returns the threads of p by their IDs. If p ends during the call, Threads returns the threads that it could
@@ -98,6 +106,16 @@ func (p Process) Environ() ([]string, error) {
 // Dir returns the working directory of p (proc_pid_cwd(5)). If the directory was removed, the kernel appends " (deleted)" to its
 // path. The kernel also appends this text to the results of RootDir and Executable.
 func (p Process) Dir() (string, error) { return os.Readlink(p.file("cwd")) }
+
+// DirNumber returns the device and the number of p's working directory. It sends no request to the file system of this directory, which
+// this process may serve itself.
+func (p Process) DirNumber() (device, ino uint64, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, p.file("cwd"), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err != nil {
+		return 0, 0, &os.PathError{Op: "statx", Path: p.file("cwd"), Err: err}
+	}
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, nil
+}
 
 // RootDir returns the directory that is "/" for p (proc_pid_root(5)).
 func (p Process) RootDir() (string, error) { return os.Readlink(p.file("root")) }

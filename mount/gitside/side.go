@@ -21,7 +21,9 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session/catalog"
@@ -51,7 +53,8 @@ type Side struct {
 	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of files that are open for writing
 	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes switches and restores that were interrupted
 
-	passes gitPass // running git commands
+	passes gitPass                // running git commands
+	device func() (uint32, error) // returns the device of the mount
 
 	mu      sync.Mutex
 	servers servers // stopped by Close; protected by mu
@@ -61,6 +64,7 @@ type Side struct {
 // New sets the functions of s.Index that the Side s itself provides, and returns s.
 func New(s *Side) *Side {
 	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
+	s.device = sync.OnceValues(func() (uint32, error) { return mountpoint.DeviceOf(s.Mount.Dir) })
 	return s
 }
 
@@ -238,8 +242,11 @@ func (g servers) close() error {
 // changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
 // next position. If all is true, the paths are not known, and git must check every path. A process can write to an open file
 // through the page cache, without a request to this process. Therefore changes makes the kernel drop its cached attributes of
-// open files, so that the next write is recorded.
-func (s *Side) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
+// open files, so that the next write is recorded. A process that works on another tree, such as an overlay over the mount, gets an error.
+func (s *Side) changes(_ context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
+	if err := s.worksHere(pid); err != nil {
+		return "", nil, false, err
+	}
 	c, err := s.Index.Tree.Monitor().Changes(token)
 	if err != nil {
 		return "", nil, false, err
@@ -247,6 +254,27 @@ func (s *Side) changes(_ context.Context, token string) (next string, paths []st
 	s.Refresh(c.Open)
 	return c.Token, append(c.Paths, s.Redirects()...), c.All, nil
 }
+
+// worksHere returns an error if the working directory of a process is not the root of the mount. git asks from the root of the working
+// tree. Nothing is known of a process in another pid namespace; it works here, because it has found the socket in the git directory, of
+// which other trees have no copy.
+func (s *Side) worksHere(pid int32) error {
+	if pid == 0 {
+		return nil
+	}
+	own, err := s.device()
+	if err != nil {
+		return err
+	}
+	device, ino, err := proc.Of(int(pid)).DirNumber()
+	if err == nil && (uint32(device) != own || ino != uint64(worktree.Root)) {
+		err = errOtherTree
+	}
+	return err
+}
+
+// errOtherTree means that a process asks for changes of another tree than that of the mount.
+var errOtherTree = errors.New("process works on another tree")
 
 // Ready returns the git directory of the mount. It waits until the mount has tried to create the directory, and returns
 // fault.ErrNoGitDir if the attempt has failed.
