@@ -24,7 +24,14 @@ const gitName = ".git"
 type gitGate struct {
 	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
 	open  atomic.Bool                                       // set when await has returned true
-	first atomic.Uint32                                     // id of the thread in which the method known looks up ".git"; otherwise 0
+	// varies is set if the reply depends on the process (gitForms), so that listings must not contain the type or attributes.
+	varies bool
+	first  atomic.Uint32 // id of the thread in which the method known looks up ".git"; otherwise 0
+}
+
+// isVaried reports whether the name in dir is ".git" in the root and is not the same for all processes.
+func (g *gitGate) isVaried(dir worktree.Node, name string) bool {
+	return g.varies && dir == worktree.Root && name == gitName
 }
 
 // guards reports whether the name in dir is ".git" in the root and look-ups of it must still wait.

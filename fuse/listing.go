@@ -32,9 +32,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 		if entry == nil {
 			return false
 		}
-		// The entry ".git" gets no attributes until git is ready. The entries "." and ".." get none either, because the
+		// The entry ".git" gets no attributes until git is ready, and none if it depends on the process. The entries "." and ".." get none either, because the
 		// kernel ignores their attributes and counts no look-up for them (fs/fuse/readdir.c, fuse_direntplus_link).
-		if f.git.guards(worktree.Node(in.NodeId), e.Name) {
+		if dir := worktree.Node(in.NodeId); f.git.guards(dir, e.Name) || f.git.isVaried(dir, e.Name) {
 			return true
 		}
 		if a, ok := f.tree.KnownAttr(worktree.Node(e.Ino)); ok && !dot {
@@ -81,6 +81,9 @@ func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, d
 		from -= dots
 	}
 	return f.tree.ReadDir(w, dir, from, func(e worktree.Entry) bool {
+		if f.git.isVaried(dir, e.Name) {
+			e.Mode = 0 // the type is unknown (DT_UNKNOWN), so programs that need it look up the name
+		}
 		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: offset(e.Next)}, false)
 	})
 }

@@ -99,6 +99,9 @@ type Options struct {
 	Objects Objects
 	Hidden  string
 
+	// Git, if not nil, makes ".git" in the root look different to different programs (gitForms). Objects must not be nil then.
+	Git *GitDir
+
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
 
 	// writeback requests a writeback cache, as earlier versions did for every writable mount. Only tests set it.
@@ -173,6 +176,10 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 			hidden.fill = newFiller(w, dir, o.Hidden)
 		}
 		requests = hidden
+		if o.Git != nil {
+			requests = newGitForms(hidden, s.fs, dir, o.Hidden, len(d.answer) > 0, o.Git)
+			s.fs.git.varies = true
+		}
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)

@@ -251,6 +251,9 @@ func (m *Mount) fuseOptions() fuse.Options {
 		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
 	}
+	if !m.inside.Wanted() {
+		o.Git = &fuse.GitDir{Path: gitPath(m.home), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
+	}
 	if m.locking = newLocking(m); m.locking != nil {
 		o.Guard = m.locking.view
 	}
