@@ -142,14 +142,14 @@ func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
 
-// differences returns the requested paths in which the target differs from a tree. It leaves out submodules, and redirected
-// directories, whose files are not stored in the working tree.
+// differences returns the requested paths in which the target differs from a tree. It leaves out submodules, redirected
+// directories, whose files are not stored in the working tree, and paths that the working tree cannot show.
 func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
 	redirects := r.Checkout.Redirects()
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
 	return slices.DeleteFunc(list, func(d gitdir.Difference) bool {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(d.Path+"/", dir) })
-		return !r.Wants(d.Path) || elsewhere || d.OldMode == object.ModeGitlink || d.NewMode == object.ModeGitlink
+		return !r.Wants(d.Path) || elsewhere || !object.CanShowPath(d.Path) || d.OldMode == object.ModeGitlink || d.NewMode == object.ModeGitlink
 	}), err
 }
 

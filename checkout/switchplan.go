@@ -37,7 +37,8 @@ type switchPlanner struct {
 func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
 	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
-	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree }) {
+	// An entry that the mount cannot show does not make the working tree sparse.
+	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree && object.CanShowPath(e.Path) }) {
 		return nil, fault.ErrSparse
 	}
 	for _, d := range list {
@@ -91,6 +92,9 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
+	if !object.CanStagePath(d.Path) { // neither the index nor the working tree has such a path
+		return nil
+	}
 	switch {
 	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] neither the index nor the target contains the path
 		return nil
@@ -101,6 +105,12 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 		return nil
 	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17] the entry differs from both trees
 		p.staged = append(p.staged, d.Path)
+		return nil
+	}
+	if !object.CanShowPath(d.Path) {
+		c := entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, true)
+		c.Entry.SkipWorktree = true
+		p.plan.Index = append(p.plan.Index, c)
 		return nil
 	}
 	g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New}

@@ -32,12 +32,15 @@ type trees struct {
 	// arrives or streams becomes 0.
 	arrivals map[object.ID]chan struct{}
 	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
+	// odd holds the odd entries of the trees that have some, since they were parsed.
+	odd map[object.ID][]object.OddEntry
 }
 
 func newTrees(s *storage, f *fetcher, t *tasks.Group) *trees {
 	all := &trees{
 		storage: s, fetcher: f, tasks: t, slots: make(chan struct{}, pipeline.ForegroundSenders),
 		arrivals: map[object.ID]chan struct{}{}, fetches: map[object.ID]chan struct{}{},
+		odd: map[object.ID][]object.OddEntry{},
 	}
 	all.Walker.Trees = all
 	return all
@@ -137,12 +140,31 @@ func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	if typ != object.Tree {
 		return nil, fmt.Errorf("read tree %s: it is a %s", id, typ)
 	}
-	entries, err := object.ParseTree(id.Format(), content)
+	entries, odd, err := object.ReadTree(id.Format(), content)
 	if err != nil {
 		return nil, fmt.Errorf("read tree %s: %w", id, err)
 	}
+	if len(odd) > 0 {
+		t.mu.Lock()
+		t.odd[id] = odd
+		t.mu.Unlock()
+	}
 	t.storage.memory.PutTree(id, entries)
 	return entries, nil
+}
+
+// oddOf returns the odd entries of a tree whose entries this process has read.
+func (t *trees) oddOf(id object.ID) []object.OddEntry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.odd[id]
+}
+
+// anyOdd reports whether this process has read a tree with odd entries.
+func (t *trees) anyOdd() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.odd) > 0
 }
 
 // Local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does not wait.

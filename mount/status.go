@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"time"
 
@@ -78,6 +79,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	}
 	if !then.IsZero() {
 		h := m.view.CountsSince(ctx, then)
+		s.Notes = append(s.Notes, m.oddPaths()...) // after the count, which reads the trees
 		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
 		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}
 	}
@@ -158,4 +160,13 @@ func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 		}
 	}
 	return f
+}
+
+// oddPaths returns notes about the paths of the tree that the mount does not show.
+func (m *Mount) oddPaths() []string {
+	notes, all := m.view.OddPaths()
+	if more := all - len(notes); more > 0 {
+		notes = append(notes, fmt.Sprintf("%d further paths are not shown", more))
+	}
+	return notes
 }

@@ -190,13 +190,7 @@ func IsDotGit(name string) bool {
 	if c := name[0]; c != '.' && c != 'g' && c != 'G' && c < utf8.RuneSelf {
 		return false
 	}
-	ntfs := name
-	// NTFS reads a colon as the start of a stream's name, and a backslash as a directory separator.
-	if i := strings.IndexAny(ntfs, `:\`); i >= 0 {
-		ntfs = ntfs[:i]
-	}
-	ntfs = strings.TrimRight(ntfs, ". ")
-	if strings.EqualFold(ntfs, ".git") || strings.EqualFold(ntfs, "git~1") {
+	if isNTFSDotGit(name) {
 		return true
 	}
 	hfs := strings.Map(func(r rune) rune {
@@ -206,4 +200,17 @@ func IsDotGit(name string) bool {
 		return r
 	}, name)
 	return strings.EqualFold(hfs, ".git")
+}
+
+// isNTFSDotGit reports whether NTFS treats name as ".git", or name is ".git" in any combination of upper and lower case.
+func isNTFSDotGit(name string) bool {
+	if len(name) < 4 || name[0] != '.' && name[0] != 'g' && name[0] != 'G' {
+		return false
+	}
+	// NTFS reads a colon as the start of a stream's name, and a backslash as a directory separator.
+	if i := strings.IndexAny(name, `:\`); i >= 0 {
+		name = name[:i]
+	}
+	name = strings.TrimRight(name, ". ")
+	return strings.EqualFold(name, ".git") || strings.EqualFold(name, "git~1")
 }

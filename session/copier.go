@@ -124,7 +124,7 @@ func (c *Copier) tree(id, before object.ID) error {
 	if err != nil {
 		return fmt.Errorf("copy tree %s: %w", id, err)
 	}
-	entries, err := object.ParseTree(c.repo.Format(), content)
+	entries, _, err := object.ReadTree(c.repo.Format(), content)
 	if err != nil {
 		return fmt.Errorf("copy tree %s: %w", id, err)
 	}

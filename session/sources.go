@@ -144,7 +144,8 @@ func (s *sources) Tree(id object.ID) ([]object.TreeEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return object.ParseTree(s.format, content)
+	entries, _, err := object.ReadTree(s.format, content)
+	return entries, err
 }
 
 // Commit returns the parsed header of a commit object.

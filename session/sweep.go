@@ -171,7 +171,7 @@ func (m *marking) below(id object.ID) error {
 			m.add(p, false)
 		}
 	case object.Tree:
-		entries, err := object.ParseTree(f, content)
+		entries, _, err := object.ReadTree(f, content)
 		if err != nil {
 			return err
 		}

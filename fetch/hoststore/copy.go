@@ -83,7 +83,7 @@ func (c *closure) tree(ctx context.Context, id object.ID) error {
 	if err != nil {
 		return err
 	}
-	entries, err := object.ParseTree(c.format, content)
+	entries, _, err := object.ReadTree(c.format, content)
 	if err != nil {
 		return err
 	}

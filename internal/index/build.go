@@ -30,7 +30,9 @@ type Builder struct {
 	o     Options
 	x     Index
 	stack []*level // the directory of the current path and its parents, the root first
-	err   error    // first error of Dir or Add
+	// hidden are the entries whose paths the working tree does not show. They are not in git's order.
+	hidden []Entry
+	err    error // first error of Dir or Add
 }
 
 // level is one of the directories that contain the current path of the walk.
@@ -49,7 +51,7 @@ func NewBuilder(o Options) *Builder {
 }
 
 // Dir adds a directory. The caller adds the directory before its contents. The first directory is the root, with the path
-// "".
+// "". If the id is zero, git must make the tree of the directory again, because the entries do not describe it completely.
 func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	if dir == "" {
 		if len(b.stack) > 0 || len(b.x.Entries) > 0 {
@@ -70,8 +72,13 @@ func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	b.stack = append(b.stack, l)
 }
 
-// Add adds a file, symbolic link or gitlink.
+// Add adds a file, symbolic link or gitlink. An entry with SkipWorktree, whose path the working tree does not show, may be added at any
+// time. It is left out if another entry has its path.
 func (b *Builder) Add(e Entry) {
+	if e.SkipWorktree {
+		b.hidden = append(b.hidden, e)
+		return
+	}
 	up := b.leave(e.Path)
 	if up == nil {
 		return
@@ -164,7 +171,7 @@ func (b *Builder) fail(what string) {
 // which git searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
-	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
+	if l.tree.ID.IsZero() || slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
 		// The walked tree contains a directory without files, which git does not write into trees. The id of this tree
 		// must not be used, because git would then write a commit with it.
 		l.tree.Count = -1
@@ -195,6 +202,7 @@ func (b *Builder) Index() (*Index, error) {
 	}
 	root := b.stack[0]
 	b.stack = nil
+	b.addHidden(root.tree)
 	// If the root has no id, the caller has passed no ids of trees. Then the index has no cache tree.
 	if !root.tree.ID.IsZero() {
 		b.x.Tree = root.tree
@@ -206,6 +214,32 @@ func (b *Builder) Index() (*Index, error) {
 		b.x.Untracked = &u
 	}
 	return &b.x, nil
+}
+
+// addHidden adds the hidden entries. They belong to the trees of the parameter root, so the trees that contain them stay valid, unless
+// git must make a tree above again: then it must also make that of a directory in which the files of two are joined.
+func (b *Builder) addHidden(root *Tree) {
+	for _, e := range b.hidden {
+		at, found := slices.BinarySearchFunc(b.x.Entries, e, func(a, b Entry) int { return compare(&a, &b) })
+		if found {
+			continue
+		}
+		b.x.Entries = slices.Insert(b.x.Entries, at, e)
+		t, rest, again := root, e.Path, false
+		for {
+			if again = again || t.Count < 0; again {
+				t.Count = -1
+			} else {
+				t.Count++
+			}
+			name, below, deeper := strings.Cut(rest, "/")
+			i := slices.IndexFunc(t.Sub, func(s *Tree) bool { return deeper && s.Name == name })
+			if i < 0 {
+				break
+			}
+			t, rest = t.Sub[i], below
+		}
+	}
 }
 
 // WriteTo ends the walk and writes the index file to w.

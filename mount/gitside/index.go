@@ -71,7 +71,8 @@ func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptio
 }
 
 // walkBase calls emit with an index entry for each path of the base tree, in the order of git's index. The first index is
-// written from these entries.
+// written from these entries. After a directory, it emits the entries that the directory does not show, so that the next commit does
+// not remove them.
 func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) error {
 	device, err := mountpoint.DeviceOf(ix.Mount.Dir)
 	if err != nil {
@@ -79,10 +80,26 @@ func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) err
 	}
 	return ix.Tree.Base().Walk(ctx, func(e worktree.BaseEntry) error {
 		a := e.Attr
-		return emit(index.Entry{
+		var odd oddDir
+		if e.Mode == object.ModeDir {
+			var err error
+			if odd, err = ix.odd(ctx, e.ID, e.Path); err != nil {
+				return err
+			}
+			if odd.rewritten {
+				e.ID = object.ID{}
+			}
+		}
+		err := emit(index.Entry{
 			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || ix.View.Exact(e.Path),
 			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID, Size: uint32(max(a.Size, 0))},
 		})
+		for _, e := range odd.hidden {
+			if err == nil {
+				err = emit(e)
+			}
+		}
+		return err
 	})
 }
 

@@ -166,7 +166,7 @@ func parse(f object.Format, all Objects, id object.ID) ([]object.TreeEntry, erro
 	if !ok || o.Type != object.Tree {
 		return nil, fmt.Errorf("%w: tree %s is missing", ErrNoPlan, id)
 	}
-	entries, err := object.ParseTree(f, o.Data)
+	entries, _, err := object.ReadTree(f, o.Data)
 	if err != nil {
 		return nil, fmt.Errorf("%w: tree %s: %w", ErrNoPlan, id, err)
 	}

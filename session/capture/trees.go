@@ -289,7 +289,8 @@ func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int6
 	var n int64
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 		if content, ok := s.out.trees[id]; ok { // the tree is not in the Repo yet
-			return object.ParseTree(c.format, content)
+			entries, _, err := object.ReadTree(c.format, content)
+			return entries, err
 		}
 		return c.readTree(ctx, id)
 	}

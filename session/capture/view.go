@@ -468,7 +468,8 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	// Trees of the checkpoint that is being made are not in the Repo yet.
 	if content, ok := c.pending[id]; ok {
-		return object.ParseTree(c.format, content)
+		entries, _, err := object.ReadTree(c.format, content)
+		return entries, err
 	}
 	list, err := c.o.Repo.Tree(id)
 	if err != nil && c.o.Trees != nil {

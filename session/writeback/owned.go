@@ -175,7 +175,7 @@ func (h *pushSet) tree(id, before object.ID) error {
 // below adds the entries of the tree whose encoded form is content. Like the method tree, it leaves out entries that the tree
 // before holds under the same name.
 func (h *pushSet) below(content []byte, before object.ID) error {
-	entries, err := object.ParseTree(h.repo.Format(), content)
+	entries, _, err := object.ReadTree(h.repo.Format(), content)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}
 			}
 		case object.Tree:
-			entries, err = object.ParseTree(h.repo.Format(), content)
+			entries, _, err = object.ReadTree(h.repo.Format(), content)
 		}
 		if err != nil {
 			return err

@@ -149,8 +149,8 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 		}
 	}
 	// In a git tree, a directory is sorted as if its name ended in a slash. The table needs the entries in the byte order of
-	// their names.
-	sorted := slices.Clone(entries)
+	// their names. Entries with names that no directory can show are left out.
+	sorted := slices.DeleteFunc(slices.Clone(entries), func(e object.TreeEntry) bool { return !object.CanShow(e.Name) })
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
 	b, err := t.Table.Add(dir, sorted)
 	if err != nil {
