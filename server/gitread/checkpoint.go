@@ -161,7 +161,11 @@ func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Po
 	if len(of) == 0 {
 		return newest, nil
 	}
-	list, err := r.checkpoints(ctx, slices.Sorted(maps.Keys(of)), "--no-walk=unsorted")
+	tips := slices.Sorted(maps.Keys(of))
+	list, err := r.checkpoints(ctx, tips, "--no-walk=unsorted")
+	if err != nil && ctx.Err() == nil { // one tip that git cannot read must not hide the others
+		list, err = r.oneByOne(ctx, tips)
+	}
 	for _, p := range list {
 		for _, name := range of[p.Commit] {
 			if p.ID > newest[name].ID {
@@ -170,6 +174,16 @@ func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Po
 		}
 	}
 	return newest, err
+}
+
+// oneByOne returns the checkpoints among commits, without those that are too large to be read.
+func (r Repo) oneByOne(ctx context.Context, commits []string) (list []Point, err error) {
+	err = r.Contents(ctx, commits, maxMeta, func(_ int, c Content) {
+		if p, err := c.Checkpoint(); err == nil && c.Bytes != nil {
+			list = append(list, Point{string(p.ID), c.ID, p.Head.String()})
+		}
+	})
+	return list, err
 }
 
 // splitSegment returns the lane of the ref of a segment, as a prefix of the ref, and the name of its session.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -29,6 +31,7 @@ type sessionRow struct {
 	Checkpoints string
 	Changed     string // number of files that differ from the base, "" if it is unknown
 	Now         entry  // newest checkpoint or record
+	Problem     string // what cannot be read of the session; "" for nothing
 }
 
 // sessionList reads a page of the list of sessions, those with the newest checkpoints first. What it reads of a session does not depend on
@@ -92,10 +95,17 @@ func (l *sessionList) count(ctx context.Context) error {
 		}
 	}
 	counts, more, err := l.g.CountCheckpoints(ctx, l.refs, l.names, began)
-	if err != nil {
-		return err
-	}
 	for i, name := range l.names {
+		if err != nil { // for example, git cannot read the commit of one session
+			var failed error
+			if counts, more, failed = l.g.CountCheckpoints(ctx, l.refs, []string{name}, began); failed != nil {
+				if ctx.Err() != nil {
+					return failed
+				}
+				l.unread(i, "checkpoints", failed)
+				continue
+			}
+		}
 		text := &l.rows[i].Checkpoints
 		if *text = thousands(counts[name]); l.thin[name] != "" {
 			*text = "thin"
@@ -140,12 +150,32 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 		}
 	}
 	counts, err := l.g.CountPaths(ctx, pairs)
+	if err != nil {
+		counts = nil
+		for i, pair := range pairs {
+			one, failed := l.g.CountPaths(ctx, [][2]string{pair})
+			if failed != nil {
+				if ctx.Err() != nil {
+					return failed
+				}
+				l.unread(of[i], "changes", failed)
+				one = []int{-1}
+			}
+			counts = append(counts, one...)
+		}
+	}
 	for i, n := range counts {
 		if n >= 0 {
 			l.rows[of[i]].Changed = number(n, "file", "files")
 		}
 	}
-	return err
+	return nil
+}
+
+// unread notes that a part of a session cannot be read. The other sessions are shown.
+func (l *sessionList) unread(i int, what string, err error) {
+	l.u.o.Log.Info("read session for list", zap.String("session", l.names[i]), zap.String("part", what), zap.Error(err))
+	l.rows[i].Problem = "its " + what + " cannot be read"
 }
 
 // readLatest adds the newest record of each session that is newer than the newest checkpoint. The files of records are named
@@ -159,12 +189,16 @@ func (l *sessionList) readLatest(ctx context.Context) error {
 			continue
 		}
 		day, err := l.last(ctx, commit, "")
-		if err != nil {
-			return err
+		file := ""
+		if err == nil {
+			file, err = l.last(ctx, commit, day)
 		}
-		file, err := l.last(ctx, commit, day)
 		if err != nil {
-			return err
+			if ctx.Err() != nil {
+				return err
+			}
+			l.unread(i, "records", err)
+			continue
 		}
 		names, of = append(names, commit+":"+path.Join(day, file)), append(of, i)
 	}

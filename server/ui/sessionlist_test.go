@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -77,4 +78,34 @@ func TestFiguresOfList(t *testing.T) {
 	read := w.reader(t, w.repo(t, "team", "app", m.done()))
 	w.measure(t, read, []figure{{"first sessions", "/ui/team/app"}, {"last sessions", fmt.Sprint("/ui/team/app?from=", n-20)}, {"one of them", "/ui/team/app/s/s-00003"},
 		{"comparison", "/ui/team/app/compare?p=s-00001@&p=s-00002@"}})
+}
+
+// What cannot be read of a session is said in its row, and the others are shown.
+func TestSessionListWithBrokenSessions(t *testing.T) {
+	m := list(t, 3)
+	dir := m.done()
+	git := func(args ...string) string { return gittest.Must(t, dir, args...) }
+	blob := git("rev-parse", "refs/heads/main:a")
+	input := func(text string, args ...string) string {
+		file := filepath.Join(t.TempDir(), "in")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return git(append(args, file)...)
+	}
+	tree := git("rev-parse", "refs/heads/main^{tree}")
+	gitlink := input("160000 2026-11-28\x00"+strings.Repeat("\x11", 20), "hash-object", "-t", "tree", "-w", "--literally")
+	huge := input("tree "+tree+"\nauthor t <t@t> 1795000000 +0000\ncommitter t <t@t> 1795000000 +0000\n\nx\n"+strings.Repeat("a", 40<<20)+
+		"\n\nAfs-Checkpoint: 01M8GYZJWX52H8ZYQE68WBP28Z\nAfs-Session: huge\n", "hash-object", "-t", "commit", "-w")
+	for name, id := range map[string]string{"blob": blob, "gitlink": git("commit-tree", "-m", "x", gitlink)} {
+		git("update-ref", session.TranscriptRef(name), id)
+		git("update-ref", session.MetaRef(name), "refs/heads/main")
+	}
+	git("update-ref", session.MetaRef("huge"), "refs/heads/main")
+	git("update-ref", session.SegmentRef("huge", "main", 1), huge)
+	git("update-ref", session.SegmentRef("blob", "main", 1), blob)
+	w := newWorld(t, nil)
+	read := w.reader(t, w.repo(t, "team", "app", dir))
+	text := plain(w.get(t, read, "/ui/team/app", http.StatusOK))
+	wants(t, text, "7 sessions", "checkpoint idle checkpoint 2", "blob unreadable", "gitlink unreadable", "its records cannot be read", "huge unreadable")
 }
