@@ -30,6 +30,23 @@ func Valid(name string) bool {
 	return true
 }
 
+// Limits of new names. File systems hold components of 255 bytes, and git appends ".lock" to the last one. A path has at most 4095 bytes,
+// of which clones need a part for their directory and for the names of remotes.
+const (
+	MaxComponent = 255 - len(".lock")
+	MaxName      = 1024
+)
+
+// Fits reports whether every clone can have a ref with this name as a file.
+func Fits(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > MaxComponent {
+			return false
+		}
+	}
+	return len(name) <= MaxName
+}
+
 // Match reports whether a glob matches the full name of a ref, or another path with slashes. Globs are those of path.Match; in addition
 // "**" as the last component matches one or more components. An invalid glob matches nothing.
 func Match(glob, name string) bool {

@@ -121,7 +121,7 @@ func plain(r records.Ref) bool {
 // SessionRules returns the rules of a token for one session. They allow the refs that a session pushes (session.Layout): its own refs,
 // notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names. They also allow cache
 // entries (package cacheentry), locks (package locks) and read profiles, which all sessions share. The glob of cache entries has two
-// components, so that a session cannot create a ref that is in the way of others.
+// components, and that of notes one, so that a session cannot create a ref that is in the way of others.
 func SessionRules(name string) ([]records.RefRule, error) {
 	if err := session.ValidName(name); err != nil {
 		return nil, err
@@ -137,7 +137,8 @@ func SessionRules(name string) ([]records.RefRule, error) {
 		{Glob: session.EntryPrefix + "*/*"},
 		{Glob: session.ProfilePrefix + "*"},
 		{Glob: locks.Ref, Deny: []records.Denial{records.AppendOnly}},
-		{Glob: "refs/notes/**", Deny: []records.Denial{records.AppendOnly}},
+		{Glob: "refs/notes/*", Deny: []records.Denial{records.AppendOnly}},
+		{Glob: "refs/notes/**", Deny: []records.Denial{ownerOnly, records.AppendOnly}},
 		{Glob: session.OwnerRef, Deny: []records.Denial{ownerOnly, records.NoForcePush}},
 		{Glob: "refs/heads/**", Deny: []records.Denial{ownerOnly}},
 		{Glob: "refs/tags/**", Deny: []records.Denial{ownerOnly}},

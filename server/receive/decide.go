@@ -17,6 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gate"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
 )
 
 // checks is the maximum number of times that a push is checked again because garbage was collected.
@@ -61,8 +64,11 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	if atomic {
 		state.Together = updates
 	}
+	large := p.tooLarge(ctx)
 	for i, u := range updates {
-		results[i] = p.check(ctx, u, state)
+		if results[i] = p.check(ctx, u, state); results[i] == nil && !u.Removes() {
+			results[i] = large
+		}
 	}
 	verdict, err := gate.Check(ctx, gate.Push{
 		Git: p.r.git, Dir: p.copy.Dir, Format: p.copy.Repo.ObjectFormat, Token: p.token, Updates: updates, Forced: p.forced, Now: time.Now(),
@@ -130,6 +136,11 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 	if !refname.Valid(u.Name) || strings.Count(u.Name, "/") < 2 {
 		return errors.New("funny refname")
 	}
+	if u.Creates() {
+		if err := inTheWay(u.Name); err != nil {
+			return err
+		}
+	}
 	state.Forced = func() (bool, error) { return p.forced(ctx, u) }
 	err := access.Allow(p.token, u, state)
 	var refused access.Refused
@@ -146,6 +157,28 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 		}
 		if kind != object.Commit.String() {
 			return fmt.Errorf("a branch cannot point to a %s", kind)
+		}
+	}
+	return nil
+}
+
+// shared are the refs of the repository that belong to no session. Their names have three components, like those of the directories in
+// which sessions have refs.
+var shared = []string{session.OwnerRef, approval.PolicyRef, locks.Ref}
+
+// inTheWay returns an error if a new ref would keep others from having refs, or clones from fetching.
+func inTheWay(name string) error {
+	switch {
+	case !refname.Fits(name):
+		return fmt.Errorf("the name of a ref can have %d bytes, and each of its components %d", refname.MaxName, refname.MaxComponent)
+	case slices.Contains(shared, name):
+		return nil
+	case strings.HasPrefix(name, session.Prefix) && strings.Count(name, "/") == 2:
+		return errors.New("refs below " + session.Prefix + " have the name of a session")
+	}
+	for _, ref := range shared {
+		if strings.HasPrefix(name, ref+"/") {
+			return errors.New("no ref can be below " + ref)
 		}
 	}
 	return nil
