@@ -164,7 +164,7 @@ func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Po
 	tips := slices.Sorted(maps.Keys(of))
 	list, err := r.checkpoints(ctx, tips, "--no-walk=unsorted")
 	if err != nil && ctx.Err() == nil { // one tip that git cannot read must not hide the others
-		list, err = r.oneByOne(ctx, tips)
+		list, err = oneByOne(ctx, r, tips)
 	}
 	for _, p := range list {
 		for _, name := range of[p.Commit] {
@@ -177,7 +177,7 @@ func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Po
 }
 
 // oneByOne returns the checkpoints among commits, without those that are too large to be read.
-func (r Repo) oneByOne(ctx context.Context, commits []string) (list []Point, err error) {
+func oneByOne(ctx context.Context, r Repo, commits []string) (list []Point, err error) {
 	err = r.Contents(ctx, commits, maxMeta, func(_ int, c Content) {
 		if p, err := c.Checkpoint(); err == nil && c.Bytes != nil {
 			list = append(list, Point{string(p.ID), c.ID, p.Head.String()})
