@@ -8,6 +8,7 @@
 //   - The annotations of a session only grow, too. Owners and administrators can also remove annotations.
 //   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
 //   - A session on hold is neither deleted nor shortened. Only tokens for the REST API release a hold.
+//   - A cache entry names the user who pushes it, and the session to which the token is bound.
 //   - Locks of sessions name the user who pushes them, and locks of other sessions disappear only with a record (locks.Verify).
 //
 // These rules are for all tokens, also for those of owners and administrators.
@@ -166,6 +167,7 @@ const (
 	metadata          // of a session
 	shortening        // of a session, if it is not a fast-forward
 	locking           // change of the locks of sessions
+	entry             // new value of a cache entry
 )
 
 func kindOf(u records.RefUpdate) kind {
@@ -184,6 +186,8 @@ func kindOf(u records.RefUpdate) kind {
 		}
 	case name == locks.Ref || strings.HasPrefix(name, locks.Ref+"/"):
 		return locking
+	case strings.HasPrefix(name, session.EntryPrefix) && !u.Removes():
+		return entry
 	case strings.HasPrefix(name, metaPrefix) && u.Removes():
 		return deletion
 	case strings.HasPrefix(name, metaPrefix):
@@ -248,6 +252,8 @@ func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err er
 		return j.checkShortening(ctx, u)
 	case locking:
 		return j.checkLocks(u)
+	case entry:
+		return j.checkEntry(u)
 	}
 	return nil, nil
 }

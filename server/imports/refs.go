@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 const headsPrefix = "refs/heads/"
@@ -16,9 +19,9 @@ const headsPrefix = "refs/heads/"
 // mirrored are the namespaces of refs that an import copies. The others, such as refs/pull of some servers, belong to the other server.
 var mirrored = []string{headsPrefix, "refs/tags/", "refs/notes/", "refs/afs/"}
 
-// decisions are the refs below mirrored that an import does not copy, as patterns of git fetch: another server, or nobody, has checked who
-// made the policy and the approvals.
-var decisions = []string{approval.PolicyRef, approval.Prefix + "*"}
+// claims are the prefixes of the refs below mirrored that an import does not copy: another server, or nobody, has checked who made the
+// policy, the approvals, the annotations and the cache entries, and who holds the locks. The trash has copies of them.
+var claims = []string{approval.PolicyRef, approval.Prefix, session.AnnotationsRef(""), session.EntryPrefix, locks.Ref, thin.TrashPrefix}
 
 // refspecs are the arguments of git fetch for an import of all refs, or of one branch.
 func refspecs(branch string) []string {
@@ -29,7 +32,10 @@ func refspecs(branch string) []string {
 	for _, p := range mirrored {
 		all = append(all, "+"+p+"*:"+p+"*")
 	}
-	for _, p := range decisions {
+	for _, p := range claims {
+		if strings.HasSuffix(p, "/") {
+			p += "*"
+		}
 		all = append(all, "^"+p)
 	}
 	return all
@@ -40,7 +46,7 @@ func covers(branch, name string) bool {
 	if branch != "" {
 		return name == headsPrefix+branch
 	}
-	if name == approval.PolicyRef || strings.HasPrefix(name, approval.Prefix) {
+	if slices.ContainsFunc(claims, func(p string) bool { return name == p || strings.HasSuffix(p, "/") && strings.HasPrefix(name, p) }) {
 		return false
 	}
 	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })

@@ -248,11 +248,11 @@ func TestCacheEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var conflict *cacheentry.ConflictError
-	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: cacheentry.None}); !errors.As(err, &conflict) ||
+	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: cacheentry.None, Actor: "ann"}); !errors.As(err, &conflict) ||
 		conflict.Present.Hash != one.Hash {
 		t.Errorf("entry that exists: got %v", err)
 	}
-	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: one.Hash}); err != nil {
+	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: one.Hash, Actor: "ann"}); err != nil {
 		t.Error(err)
 	}
 	var text bytes.Buffer
