@@ -22,6 +22,9 @@ import (
 // would lack the parent commit to compare with, and would read every blob. The second commit adds hardly any bytes to the fetch.
 const acquireDepth = 2
 
+// unfilteredNotice is the notice about a remote that sends contents with a commit.
+const unfilteredNotice = "the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once"
+
 // Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be in flight.
 type Snapshot struct {
 	Ref     string    // full name of the branch or tag; "" if the caller passed the id of a commit
@@ -172,7 +175,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t re
 	if caps.Filter {
 		req.Filter = "blob:none"
 	} else {
-		a.notices.Add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
+		a.notices.Add(unfilteredNotice)
 		req.Depth = min(req.Depth, 1) // without a filter, the remote would also send the contents of the parent commit
 	}
 	// If ctx ends before the commit can be read, the fetch must be canceled. If ctx ends later, the fetch must continue.
@@ -218,6 +221,10 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	resp, err := a.fetcher.request(ctx, req)
 	if err != nil {
 		return err
+	}
+	if resp.Unfiltered {
+		snap.Partial = false
+		a.notices.Add(unfilteredNotice)
 	}
 	broken, err := a.store(ctx, resp, snap)
 	if broken && resp.Relayed && ctx.Err() == nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -87,6 +88,8 @@ type Remote struct {
 	route    *via.Route // nil without a relay
 	// connector opens connections with the options, counters and tasks of this Remote.
 	connector connector
+	// refusesFilter is true after the server has refused filterBlobs. Requests with this filter are then sent without it.
+	refusesFilter atomic.Bool
 	// discoveryToken contains one element while a goroutine requests the capabilities or creates the carrier.
 	discoveryToken chan struct{}
 
@@ -387,8 +390,32 @@ func streamFault(err error) error {
 }
 
 // Fetch requests the wanted objects and all objects that are reachable from them, as far as Depth and Filter allow. It returns
-// when the pack begins to arrive.
+// when the pack begins to arrive. If the server advertises filters but refuses the filter of the request
+// (uploadpackfilter.allow), the request is repeated without it, and FetchResponse.Unfiltered is true.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
+	plain := req
+	plain.Filter = ""
+	if req.Filter != filterBlobs || !r.refusesFilter.Load() {
+		res, err := r.fetch(ctx, req)
+		var said remoteError
+		if req.Filter == "" || !errors.As(err, &said) {
+			return res, err
+		}
+	}
+	// The protocol has no error codes, so the repeated request shows whether the filter was the cause.
+	res, err := r.fetch(ctx, plain)
+	if err != nil {
+		return nil, err
+	}
+	res.Unfiltered = true
+	if req.Filter == filterBlobs {
+		r.refusesFilter.Store(true)
+	}
+	return res, nil
+}
+
+// fetch sends the request as it is.
+func (r *Remote) fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	var res *FetchResponse
 	retries := r.opts.Retries
 	if req.Once {

@@ -309,3 +309,35 @@ func TestRefsAreFresh(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedFilter checks that a fetch succeeds without the filter if the server advertises filters and refuses the one of the
+// request, and that later requests know it.
+func TestRefusedFilter(t *testing.T) {
+	for _, key := range []string{"uploadpackfilter.allow", "uploadpackfilter.blob:none.allow"} {
+		root := t.TempDir()
+		fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
+		git(t, fx.dir, "", "config", key, "false")
+		forEachCarrier(t, root, func(t *testing.T, base string) {
+			r := openRemote(t, base+"/r", Options{})
+			if caps, err := r.Capabilities(t.Context()); err != nil || !caps.Filter {
+				t.Fatalf("Capabilities before the refusal = %+v, %v, want filters", caps, err)
+			}
+			for range 2 {
+				res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.head}, Depth: 1, Filter: filterBlobs})
+				if err != nil {
+					t.Fatalf("fetch with a refused filter: %v", err)
+				}
+				if ids := unpack(t, fx.format, res.Pack); !res.Unfiltered || len(ids) <= len(fx.blobs) {
+					t.Errorf("fetch with a refused filter: unfiltered %t, %d objects, want the commit with its %d blobs", res.Unfiltered, len(ids), len(fx.blobs))
+				}
+			}
+			if caps, err := r.Capabilities(t.Context()); err != nil || caps.Filter {
+				t.Errorf("Capabilities after the refusal = %+v, %v, want no filters", caps, err)
+			}
+			missing := object.MustID(strings.Repeat("1", 40))
+			if _, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{missing}, Filter: filterBlobs}); !errors.As(err, new(NotOurRef)) {
+				t.Errorf("fetch of a missing object with a refused filter: got %v, want NotOurRef", err)
+			}
+		})
+	}
+}

@@ -50,10 +50,13 @@ type Options struct {
 	Log        *zap.Logger   // may be nil
 }
 
+// filterBlobs is the filter of fetches without contents.
+const filterBlobs = "blob:none"
+
 // Capabilities lists the features that a server supports.
 type Capabilities struct {
 	Format     object.Format
-	Filter     bool   // the server supports fetch filters such as blob:none
+	Filter     bool   // the server supports fetch filters, and has not refused blob:none
 	Shallow    bool   // the server supports fetches of limited depth
 	ObjectInfo bool   // the server can report sizes of objects without their contents
 	RefInWant  bool   // the server accepts ref names as wants
@@ -91,7 +94,9 @@ type FetchRequest struct {
 type FetchResponse struct {
 	Shallow []object.ID // commits whose parents are not in the pack
 	Relayed bool        // the answer comes from a relay; if it breaks off, the same request is sent to the git server
-	Pack    io.ReadCloser
+	// Unfiltered reports that the server has refused the filter of the request, and sends all objects.
+	Unfiltered bool
+	Pack       io.ReadCloser
 }
 
 // Stats are counters since Open.
@@ -124,5 +129,7 @@ func (r *Remote) URL() string { return r.endpoint.String() }
 // Capabilities returns the server's capabilities, and requests them at the first call. It returns ErrNoV2 if the server
 // does not speak protocol version 2.
 func (r *Remote) Capabilities(ctx context.Context) (Capabilities, error) {
-	return r.capabilities(ctx)
+	caps, err := r.capabilities(ctx)
+	caps.Filter = caps.Filter && !r.refusesFilter.Load()
+	return caps, err
 }
