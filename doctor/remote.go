@@ -62,7 +62,8 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
 			// These timeouts are short, so that a remote that does not answer does not delay the command for long.
-			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
+			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime,
+				BundleDir: func(url string) string { return statedir.BundleDir(state, url) }}
 			bad := all[i].warn // a failure is only a warning, because a mount continues without its remote
 			if i < len(c.Named) {
 				o.Login, bad = transport.NewLogin(string(c.Token), c.TokenFile), all[i].wrong

@@ -106,6 +106,10 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	snap := newSnapshot(target, caps.Format, start)
 	snap.Partial = caps.Filter
 	if target.Unborn() {
+		if ref == "" && target.Others {
+			a.notices.Add(fmt.Sprintf("HEAD of the remote names %s, which does not exist: no files are shown; mount a branch with --ref",
+				target.Name))
+		}
 		snap.finish(nil)
 		return snap, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,7 +211,7 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 
 // writeRefs sets the store's refs to those of the remote, in memory and on disk.
 func (h *history) writeRefs(refs transport.Refs) error {
-	head := ""
+	head := refs.Unborn
 	var list []packedrefs.Ref
 	for _, r := range refs.List {
 		if r.Name == "HEAD" {
@@ -239,12 +240,13 @@ func (h *history) list() []packedrefs.Ref {
 }
 
 // defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
-// not known.
+// not known or does not exist.
 func (h *history) defaultBranch() string {
-	if len(h.list()) == 0 { // until the history is complete, the HEAD of the repository is the default branch of `git init`
+	head := h.repo.Head() // until the history is complete, the default branch of `git init`
+	if !slices.ContainsFunc(h.list(), func(r packedrefs.Ref) bool { return r.Name == head }) {
 		return ""
 	}
-	return h.repo.Head()
+	return head
 }
 
 // setComplete sets the state to Complete if no state was set before. It is called by a process that takes over from another

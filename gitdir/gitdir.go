@@ -294,7 +294,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		refs = append(refs, r)
 	}
 	// The parameter remote may lack the requested branch, in particular if the list of the remote's refs was not fetched yet.
-	if !tracking && len(refs) > 0 && d.head.Name != "" {
+	if !tracking && len(refs) > 0 && d.head.Name != "" && !d.head.ID.IsZero() {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)

@@ -72,7 +72,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			m.store.SetHistoryComplete()
 		}
 		// If the history is complete, or if it is not to be fetched, deepen is not called.
-		if before.History || git == nil || m.Request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
+		if before.History || git == nil || m.Request.History == control.HistoryNone {
 			close(m.Events.HistoryTried)
 			return
 		}

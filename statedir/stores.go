@@ -202,6 +202,11 @@ func NeededStores(state string) (map[string]bool, error) {
 	return needed, nil
 }
 
+// BundleDir returns the directory in the state directory state in which the bundle at url is unpacked. It is a part of the store of url.
+func BundleDir(state, url string) string {
+	return filepath.Join(state, "stores", StoreName(url), "bundle")
+}
+
 // StoreName returns the name of the directory for the store of a URL. It consists of the end of the URL, for human readers,
 // and a hash of the URL.
 func StoreName(url string) string {

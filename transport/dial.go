@@ -35,6 +35,7 @@ type connector struct {
 	opts  *Options
 	stats *counters
 	tasks *tasks // each child process is a task until it has exited
+	url   string // URL of the remote
 }
 
 // program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack, otherwise
@@ -53,8 +54,12 @@ func (n *connector) program(s service, prefix string) string {
 func (n *connector) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
 	program := n.program(s, "git ")
-	return func(context.Context) (duplex, error) {
-		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", path)
+	return func(ctx context.Context) (duplex, error) {
+		repo, err := n.repository(ctx, path, s)
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", repo)
 		cmd.Env = append(n.opts.Env.ForRepository(),
 			"GIT_PROTOCOL=version=2", "GIT_CONFIG_COUNT=3",
 			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
@@ -68,6 +73,7 @@ func (n *connector) dialLocal(path string, s service) dial {
 func (r *Remote) newLocal(path string) *lanes {
 	s := r.newLanes(func(s service) dial { return r.connector.dialLocal(path, s) })
 	s.local = path
+	s.once = r.opts.BundleDir != nil && isBundle(path) // the next connection finds out whether the bundle has changed
 	return s
 }
 

@@ -51,6 +51,7 @@ type lanes struct {
 	dial     dial   // opens a connection to upload-pack
 	dialPush dial   // opens a connection to receive-pack
 	local    string // path of the repository if it is on this host, otherwise ""
+	once     bool   // whether a connection serves one exchange only
 
 	// mu protects the fields below.
 	mu   sync.Mutex
@@ -191,7 +192,7 @@ func (s *lanes) put(l *lane) {
 	// read as the start of the next answer.
 	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
-	keep = keep && !s.closed && len(s.idle) < maxIdleLanes
+	keep = keep && !s.closed && !s.once && len(s.idle) < maxIdleLanes
 	if keep {
 		s.idle = append(s.idle, l)
 		l.idle = time.AfterFunc(idleLane, func() { s.expire(l) })

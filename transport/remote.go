@@ -113,7 +113,7 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 		o.Log = zap.NewNop()
 	}
 	r := &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1), route: via.NewRoute(o.Via)}
-	r.connector = connector{opts: &r.opts, stats: &r.stats, tasks: &r.tasks}
+	r.connector = connector{opts: &r.opts, stats: &r.stats, tasks: &r.tasks, url: r.URL()}
 	return r
 }
 
@@ -393,40 +393,37 @@ func streamFault(err error) error {
 // when the pack begins to arrive. If the server advertises filters but refuses the filter of the request
 // (uploadpackfilter.allow), the request is repeated without it, and FetchResponse.Unfiltered is true.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
-	plain := req
-	plain.Filter = ""
+	send := func(req FetchRequest) (res *FetchResponse, err error) {
+		retries := r.opts.Retries
+		if req.Once {
+			retries = 0
+		}
+		err = r.attemptsAtMost(ctx, retries, "fetch from", func(c carrier, caps Capabilities) error {
+			message := func(caps Capabilities) ([]byte, error) { return fetchMessage(caps, req) }
+			return r.exchangeAhead(ctx, c, caps, readsObjects, message, func(a *answer) (err error) {
+				res, err = r.startPack(a, caps.Format)
+				return err
+			})
+		})
+		return res, err
+	}
 	if req.Filter != filterBlobs || !r.refusesFilter.Load() {
-		res, err := r.fetch(ctx, req)
+		res, err := send(req)
 		var said remoteError
 		if req.Filter == "" || !errors.As(err, &said) {
 			return res, err
 		}
 	}
 	// The protocol has no error codes, so the repeated request shows whether the filter was the cause.
-	res, err := r.fetch(ctx, plain)
+	refused := req.Filter
+	req.Filter = ""
+	res, err := send(req)
 	if err != nil {
 		return nil, err
 	}
 	res.Unfiltered = true
-	if req.Filter == filterBlobs {
+	if refused == filterBlobs {
 		r.refusesFilter.Store(true)
 	}
 	return res, nil
-}
-
-// fetch sends the request as it is.
-func (r *Remote) fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
-	var res *FetchResponse
-	retries := r.opts.Retries
-	if req.Once {
-		retries = 0
-	}
-	err := r.attemptsAtMost(ctx, retries, "fetch from", func(c carrier, caps Capabilities) error {
-		message := func(caps Capabilities) ([]byte, error) { return fetchMessage(caps, req) }
-		return r.exchangeAhead(ctx, c, caps, readsObjects, message, func(a *answer) (err error) {
-			res, err = r.startPack(a, caps.Format)
-			return err
-		})
-	})
-	return res, err
 }

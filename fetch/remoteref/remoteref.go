@@ -27,6 +27,7 @@ type Target struct {
 	Name   string    // full name of the ref; "" if the user passed the id of a commit
 	Want   object.ID // object to request: the annotated tag if the ref names one, otherwise the commit
 	Commit object.ID
+	Others bool // the branch of HEAD does not exist, but other branches do
 }
 
 // Unborn reports whether the ref names a branch that has no commit yet, such as HEAD of an empty repository.
@@ -65,8 +66,8 @@ func Resolve(ctx context.Context, remote *transport.Remote, format object.Format
 	return Target{}, &Error{ref, similar(refs.List)}
 }
 
-// resolveHead returns the commit of the remote's HEAD. For an empty repository it returns an unborn target (see Target.Unborn)
-// with the name of the branch to which HEAD points.
+// resolveHead returns the commit of the remote's HEAD. If the branch to which HEAD points does not exist, as in an empty repository, it
+// returns an unborn target (see Target.Unborn) with the name of this branch.
 func resolveHead(ctx context.Context, remote *transport.Remote) (Target, error) {
 	refs, err := remote.Refs(ctx, []string{"HEAD"})
 	if err != nil {
@@ -83,7 +84,8 @@ func resolveHead(ctx context.Context, remote *transport.Remote) (Target, error) 
 	if name == "" {
 		name = "refs/heads/main" // git's default, used because the remote did not send the name
 	}
-	return Target{Name: name}, nil
+	branches, err := remote.Refs(ctx, []string{"refs/heads/"})
+	return Target{Name: name, Others: len(branches.List) > 0}, err
 }
 
 // targetOf returns the target of a ref that the remote advertised. If the ref is an annotated tag, Want is the tag itself and

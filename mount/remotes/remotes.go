@@ -83,7 +83,8 @@ type storeKey struct {
 // options returns the options for a connection with login l to a remote of the request req.
 func (r *Remotes) options(req control.MountRequest, l *Login) transport.Options {
 	return transport.Options{Login: l.Login, Env: Environment(req), Retries: retries, Log: r.log,
-		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead}
+		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead,
+		BundleDir: func(url string) string { return statedir.BundleDir(r.state, url) }}
 }
 
 // deadline returns the maximum time for which a file-system call in the mount waits for contents.
