@@ -37,7 +37,7 @@ func statusOf(err error) (status raw.Status, expected bool) {
 			syscall.ENAMETOOLONG, syscall.ENODATA, syscall.ENOTEMPTY, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EPERM,
 			syscall.ERANGE, syscall.EROFS, syscall.EXDEV:
 			return raw.Status(errno), true // ordinary results of system calls, for which programs are prepared
-		case syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM:
+		case syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
 			return raw.Status(errno), false // the host has a fault, which its administrator should find in the log
 		}
 	}

@@ -37,7 +37,7 @@ func TestStatusOf(t *testing.T) {
 		syscall.ENODATA:                    syscall.ENODATA,
 		syscall.ENXIO:                      syscall.ENXIO,
 		syscall.ECONNREFUSED:               syscall.EIO,
-		&os.PathError{Err: syscall.EMFILE}: syscall.EIO,
+		&os.PathError{Err: syscall.EMFILE}: syscall.EMFILE,
 		&os.PathError{Err: syscall.ENOSPC}: syscall.ENOSPC,
 	} {
 		if got, _ := statusOf(err); got != raw.Status(want) {

@@ -20,6 +20,9 @@ type contents struct {
 	dir      string // path of "contents" in the overlay
 	lost     string // path of "lost+found" in the overlay
 	readOnly bool
+	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no free
+	// descriptor.
+	spare func() bool
 
 	mu sync.Mutex
 	// mu protects the fields made and doubts. The field made holds the numbers of the subdirectories that this process created
@@ -42,17 +45,26 @@ func (c *contents) path(number uint64) string {
 	return filepath.Join(c.directory(number), fmt.Sprintf("%06x", number))
 }
 
+// openFile opens a contents file. If the process has no free descriptor, it closes files that are not in use and tries once more.
+func (c *contents) openFile(number uint64, flag int, perm os.FileMode) (disk.File, error) {
+	f, err := c.fs.OpenFile(c.path(number), flag, perm)
+	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && c.spare() {
+		f, err = c.fs.OpenFile(c.path(number), flag, perm)
+	}
+	return f, err
+}
+
 // create creates an empty contents file, and its subdirectory if necessary.
 func (c *contents) create(number uint64) (disk.File, error) {
 	const flag = os.O_RDWR | os.O_CREATE | os.O_EXCL
-	f, err := c.fs.OpenFile(c.path(number), flag, 0o600)
+	f, err := c.openFile(number, flag, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = c.fs.Mkdir(c.directory(number), 0o700)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			c.mu.Lock()
 			c.made[number/perDirectory] = true
 			c.mu.Unlock()
-			f, err = c.fs.OpenFile(c.path(number), flag, 0o600)
+			f, err = c.openFile(number, flag, 0o600)
 		}
 	}
 	return f, err
@@ -65,7 +77,7 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	if c.readOnly {
 		flag = os.O_RDONLY
 	}
-	f, err := c.fs.OpenFile(c.path(number), flag, 0)
+	f, err := c.openFile(number, flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The error does not wrap ErrNotExist, because the file exists in the mount, and only its bytes are missing.
 		return nil, fmt.Errorf("contents file %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)

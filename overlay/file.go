@@ -60,14 +60,13 @@ const maxIdle = 1024
 // unused counts the idle Files of all layers in the process, because the descriptor limit applies to the process.
 var unused atomic.Int64
 
-// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, but at least 256 and at most
-// 16384.
+// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, but at least 16 and at most 16384.
 var fileLimit = sync.OnceValue(func() int64 {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
 		return 256
 	}
-	return int64(min(max(r.Cur/4, 256), 16384))
+	return int64(min(max(r.Cur/4, 16), 16384))
 })
 
 // park makes a File idle. If there are now too many idle Files, it removes the least recently used one and returns it for the
@@ -162,6 +161,20 @@ func (fs *files) unmark(n Node) {
 	if f := fs.byNode[n]; f != nil {
 		f.marked.Store(false)
 	}
+}
+
+// spare closes all idle Files, and reports whether there were any.
+func (fs *files) spare() bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	n := fs.idle.Len()
+	for e := fs.idle.Front(); e != nil; e = fs.idle.Front() {
+		f := e.Value.(*File)
+		fs.unpark(f)
+		delete(fs.byNode, f.node)
+		f.close()
+	}
+	return n > 0
 }
 
 // closeAll closes all Files. No File may be in use.

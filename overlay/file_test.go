@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
@@ -221,6 +223,58 @@ func TestDescriptorsAreBounded(t *testing.T) {
 		t.Errorf("got %d more descriptors than before", n)
 	}
 	w.compare()
+}
+
+// fewFiles is a file system that has a limited number of free descriptors.
+type fewFiles struct {
+	disk.FS
+	free *atomic.Int64
+}
+
+func (f fewFiles) OpenFile(name string, flag int, perm os.FileMode) (disk.File, error) {
+	if f.free.Add(-1) < 0 {
+		f.free.Add(1)
+		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EMFILE}
+	}
+	file, err := f.FS.OpenFile(name, flag, perm)
+	if err != nil {
+		f.free.Add(1)
+		return nil, err
+	}
+	return countedFile{file, f.free}, nil
+}
+
+type countedFile struct {
+	disk.File
+	free *atomic.Int64
+}
+
+func (f countedFile) Close() error {
+	f.free.Add(1)
+	return f.File.Close()
+}
+
+// If the process has no free descriptor, idle files are closed, and the change succeeds.
+func TestIdleFilesMakeRoomForDescriptors(t *testing.T) {
+	free := new(atomic.Int64)
+	free.Store(1 << 20)
+	w := opened(t, Options{FS: fewFiles{disk.OS, free}})
+	free.Store(8)
+	for i := range 100 {
+		name := fmt.Sprint("f", i)
+		w.must(w.create(name))
+		w.must(w.write(name, 0, []byte(name)))
+	}
+	w.compare()
+	free.Store(0)
+	w.l.files.spare()
+	free.Store(0)
+	if err := w.create("last"); err == nil {
+		if err = w.write("last", 0, []byte("x")); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("write without any descriptor: got %v, want EMFILE", err)
+		}
+	}
+	free.Store(1 << 20)
 }
 
 func descriptors(t *testing.T) int {

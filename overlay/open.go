@@ -68,6 +68,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 		faults: map[Node]error{},
 		lock:   func() {},
 	}
+	l.contents.spare = l.files.spare
 	l.janitor = janitor{l: l, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	rec, err := (&opening{l: l}).open()
 	if err != nil {
