@@ -10,44 +10,55 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// onlyOthersNotes reports whether git's state differs from that of the last checkpoint only by notes refs into which
-// notes of other sessions were merged. info is the commit of the last checkpoint's state.
-func (c *Capturer) onlyOthersNotes(s *shot, last session.Checkpoint, info object.CommitInfo) (bool, error) {
-	if c.o.OthersNotes == nil {
-		return false, nil
-	}
-	now := s.state.State
-	notes := map[object.ID]bool{}
-	now.Refs = slices.DeleteFunc(slices.Clone(now.Refs), func(r packedrefs.Ref) bool {
-		notes[r.ID] = notes[r.ID] || c.isOthersNotes(r)
-		return c.isOthersNotes(r)
-	})
-	if len(notes) == 0 {
-		return false, nil
-	}
+// onlyOthersRefs reports whether git's state differs from that of the last checkpoint only by refs that the user has not changed: refs
+// below refs/remotes/, tags of the mounted remote, and notes refs into which notes of other sessions were merged. info is the commit of
+// the last checkpoint's state.
+func (c *Capturer) onlyOthersRefs(s *shot, last session.Checkpoint, info object.CommitInfo) (bool, error) {
 	before, err := c.o.Repo.State(last)
 	if err != nil {
 		return false, err
 	}
-	for _, r := range before.Refs { // replace the values of these refs by those of the last checkpoint
-		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 &&
-			c.isOthersNotes(s.state.Refs[i]) {
-			notes[r.ID] = true
-			now.Refs = append(now.Refs, r)
+	var tags []packedrefs.Ref
+	if c.o.InitialState != nil && c.o.InitialState.Refs != nil {
+		tags = c.o.InitialState.Refs()
+	}
+	// The values of these refs are ignored, and so are they as parents of the states.
+	names, ids := map[string]bool{}, map[object.ID]bool{}
+	for _, r := range s.state.Refs {
+		theirs := strings.HasPrefix(r.Name, "refs/tags/") && slices.ContainsFunc(tags, func(t packedrefs.Ref) bool {
+			return t.Name == r.Name && t.ID == r.ID
+		})
+		names[r.Name] = theirs || c.isOthersNotes(r)
+	}
+	reduced := func(state session.State) (object.ID, error) {
+		state.Remote = nil
+		state.Refs = slices.DeleteFunc(slices.Clone(state.Refs), func(r packedrefs.Ref) bool {
+			if names[r.Name] {
+				ids[r.ID] = true
+			}
+			return names[r.Name]
+		})
+		_, objects, err := session.EncodeState(c.format, state, nil, time.Time{})
+		if err != nil {
+			return object.ID{}, err
 		}
+		return objects[len(objects)-2].ID, nil // the tree; the last object is the commit
 	}
-	slices.SortFunc(now.Refs, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
-	others := func(ids []object.ID) []object.ID {
-		return slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return notes[id] })
-	}
-	_, objects, err := session.EncodeState(c.format, now, s.state.parents, time.Time{})
+	x, err := reduced(before)
 	if err != nil {
 		return false, err
 	}
-	return objects[len(objects)-2].ID == info.Tree && slices.Equal(others(info.Parents), others(s.state.parents)), nil
+	y, err := reduced(s.state.State)
+	if err != nil {
+		return false, err
+	}
+	own := func(parents []object.ID) []object.ID {
+		return slices.DeleteFunc(slices.Clone(parents), func(id object.ID) bool { return ids[id] })
+	}
+	return x == y && slices.Equal(own(info.Parents), own(s.state.parents)), nil
 }
 
 // isOthersNotes reports whether r is a notes ref whose value is the result of merging notes of other sessions.
 func (c *Capturer) isOthersNotes(r packedrefs.Ref) bool {
-	return strings.HasPrefix(r.Name, "refs/notes/") && c.o.OthersNotes(r.Name) == r.ID
+	return c.o.OthersNotes != nil && strings.HasPrefix(r.Name, "refs/notes/") && c.o.OthersNotes(r.Name) == r.ID
 }

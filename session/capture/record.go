@@ -43,7 +43,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
 		return true, nil
 	}
-	return c.onlyOthersNotes(s, last, info)
+	return c.onlyOthersRefs(s, last, info)
 }
 
 // baseTree returns the id of the base tree. The base tree of an unborn branch is the empty tree.
