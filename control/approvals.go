@@ -47,7 +47,7 @@ type Approval struct {
 	Session    string    `json:"session"`             // name of the session
 	Repository string    `json:"repository"`          // repository that has the approvals, without secrets
 	Action     string    `json:"action"`              // "merge", "promote" or "delete"
-	Checkpoint string    `json:"checkpoint"`          // checkpoint that is approved; a newer checkpoint voids the request
+	Checkpoint string    `json:"checkpoint"`          // checkpoint that is approved; a change of files or HEAD after it voids the request
 	Branch     string    `json:"branch"`              // branch that will change; "" for "delete"
 	Base       string    `json:"base"`                // commit of the branch that was reviewed; "": the branch does not exist
 	Tree       string    `json:"tree"`                // tree of the branch after the change, or of the checkpoint

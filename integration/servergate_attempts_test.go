@@ -90,7 +90,7 @@ var attempts = []attempt{
 		g.accept("writer", "fix:main")
 		return g.git("commit-tree", "-m", "the approved tree", "-p", fix, g.next+"^{tree}")
 	}), want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "stale approval: the session has a newer checkpoint", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
+	{what: "stale approval: the session was changed after the review", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
 		r := g.by("agent", approval.Request, "")
 		r.Expires = time.Now().Add(time.Hour)
 		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base, Commit: g.next,
@@ -100,7 +100,7 @@ var attempts = []attempt{
 		g.grant("alice", r.ID)
 		g.checkpoint()
 		return nil
-	}, want: "main is protected: request ... is void, because the session has a newer checkpoint"},
+	}, want: "main is protected: request ... is void, because the session was changed after the review"},
 	{what: "approval of another session", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
 		g.git("checkout", "--quiet", "-b", "fix", g.base)
 		fix := g.commit("fix", "file", "fixed\n")

@@ -316,11 +316,11 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "request_approval", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: yes},
 		Description: "Ask people to approve the merge, the promotion or the deletion of this session. Pushes the session first. All changes " +
-			"must be committed with git, except for a deletion. The approval is for the present files only: a newer checkpoint voids the " +
+			"must be committed with git, except for a deletion. The approval is for the present files only: other files or commits void the " +
 			"request. Returns the request with a link that reviewers need; give it to the user."}, requestApproval)
 	add(s, find, &sdk.Tool{Name: "approvals", Annotations: looks,
 		Description: "List the requests for approval of this session, newest first, with their status: open, granted, denied, withdrawn, " +
-			"expired, or void because of a newer checkpoint."},
+			"expired, or void because the session was changed."},
 		func(ctx context.Context, w Session, in approvalsInput) (control.SessionApprovalsReply, error) {
 			return w.Client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.Mount.Dir, To: in.To})
 		})

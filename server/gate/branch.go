@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
@@ -152,10 +153,10 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 // decide applies the policy to a change, and notes which approval has allowed it. damaged is the error of approvals that cannot be
 // read; they do not count.
 func (j *judge) decide(p policy, u records.RefUpdate, c approval.Change, logs []approval.Log, damaged error) (refused, err error) {
-	newest := func(name string) string {
-		id, failed := j.newest(name)
+	newest := func(name string) session.Checkpoint {
+		p, failed := j.newest(name)
 		err = errors.Join(err, failed)
-		return id
+		return p
 	}
 	request, refused := p.Check(c, logs, newest, j.Now)
 	switch {

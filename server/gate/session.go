@@ -161,23 +161,23 @@ func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused,
 	if err != nil {
 		return nil, err
 	}
-	return j.decide(p, u, approval.Change{Session: name, Checkpoint: newest}, logs, damaged)
+	return j.decide(p, u, approval.Change{Session: name, Newest: newest}, logs, damaged)
 }
 
-// newest returns the newest checkpoint of a session in the repository, "" if there is none. The checkpoints of a thin session are in
-// its container, and are not found.
-func (j *judge) newest(name string) (newest string, err error) {
+// newest returns the newest checkpoint of a session in the repository, the zero Checkpoint if there is none. The checkpoints of a
+// thin session are in its container, and are not found.
+func (j *judge) newest(name string) (newest session.Checkpoint, err error) {
 	for _, r := range j.refs.below(session.LanePrefix(name)) {
 		id, text, err := j.commit(r.ID)
 		if invalid(err) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("read %s: %w", r.Name, err)
+			return newest, fmt.Errorf("read %s: %w", r.Name, err)
 		}
 		// Only a token of the session can have pushed a commit that is not a checkpoint.
-		if p, err := session.ParseCheckpoint(j.format, id, text); err == nil {
-			newest = max(newest, string(p.ID))
+		if p, err := session.ParseCheckpoint(j.format, id, text); err == nil && p.ID > newest.ID {
+			newest = p
 		}
 	}
 	return newest, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -123,11 +124,11 @@ func (v *view) subject(ctx context.Context, name string, r ApprovalRequest) (*ap
 			return nil, err
 		}
 	}
-	if p.ID < newest.ID {
+	sub := &approval.Subject{Action: r.Action}
+	if sub.Reviews(p); sub.VoidedBy(newest) {
 		return nil, problem(Conflict, "session %s has a newer checkpoint, %s, which would void the request: "+
 			"fork the session at %s, and request the approval for the fork", name, newest.ID, p.ID)
 	}
-	sub := &approval.Subject{Action: r.Action, Checkpoint: string(p.ID)}
 	if r.Action == approval.Delete {
 		sub.Tree = p.Tree.String()
 		return sub, nil
@@ -149,7 +150,7 @@ func (v *view) subject(ctx context.Context, name string, r ApprovalRequest) (*ap
 	if j.none {
 		return nil, problem(Conflict, "branch %s already has all commits of session %s", short(sub.Target), name)
 	}
-	sub.Tree, sub.Commit = j.tree, p.Head.String()
+	sub.Tree = j.tree
 	return sub, nil
 }
 
@@ -213,7 +214,7 @@ func (v *view) grantable(ctx context.Context, l approval.Log, request approval.R
 	case approval.Expired:
 		return refuse("it has expired at %s", a.Expires.UTC().Format(time.RFC3339))
 	case approval.Void:
-		return refuse("it is void, because the session has a newer checkpoint")
+		return refuse("it is void, because the session was changed after the review")
 	}
 	sub := request.Subject
 	if a.Moved {
@@ -308,16 +309,19 @@ func (v *view) approval(ctx context.Context, l approval.Log, request approval.Re
 	return a, err
 }
 
-// newest returns the id of the newest checkpoint of a session, "" if there is none.
-func (v *view) newest(ctx context.Context, name string) (string, error) {
-	if id, ok := v.points[name]; ok {
-		return id, nil
+// newest returns the newest checkpoint of a session, the zero Checkpoint if there is none.
+func (v *view) newest(ctx context.Context, name string) (newest session.Checkpoint, err error) {
+	if p, ok := v.points[name]; ok {
+		return p, nil
 	}
 	all, err := v.git.Newest(ctx, v.of(name))
-	if err == nil {
-		v.points[name] = all[name].ID
+	if p, ok := all[name]; ok && err == nil {
+		err = v.read(ctx, []gitread.Point{p}, func(p session.Checkpoint) { newest = p })
 	}
-	return all[name].ID, err
+	if err == nil {
+		v.points[name] = newest
+	}
+	return newest, err
 }
 
 // Approvals returns the requests of a session with their states, newest first.

@@ -147,10 +147,10 @@ type view struct {
 	git    gitread.Repo
 	dir    *replica.Replica
 	refs   map[string]string
-	shown  map[string]string // like refs, with the refs that thin sessions have in their containers
-	thin   map[string]string // thin sessions that shown lacks, and why
-	copy   *replica.Copy     // workspace for new objects; nil until it is needed
-	points map[string]string // newest checkpoints of sessions, as far as they were looked up
+	shown  map[string]string             // like refs, with the refs that thin sessions have in their containers
+	thin   map[string]string             // thin sessions that shown lacks, and why
+	copy   *replica.Copy                 // workspace for new objects; nil until it is needed
+	points map[string]session.Checkpoint // newest checkpoints of sessions, as far as they were looked up
 }
 
 // look calls a function with the present state of a repository.
@@ -169,7 +169,7 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 	if err != nil {
 		return err
 	}
-	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]string{}, thin: from.Thin,
+	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]session.Checkpoint{}, thin: from.Thin,
 		git: gitread.Repo{Dir: from.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
 	defer func() {
 		if v.copy != nil {

@@ -164,7 +164,7 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	waits := v.Status == approval.Open || v.Status == approval.Granted
 	switch {
 	case v.Status == approval.Void:
-		view.Why = "The session has a newer checkpoint, " + newest + ", than the one that was reviewed. A new request is necessary."
+		view.Why = "The session was changed after the review: its newest checkpoint is " + newest + ". A new request is necessary."
 	case waits && a.Moved:
 		view.Why = fmt.Sprintf("%s has moved from %s to %s since the request, so a new request is necessary.", shown(branch),
 			cmp.Or(short(s.Base), "no commit"), cmp.Or(short(a.Tip), "no commit"))

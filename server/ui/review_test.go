@@ -226,7 +226,7 @@ func TestApprovals(t *testing.T) {
 	page := w.get(t, read, "/ui/team/app/s/fix", http.StatusOK)
 	for id, want := range map[string][]string{
 		open:      {"merge into main", "open", "It needs 1 more approval of alice, carol, and 2 more approvals.", "please &lt;merge&gt;", "by <strong>agent</strong>", "of alice, bob"},
-		void:      {"void", "newer checkpoint, " + m.ids[2]},
+		void:      {"void", "newest checkpoint is " + m.ids[2]},
 		denied:    {"denied", "not yet", "<strong>bob</strong>"},
 		withdrawn: {"withdrawn"},
 		expired:   {"expired"},

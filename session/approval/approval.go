@@ -69,12 +69,34 @@ const (
 // Subject is the content to which an approval is bound.
 type Subject struct {
 	Action     Action `json:"action"`
-	Checkpoint string `json:"checkpoint,omitempty"` // checkpoint that was reviewed; a newer checkpoint voids the request
+	Checkpoint string `json:"checkpoint,omitempty"` // checkpoint that was reviewed
+	Files      string `json:"files,omitempty"`      // tree of that checkpoint; "" in records of older versions
 	Tree       string `json:"tree"`                 // tree of the branch after the change, or of the checkpoint to delete
 	Target     string `json:"target,omitempty"`     // full name of the branch; "" for Delete
 	Base       string `json:"base,omitempty"`       // commit of the branch before the change; "" if the branch does not exist
-	// Commit is HEAD of the checkpoint, whose history was reviewed with the tree; "" for Delete, and in records of older versions.
+	// Commit is HEAD of the checkpoint, whose history was reviewed with the tree; "" if there was no commit, and in records of older versions.
 	Commit string `json:"commit,omitempty"`
+}
+
+// Reviews sets the checkpoint that is reviewed.
+func (s *Subject) Reviews(p session.Checkpoint) {
+	s.Checkpoint, s.Files, s.Commit = string(p.ID), p.Tree.String(), headOf(p)
+}
+
+// VoidedBy reports whether the newest checkpoint of the session voids a request: it has other files, or another commit as HEAD, than the
+// checkpoint that was reviewed. Records of older versions do not name these, so that any newer checkpoint voids them. newest is zero if
+// the session has no checkpoint that can be read.
+func (s Subject) VoidedBy(newest session.Checkpoint) bool {
+	return s.Checkpoint != "" && string(newest.ID) > s.Checkpoint &&
+		(s.Files == "" || newest.Tree.String() != s.Files || headOf(newest) != s.Commit)
+}
+
+// headOf returns the commit of HEAD at a checkpoint, "" if there is none.
+func headOf(p session.Checkpoint) string {
+	if p.Head.IsZero() {
+		return ""
+	}
+	return p.Head.String()
 }
 
 // Record is one line of the file.
@@ -198,7 +220,9 @@ func (r Record) checkRequest() error {
 		return fmt.Errorf("invalid commit %.70q", s.Commit)
 	case s.Checkpoint != "" && !validID(s.Checkpoint):
 		return fmt.Errorf("invalid checkpoint %.40q", s.Checkpoint)
-	case s.Action == Delete && (s.Target != "" || s.Base != "" || s.Commit != "" || s.Checkpoint == ""):
+	case s.Files != "" && !object.ValidID(s.Files):
+		return fmt.Errorf("invalid files %.70q", s.Files)
+	case s.Action == Delete && (s.Target != "" || s.Base != "" || s.Checkpoint == ""):
 		return errors.New("request to delete names a branch, or no checkpoint")
 	case s.Action != Delete && (!refname.Valid(s.Target) || !strings.HasPrefix(s.Target, "refs/heads/")):
 		return fmt.Errorf("invalid branch %.200q", s.Target)

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 var (
@@ -14,7 +17,18 @@ var (
 	tree  = strings.Repeat("1", 40)
 	other = strings.Repeat("2", 40)
 	base  = strings.Repeat("3", 40)
+	files = strings.Repeat("4", 40) // tree of the checkpoint that is reviewed
+	head  = strings.Repeat("5", 40) // its HEAD
 )
+
+// checkpointOf returns a checkpoint with a tree and a commit as HEAD.
+func checkpointOf(id, tree, head string) session.Checkpoint {
+	p := session.Checkpoint{ID: session.CheckpointID(id)}
+	for text, id := range map[string]*object.ID{tree: &p.Tree, head: &p.Head} {
+		*id, _ = object.ParseID(text)
+	}
+	return p
+}
 
 const (
 	older = "01M80Q4Z50EZKC5YR3HTMPRYYQ"
@@ -39,7 +53,8 @@ func (w *written) add(r Record) string {
 	w.now = w.now.Add(time.Minute)
 	if r.Op == Request {
 		if r.Subject == nil {
-			r.Subject = &Subject{Action: Merge, Checkpoint: older, Tree: tree, Target: "refs/heads/main", Base: base}
+			r.Subject = &Subject{Action: Merge, Checkpoint: older, Files: files, Commit: head, Tree: tree, Target: "refs/heads/main",
+				Base: base}
 		}
 		if r.Expires.IsZero() {
 			r.Expires = w.now.Add(24 * time.Hour)
@@ -158,7 +173,7 @@ func TestDecisions(t *testing.T) {
 		name, policy string
 		records      []Record
 		change       func(*Change)
-		newest       string
+		newest       session.Checkpoint
 		uncovered    string // why the request does not cover the commit
 		after        time.Duration
 		want         string // part of the refusal; "" if the change is allowed
@@ -176,8 +191,11 @@ func TestDecisions(t *testing.T) {
 		{name: "denied, then granted", policy: one, records: []Record{{Op: Deny, Actor: "bob"}, grant("bob", "")}},
 		{name: "grant withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "bob"}}, want: "needs 1 more"},
 		{name: "request withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "agent"}}, want: "was withdrawn"},
-		{name: "newer checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: newer, want: "is void"},
-		{name: "same checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: older},
+		{name: "newer checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, other, head), want: "is void"},
+		{name: "same checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(older, files, head)},
+		{name: "newer checkpoint without changes", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, files, head)},
+		{name: "newer checkpoint of another commit", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, files, base),
+			want: "is void"},
 		{name: "other commit", policy: one, records: []Record{grant("bob", "")}, uncovered: "is for another commit", want: "is for another commit"},
 		{name: "expired", policy: one, records: []Record{grant("bob", "")}, after: 25 * time.Hour, want: "has expired"},
 		{name: "other tree", policy: one, records: []Record{grant("bob", "")}, change: func(c *Change) { c.Tree = other },
@@ -193,7 +211,7 @@ func TestDecisions(t *testing.T) {
 		{name: "lifetime of a rule", policy: two, records: []Record{grant("a", ""), grant("ops", "")}, after: 2 * time.Hour,
 			change: func(c *Change) { c.Paths = append(c.Paths, "infra/net.tf") }, want: "has expired"},
 		{name: "deletion", policy: `{"version":1,"sessions":[{"match":"w*","quorum":1}]}`, records: []Record{grant("bob", "")},
-			change: func(c *Change) { *c = Change{Session: "work", Checkpoint: older} }, want: "session work is protected"},
+			change: func(c *Change) { *c = Change{Session: "work", Newest: checkpointOf(older, files, head)} }, want: "session work is protected"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := write(t)
@@ -211,7 +229,7 @@ func TestDecisions(t *testing.T) {
 			if c.change != nil {
 				c.change(&change)
 			}
-			allowed, err := p.Check(change, []Log{w.log}, func(string) string { return c.newest }, w.now.Add(c.after))
+			allowed, err := p.Check(change, []Log{w.log}, func(string) session.Checkpoint { return c.newest }, w.now.Add(c.after))
 			if err == nil && len(p.Branches) > 0 && p.Protects(change.Branch) && allowed.ID != id {
 				t.Errorf("request that allows the change: got %q, want %q", allowed.ID, id)
 			}
@@ -250,19 +268,30 @@ func TestRulesForPaths(t *testing.T) {
 	}
 }
 
-// The request to delete a session is void if the session has another newest checkpoint.
+// A request of an earlier version, which does not name the contents of the checkpoint, is void after any newer one.
+func TestRequestWithoutContents(t *testing.T) {
+	s := Subject{Checkpoint: older}
+	if s.VoidedBy(checkpointOf(older, files, head)) || !s.VoidedBy(checkpointOf(newer, files, head)) {
+		t.Error("a request without contents: got another rule than the id of the checkpoint")
+	}
+}
+
+// The request to delete a session is void if the session has changed.
 func TestDeletion(t *testing.T) {
 	w := write(t)
-	id := w.add(Record{Op: Request, Actor: "agent", Subject: &Subject{Action: Delete, Checkpoint: older, Tree: tree}})
+	id := w.add(Record{Op: Request, Actor: "agent", Subject: &Subject{Action: Delete, Checkpoint: older, Files: files, Commit: head, Tree: tree}})
 	w.add(Record{Op: Grant, Actor: "bob", Request: id})
 	p, err := ParsePolicy([]byte(`{"version":1,"sessions":[{"match":"w*","quorum":1}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for newest, want := range map[string]bool{older: true, newer: false} {
-		_, err := p.Check(Change{Session: "work", Checkpoint: newest}, []Log{w.log}, func(string) string { return newest }, w.now)
+	for newest, want := range map[session.Checkpoint]bool{
+		checkpointOf(older, files, head): true, checkpointOf(newer, files, head): true,
+		checkpointOf(newer, other, head): false, checkpointOf(newer, files, base): false, {}: false,
+	} {
+		_, err := p.Check(Change{Session: "work", Newest: newest}, []Log{w.log}, func(string) session.Checkpoint { return newest }, w.now)
 		if (err == nil) != want {
-			t.Errorf("deletion at %s: got %v", newest, err)
+			t.Errorf("deletion at %s: got %v", newest.ID, err)
 		}
 	}
 }
@@ -283,7 +312,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, r := range l.Records {
 			if r.Op == Request {
-				p.Judge(l, r, []string{"a/b"}, "", start)
+				p.Judge(l, r, []string{"a/b"}, session.Checkpoint{}, start)
 			}
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // Status is the state of a request.
@@ -17,7 +19,7 @@ const (
 	Denied    Status = "denied"    // a reviewer has denied it
 	Withdrawn Status = "withdrawn" // the user who requested has taken it back
 	Expired   Status = "expired"
-	Void      Status = "void" // the session has a newer checkpoint than the one that was reviewed
+	Void      Status = "void" // the session has other contents than at the checkpoint that was reviewed (Subject.VoidedBy)
 )
 
 // Verdict is what the records and the policy say about a request at one moment.
@@ -39,8 +41,8 @@ type Change struct {
 	// Covers returns why a request does not cover the commit that the branch gets, "" if it does.
 	Covers func(request Record) string
 
-	Session    string // session that is deleted; "" for a change of a branch
-	Checkpoint string // newest checkpoint of the session that is deleted
+	Session string             // session that is deleted; "" for a change of a branch
+	Newest  session.Checkpoint // newest checkpoint of the session that is deleted
 }
 
 // Refused is the reason why a change is not allowed, as a text for people.
@@ -50,8 +52,8 @@ func (r Refused) Error() string { return string(r) }
 
 // Check returns the request whose approvals allow a change, the zero Record if the change needs none, and an error of type Refused if
 // the policy does not allow the change. logs are the approvals of all sessions in the repository. The function newest returns the newest
-// checkpoint of a session in the repository, "" if there is none.
-func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now time.Time) (Record, error) {
+// checkpoint of a session in the repository, the zero Checkpoint if there is none.
+func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Checkpoint, now time.Time) (Record, error) {
 	needs := p.needs(c)
 	if len(needs) == 0 {
 		return Record{}, nil
@@ -92,7 +94,7 @@ func rank(s Status) int {
 func (c Change) is(r Record) bool {
 	s := r.Subject
 	if c.Session != "" {
-		return s.Action == Delete && r.Session == c.Session && s.Checkpoint == c.Checkpoint
+		return s.Action == Delete && r.Session == c.Session && string(c.Newest.ID) >= s.Checkpoint && !s.VoidedBy(c.Newest)
 	}
 	return s.Action != Delete && s.Target == c.Branch && s.Base == c.Base && s.Tree == c.Tree
 }
@@ -108,7 +110,7 @@ func (c Change) refuse(needs []Need, best Verdict) Refused {
 	}
 	reason := map[Status]string{
 		Open: "needs " + best.Missing, Denied: "was denied", Withdrawn: "was withdrawn",
-		Expired: "has expired", Void: "is void, because the session has a newer checkpoint",
+		Expired: "has expired", Void: "is void, because the session was changed after the review",
 	}[best.Status]
 	if best.Status == Denied {
 		reason += " by " + best.Denials[0].Actor
@@ -135,8 +137,8 @@ func describe(needs []Need) string {
 }
 
 // Judge returns the state of a request. paths are those that the requested change touches, and newest is the newest checkpoint of
-// the session in the repository, "" if there is none.
-func (p Policy) Judge(l Log, request Record, paths []string, newest string, now time.Time) Verdict {
+// the session in the repository, the zero Checkpoint if there is none.
+func (p Policy) Judge(l Log, request Record, paths []string, newest session.Checkpoint, now time.Time) Verdict {
 	c := Change{Branch: request.Subject.Target, Paths: paths}
 	if request.Subject.Action == Delete {
 		c.Session = request.Session
@@ -145,7 +147,7 @@ func (p Policy) Judge(l Log, request Record, paths []string, newest string, now 
 }
 
 // judge returns the state of a request under the rules that match it. Without rules, one grant is enough.
-func (l Log) judge(request Record, needs []Need, newest string, now time.Time) Verdict {
+func (l Log) judge(request Record, needs []Need, newest session.Checkpoint, now time.Time) Verdict {
 	if len(needs) == 0 {
 		needs = []Need{{Quorum: 1}}
 	}
@@ -179,7 +181,7 @@ func (l Log) judge(request Record, needs []Need, newest string, now time.Time) V
 		v.Status = Withdrawn
 	case len(v.Denials) > 0:
 		v.Status = Denied
-	case request.Subject.Checkpoint != "" && newest > request.Subject.Checkpoint:
+	case request.Subject.VoidedBy(newest):
 		v.Status = Void
 	case !now.Before(v.Expires):
 		v.Status = Expired

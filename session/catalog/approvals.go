@@ -31,9 +31,9 @@ type approving struct {
 	// target is the mirror of the repository that has the branch and the approvals. It is the mirror of the session remote unless the
 	// request names another repository.
 	target *mirror.Mirror
-	remote *transport.Remote // connection to the repository of target, which target closes
-	pushed string            // id of the newest checkpoint of the session on the session remote
-	newest string            // id of the newest checkpoint of the session, on the session remote or on this host
+	remote *transport.Remote  // connection to the repository of target, which target closes
+	pushed session.Checkpoint // newest checkpoint of the session on the session remote
+	newest session.Checkpoint // newest checkpoint of the session, on the session remote or on this host
 
 	policy  approval.Policy
 	problem error // why the policy is not valid; nil if it is valid
@@ -54,31 +54,31 @@ var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile
 
 // remoteOf returns a request that names the session remote of a session, with the credentials of its mount. The parameter at is the
 // URL of the session remote, or "" if the session is on this host. The embedded session remote of a session of this host is named by
-// its path. The result newest is the newest checkpoint on this host; "" if this host does not have the session, or no checkpoint of it.
-func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.CheckpointID, err error) {
+// its path. The result newest is the newest checkpoint on this host; zero if this host does not have the session, or no checkpoint of it.
+func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.Checkpoint, err error) {
 	if at != "" {
-		return requestAt(of, at), "", nil
+		return requestAt(of, at), newest, nil
 	}
 	o, err := all.openSession(ctx, of, false)
 	if err != nil {
-		return r, "", err
+		return r, newest, err
 	}
 	defer o.Close()
 	r = o.remoteRequest()
 	if o.Repo != nil {
 		last, err := o.Repo.Checkpoints(1)
 		if err != nil {
-			return r, "", err
+			return r, newest, err
 		}
 		for _, p := range last {
-			newest = p.ID
+			newest = p
 		}
 	}
 	switch _, kind := remotes.SessionURL(r); {
 	case kind == control.RemoteNone:
-		return r, "", fault.ErrNoSessionRemote
+		return r, newest, fault.ErrNoSessionRemote
 	case kind == control.RemoteEmbedded && o.Repo == nil:
-		return r, "", fault.ErrNoCheckpoint
+		return r, newest, fault.ErrNoCheckpoint
 	case kind == control.RemoteEmbedded:
 		r.SessionOptions.Remote = o.Repo.Dir()
 	}
@@ -93,7 +93,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	if err != nil {
 		return nil, err
 	}
-	ap := &approving{all: all, session: r.Session, newest: string(newest), paths: map[string][]string{}}
+	ap := &approving{all: all, session: r.Session, newest: newest, paths: map[string][]string{}}
 	defer func() {
 		if err != nil {
 			ap.Close()
@@ -112,8 +112,9 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	if last, err := ap.o.Repo.Checkpoints(1); err != nil {
 		return nil, err
 	} else if len(last) > 0 {
-		ap.pushed = string(last[0].ID)
-		ap.newest = max(ap.newest, ap.pushed)
+		if ap.pushed = last[0]; ap.pushed.ID > ap.newest.ID {
+			ap.newest = ap.pushed
+		}
 	}
 	if to != "" {
 		r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote

@@ -166,15 +166,16 @@ func (ap *approving) subject(ctx context.Context, r control.SessionApproveReques
 	if err != nil {
 		return nil, nil, err
 	}
-	if ap.pushed < ap.newest {
-		return nil, nil, conflict(verb, what, "checkpoint "+ap.newest+" is not on the session remote yet",
+	s := &approval.Subject{Action: approval.Action(r.Action)}
+	newest := string(ap.newest.ID)
+	if s.Reviews(ap.pushed); s.VoidedBy(ap.newest) {
+		return nil, nil, conflict(verb, what, "checkpoint "+newest+" is not on the session remote yet",
 			"run artifactfs sync to push it, or to see why it is not pushed")
 	}
-	if string(p.ID) < ap.newest {
-		return nil, nil, conflict(verb, "checkpoint "+string(p.ID), "session has a newer checkpoint, "+ap.newest+", which would void the request",
+	if s.Reviews(p); s.VoidedBy(ap.newest) {
+		return nil, nil, conflict(verb, "checkpoint "+string(p.ID), "session has a newer checkpoint, "+newest+", which would void the request",
 			"run artifactfs session fork "+control.ShellWord(ap.session+"@"+string(p.ID))+" DIR, and request the approval for the fork")
 	}
-	s := &approval.Subject{Action: approval.Action(r.Action), Checkpoint: string(p.ID)}
 	if s.Action == approval.Delete {
 		s.Tree = treediff.Name(p.Commit.Format(), p.Tree)
 		c, err := ap.deleted(ctx, p)
@@ -196,7 +197,7 @@ func (ap *approving) subject(ctx context.Context, r control.SessionApproveReques
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Tree, s.Commit = treediff.Name(p.Commit.Format(), c.after), p.Head.String()
+	s.Tree = treediff.Name(p.Commit.Format(), c.after)
 	return s, c, nil
 }
 
@@ -265,7 +266,7 @@ func (ap *approving) answer(ctx context.Context, r control.SessionApproveRequest
 	case approval.Expired:
 		return nil, refuse("request has expired at " + v.Expires.Format(time.RFC3339))
 	case approval.Void:
-		return nil, refuse("request is void, because the session has a newer checkpoint, " + ap.newest)
+		return nil, refuse("request is void, because the session was changed after the review: its newest checkpoint is " + string(ap.newest.ID))
 	}
 	s := request.Subject
 	if tip := tips[s.Target]; s.Action != approval.Delete && text(tip) != s.Base {

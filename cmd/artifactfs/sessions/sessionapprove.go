@@ -28,7 +28,7 @@ func approvalCommands(a *cli.App) []*cobra.Command {
 		requestApprovalCommand(a),
 		answerCommand(a, control.ApproveGrant, "grant", "Approve a request of a session",
 			`Grant approves a request, and prints what was approved: the files and lines that the branch gets. It fails if the
-request was withdrawn, denied, has expired, or is not for the present state: the session has a newer checkpoint, or the
+request was withdrawn, denied, has expired, or is not for the present state: the session was changed since, or the
 branch has moved. On a server of this program, the policy of the repository (artifactfs session policy) decides who may
 approve, and the branch can be pushed when enough users have approved; other servers only store the approvals.`,
 			"  artifactfs session grant https://git.example.org/work.git#session=fix-login@01M80Q4ZJ3\n"+
@@ -56,7 +56,7 @@ commands for reviewers. If the session is mounted, it makes a checkpoint first, 
 commits are on the session remote. Reviewers on other machines need only the link that is printed.
 
 An approval is bound to content: to the files that the branch will have, to the commit at which the branch is now, and
-to the action. A newer checkpoint of the session voids the request, and so does another commit on the branch.
+to the action. Other files or commits in the session void the request, and so does another commit on the branch.
   --for merge    merge into a branch of the session remote (--into, default: the branch to which HEAD points)
   --for promote  push to a branch of the mounted remote, or of another repository (--to URL:BRANCH)
   --for delete   deletion of the session
@@ -261,7 +261,7 @@ func approvalsCommand(a *cli.App) *cobra.Command {
 		Use:   "approvals [SESSION|LINK] [--all]",
 		Short: "List the requests for approval of a session",
 		Long: `Approvals prints the requests for approval of a session that wait for reviewers or are granted, and the newest request.
-A request is void if the session has a newer checkpoint than the one that was reviewed. --all also prints all requests
+A request is void if the session was changed after the checkpoint that was reviewed. --all also prints all requests
 that are void, denied, withdrawn or expired.
 
 ` + addressHelp,
