@@ -47,6 +47,25 @@ func TestPromoteElsewhereWithoutContents(t *testing.T) {
 	}
 }
 
+// The daemon and the user push the same commit at once, several times: git push succeeds, and the branch is up to date with its upstream,
+// also when only the daemon has pushed.
+func TestPushWhatTheDaemonPushes(t *testing.T) {
+	t.Parallel()
+	w, _, _ := hosted(t)
+	m := w.bare("team/fresh", "--create", "--wait", "git")
+	for range 8 {
+		w.sh(m.Dir, "date +%N >>a && git add a && git commit -qm more && git push -q origin HEAD:main")
+	}
+	w.sh(m.Dir, "date +%N >>a && git commit -qam last")
+	m.sync()
+	if got := w.sh(m.Dir, "git status -sb"); got != "## main...origin/main" {
+		t.Errorf("status after the daemon has pushed: got %q, want main to be up to date with origin/main", got)
+	}
+	if got := w.sh(m.Dir, "git push origin HEAD:main 2>&1"); got != "Everything up-to-date" {
+		t.Errorf("push of what the daemon has pushed: got %q", got)
+	}
+}
+
 // variable returns the value of a variable of the world's commands.
 func (w *world) variable(name string) (value string) {
 	for _, v := range w.env {

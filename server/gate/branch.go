@@ -100,7 +100,11 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 		return nil, nil
 	}
 	name := strings.TrimPrefix(u.Name, headsPrefix)
-	if old := j.refs.id(u.Name); old != u.Old && !(old == "" && u.Creates()) {
+	switch old := j.refs.id(u.Name); {
+	case old == u.New && !u.Removes(): // another push has made the same update, so that this one changes nothing
+		j.assume(u.Name)
+		return nil, nil
+	case old != u.Old && !(old == "" && u.Creates()):
 		return errStale, nil
 	}
 	change := approval.Change{Branch: u.Name}

@@ -125,6 +125,8 @@ func (s *refSet) update(u RefUpdate) error {
 	switch {
 	case !object.ValidID(u.Old) || !object.ValidID(u.New):
 		return errID
+	case ok && old == u.New && !u.Removes(): // another push has made the same update
+		return nil
 	case ok && u.Creates() && !u.Removes():
 		return errExists
 	case ok != !u.Creates() || ok && old != u.Old:

@@ -65,6 +65,11 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: otherWriters{a}.follow,
 			Notes: func(ctx context.Context, ref string, old, merged object.ID) error {
 				return a.merged.move(ctx, a.place, ref, old, merged)
+			}, Tracked: func(ctx context.Context, branch string, old, now object.ID) error {
+				if !a.config.Git.Exists() {
+					return nil
+				}
+				return a.place.tracked(ctx, repo, branch, old, now)
 			}, Log: a.log,
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
@@ -131,8 +132,13 @@ func (s *source) know(ctx context.Context, p session.Checkpoint) error {
 		return nil
 	}
 	state, err := s.state(ctx, p)
+	layout, _ := s.o.layout()
 	for _, ref := range state.Remote {
-		s.Known = append(s.Known, ref.ID)
+		// A branch that the session pushes to the mounted remote under its own name points to commits of the session.
+		branch, ok := strings.CutPrefix(ref.Name, "refs/remotes/origin/")
+		if own := "refs/heads/" + branch; !ok || layout.There(own) != own {
+			s.Known = append(s.Known, ref.ID)
+		}
 	}
 	return err
 }

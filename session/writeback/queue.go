@@ -57,7 +57,10 @@ type QueueOptions struct {
 	// Notes changes a notes ref in the mount's git directory from the commit old to the commit merged, unless the user has moved
 	// the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. Notes may be nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
-	Log   *zap.Logger // logger; nil disables logging
+	// Tracked is called for a branch of the mount that the mounted remote has under the same name, when it is known to have the value now
+	// there. The value was that of the parameter old before; zero values mean that the branch does not exist. Tracked may be nil.
+	Tracked func(ctx context.Context, branch string, old, now object.ID) error
+	Log     *zap.Logger // logger; nil disables logging
 }
 
 // Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each round compares

@@ -148,6 +148,11 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 			return false, err
 		}
 	}
+	for ref, id := range local { // of these, the user has pushed some, or an earlier process that has ended before its report
+		if theirs[ref] == id {
+			q.tracked(ctx, ref, id, id, ledger)
+		}
+	}
 	plan := q.compare(local, theirs, ledger)
 	q.follow(ctx, plan.moved, local)
 	updates := slices.DeleteFunc(plan.updates, func(u update) bool { return t.left(u) })
@@ -271,6 +276,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		if !errors.As(results[i], &r) {
 			l.learn(u.Name, u.New)
 			q.refusals.forget(u.Name)
+			q.tracked(ctx, u.Name, u.Old, u.New, l)
 			continue
 		}
 		// The ref has another value than the ledger recorded. The server can no longer apply earlier pushes without an answer,

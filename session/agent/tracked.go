@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// tracked moves the ref of the mount's git directory that shows a branch of the mounted remote, after this session has pushed the branch
+// (writeback.QueueOptions.Tracked). It leaves the ref as it is if git has seen a newer value meanwhile.
+func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, old, now object.ID) error {
+	ref := "refs/remotes/origin/" + branch
+	shown, err := session.NewRefDir(p.gitDir, repo.Format()).Ref(ref)
+	if err != nil || shown == now {
+		return err
+	}
+	if !shown.IsZero() && shown != old && (now.IsZero() || !writeback.Within(repo, now, shown)) {
+		return nil
+	}
+	// The user's hooks must not run, because the user did not start this command. The old value of the command is the one that was read.
+	args := []string{"-c", "core.hooksPath=" + os.DevNull, "update-ref", "-m", "update by push"}
+	switch {
+	case now.IsZero():
+		args = append(args, "-d", ref, shown.String())
+	case shown.IsZero():
+		args = append(args, ref, now.String(), "")
+	default:
+		args = append(args, ref, now.String(), shown.String())
+	}
+	if out, err := gitAt(ctx, p.gitDir, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("update ref %s: %w: %s", ref, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
