@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -70,4 +71,14 @@ func exchange(ctx context.Context, gitDir string, q message) (message, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return answer, err
+}
+
+// PasswordIn returns the password in an answer of git's credential protocol; "" if there is none.
+func PasswordIn(answer []byte) string {
+	for line := range bytes.Lines(answer) {
+		if password, ok := bytes.CutPrefix(bytes.TrimRight(line, "\n"), []byte("password=")); ok {
+			return string(password)
+		}
+	}
+	return ""
 }

@@ -32,6 +32,9 @@ type RemoteCheck struct {
 	Named []string       // remotes that the user has named; a failure is LevelBad
 	Known []string       // remotes of mounts, whose failure is LevelWarn; the remotes of all sessions are added
 	Token control.Secret // token for the remotes in Named
+	// Login returns the URL of another remote with the credentials that this host has for it, or the URL as it is. It may be nil. It is
+	// called by one goroutine.
+	Login func(url string) string
 	// TokenFile is the path of a file with the token for the remotes in Named.
 	TokenFile string
 }
@@ -57,7 +60,16 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	all := make([]doctor, len(c.Named)+len(known)+len(far))
 	lanes := make(chan struct{}, remoteLanes)
 	var wg sync.WaitGroup
+	login := func(url string) string {
+		if c.Login == nil {
+			return url
+		}
+		return c.Login(url)
+	}
 	for i, url := range append(slices.Clone(c.Named), known...) {
+		if i >= len(c.Named) {
+			url = login(url)
+		}
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
@@ -74,12 +86,13 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 		})
 	}
 	for i, url := range far {
+		at := login(url)
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
 			ctx, cancel := context.WithTimeout(ctx, remoteTime)
 			defer cancel()
-			all[len(c.Named)+len(known)+i].sessionRemote(ctx, url, sessions[url])
+			all[len(c.Named)+len(known)+i].sessionRemote(ctx, at, sessions[url])
 		})
 	}
 	wg.Wait()

@@ -178,6 +178,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	slices.Sort(names)
 	of := "session remote of " + strings.Join(names, ", ")
 	remote, err := transport.Open(url, transport.Options{Connect: remoteTime / 2, Stall: remoteTime})
+	url = statedir.WithoutSecrets(url)
 	if err != nil {
 		e := fault.Explain("open", url, err)
 		d.warn(url, e.Hint, "%s: %s", of, e.Cause)

@@ -1,9 +1,12 @@
 package integration
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -64,6 +67,39 @@ func TestPushWhatTheDaemonPushes(t *testing.T) {
 	if got := w.sh(m.Dir, "git push origin HEAD:main 2>&1"); got != "Everything up-to-date" {
 		t.Errorf("push of what the daemon has pushed: got %q", got)
 	}
+}
+
+// A reviewer on another machine has only a token, in the environment or in a file. The commands that request-approval prints work, and
+// doctor has no doubts about a mount that makes its own tokens.
+func TestReviewWithOneToken(t *testing.T) {
+	t.Parallel()
+	w, _, api := hosted(t)
+	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
+	w.sh(m.Dir, "git checkout -qb fix && echo fixed >fixed && git add fixed && git commit -qm fix")
+	var asked control.SessionApproveReply
+	w.json(&asked, "session", "request-approval", "-C", m.Dir, "--for", "merge", "--into", "main")
+	if r := w.afs("doctor"); strings.Contains(r.stdout, "requires credentials") {
+		t.Errorf("doctor in a mount with its own tokens: got %s", r)
+	}
+	made, err := api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: "alice", TTL: 600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := w.place("token")
+	if err := os.WriteFile(file, []byte(made.Plaintext+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reviewer := w.elsewhere()
+	reviewer.env = append(slices.DeleteFunc(slices.Clone(w.env), func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") }),
+		"ARTIFACTFS_TOKEN="+made.Plaintext)
+	for _, args := range [][]string{{"show", asked.Show}, {"grant", asked.Link}, {"deny", asked.Link}, {"annotate", asked.Show, "-m", "good"}} {
+		reviewer.ok(append([]string{"session"}, args...)...)
+	}
+	reviewer.env = reviewer.env[:len(reviewer.env)-1]
+	if r := reviewer.afs("session", "grant", asked.Link); r.code != control.ExitRemote {
+		t.Errorf("grant without a token: got %s", r)
+	}
+	reviewer.ok("session", "grant", asked.Link, "--token-file", file)
 }
 
 // variable returns the value of a variable of the world's commands.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/doctor"
@@ -77,7 +78,12 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	}
 	findings = append(append(findings, state...), stores...)
 	if !e.offline {
-		c := doctor.RemoteCheck{Named: e.remotes, Token: a.Token, TokenFile: e.tokenFile}
+		c := doctor.RemoteCheck{Named: e.remotes, Token: a.Token, TokenFile: e.tokenFile, Login: func(url string) string {
+			if at, err := hosting.OwnToken(ctx, a, url); err == nil {
+				return at
+			}
+			return url // the check of the remote reports why it cannot be reached
+		}}
 		for _, m := range found.Mounts {
 			if m.Mounted() && m.Remote != "" {
 				c.Known = append(c.Known, m.Remote)

@@ -49,7 +49,7 @@ func GivenFor(remote, token, file string) Given {
 // remote instead. The token of the mounted remote is never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
-	if token == "" && file == "" && SameHost(at, r.Remote) {
+	if token == "" && file == "" && (r.Remote == "" || SameHost(at, r.Remote)) {
 		token, file = string(r.Token), r.TokenFile
 	}
 	return GivenFor(at, token, file)

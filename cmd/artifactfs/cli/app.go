@@ -38,6 +38,8 @@ type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
 	SessionToken   control.Secret // token for the session remote, from the environment
+	TokenFile      string         // file with the token of a command that is not a mount; "" for the tokens above
+	TokenPlace     string         // scheme and host of the first repository to which this command has sent one of these tokens
 	ForgeToken     control.Secret // token for the REST API of a forge, from the environment
 	Server         ServerAccess   // server of the commands that use a REST API, from the environment
 	// NewHost creates the Host that serves mounts in this process.

@@ -1,6 +1,8 @@
 package hosting
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,18 +12,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/credential"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport/tokenfile"
 )
 
 // tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one
 // expires.
 const tokenTime = "1h"
+
+// mountTime is the maximum time for which a command waits for the token of a mount.
+const mountTime = 15 * time.Second
 
 // commandTime is the lifetime in seconds of the token of a command that is not a mount.
 const commandTime = 600
@@ -143,12 +152,89 @@ func MountedBy(ctx context.Context, a *cli.App, remote, session string) (string,
 	return s.Remote, explain(c, err)
 }
 
-// WithToken returns the URL of a repository with a token for one command, if Known knows its server, and the URL as it is otherwise.
-// The token allows changes, unless the token for the REST API does not.
+// WithToken returns the URL of a repository with the token for one command that is not a mount. This is the only rule for such commands
+// (doc/security.md): the credentials in the URL; the token of --token-file, $ARTIFACTFS_SESSION_TOKEN or $ARTIFACTFS_TOKEN; a new token of
+// the server, if Known knows it; the token of a mount of the repository. Without any of these it returns the URL as it is, and git's
+// credential helpers are asked. A new token allows changes, unless the token for the REST API does not.
 func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if at := a.Logins[remote]; at != "" {
 		return at, nil
 	}
+	u, err := url.Parse(remote)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return remote, nil
+	}
+	secret, err := givenToken(a, u.Scheme+"://"+strings.ToLower(u.Host))
+	if err != nil {
+		return "", err
+	}
+	if secret != "" {
+		return withSecret(remote, secret)
+	}
+	return OwnToken(ctx, a, remote)
+}
+
+// OwnToken is WithToken without the tokens that the user has given.
+func OwnToken(ctx context.Context, a *cli.App, remote string) (string, error) {
+	at, err := newToken(ctx, a, remote)
+	if err != nil || at != remote {
+		return at, err
+	}
+	u, err := url.Parse(remote)
+	if err != nil || u.User != nil {
+		return remote, nil
+	}
+	if secret := mountToken(ctx, a, u); secret != "" {
+		return withSecret(remote, secret)
+	}
+	return remote, nil
+}
+
+// givenToken returns the token that the user has given for a repository at a place, "" if there is none. Place is a scheme and a host.
+// A single token is for the place that is named first; of two tokens, $ARTIFACTFS_TOKEN is for the others.
+func givenToken(a *cli.App, place string) (string, error) {
+	first := string(cmp.Or(a.SessionToken, a.Token))
+	if a.TokenFile != "" {
+		token, err := tokenfile.New(a.TokenFile).Token(os.Environ())
+		if err != nil {
+			return "", &control.Error{Code: control.ExitUsage, Verb: "read", Object: a.TokenFile, Cause: cli.Reason(err),
+				Hint: "name a file whose only line is the token"}
+		}
+		first = token
+	}
+	a.TokenPlace = cmp.Or(a.TokenPlace, place)
+	switch {
+	case place != a.TokenPlace && a.TokenFile == "" && a.SessionToken != "":
+		first = string(a.Token)
+	case place != a.TokenPlace:
+		return "", nil
+	}
+	first, _, _ = strings.Cut(first, "?") // without the time at which it expires
+	return first, nil
+}
+
+// mountToken returns the token with which a mount on this host uses a repository, "" if there is none.
+func mountToken(ctx context.Context, a *cli.App, u *url.URL) string {
+	all, _ := a.Mounts(ctx)
+	for _, m := range all {
+		if !m.Mounted() || m.Remote != u.String() && m.Session.SessionRemote != u.String() {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, mountTime)
+		question := fmt.Sprintf("protocol=%s\nhost=%s\npath=%s\n\n", u.Scheme, u.Host, strings.TrimPrefix(u.Path, "/"))
+		var out bytes.Buffer
+		dir := filepath.Join(statedir.Homes{State: a.State}.Dir(), m.ID, "git")
+		err := credential.Ask(limited, dir, "get", strings.NewReader(question), &out)
+		cancel()
+		if password := credential.PasswordIn(out.Bytes()); err == nil && password != "" {
+			return password
+		}
+	}
+	return ""
+}
+
+// newToken returns the URL of a repository with a new token, if Known knows its server, and the URL as it is otherwise.
+func newToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
 		return remote, err
@@ -175,11 +261,14 @@ func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 }
 
 // WithControlToken returns the URL of a repository with the token for the REST API, for a change that needs more rights than a token
-// of a repository has. If Known does not know the server, it returns the URL as it is.
-func WithControlToken(a *cli.App, remote string) (string, error) {
+// of a repository has. If Known does not know the server, it is WithToken.
+func WithControlToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	c, _, err := known(a, remote)
-	if err != nil || c == nil {
+	if err != nil {
 		return remote, err
+	}
+	if c == nil {
+		return WithToken(ctx, a, remote)
 	}
 	secret := c.Token
 	if secret == "" {

@@ -223,7 +223,7 @@ that session undelete can restore.`,
 	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the sessions that were deleted in the last 7 days")
 	cmd.Flags().StringVar(&only.owner, "owner", "", "list only the sessions of `USER`")
 	cmd.Flags().StringArrayVar(&only.tags, "tag", nil, "list only sessions with this `TAG`")
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

@@ -68,7 +68,7 @@ several may annotate a session at the same time. Text that looks like a secret i
 	f.StringVar(&o.resolve, "resolve", "", "mark the thread of the annotation `ID` as resolved")
 	f.StringVar(&o.reopen, "reopen", "", "mark the thread of the annotation `ID` as open again")
 	ofFlag(a, cmd, &o.of)
-	farFlag(cmd, &o.remote)
+	farFlag(a, cmd, &o.remote)
 	return cmd
 }
 
@@ -116,7 +116,7 @@ func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point s
 		return err
 	}
 	r := o.request
-	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.remote, id, session.Actor()
+	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
 	switch {
 	case r.Op != control.AnnotateOpen && id == "@": // SESSION@ names the session of the thread
 		r.ID = ""
@@ -225,7 +225,7 @@ printed only with --all.
 	f.BoolVar(&all, "all", false, "also print resolved threads")
 	f.StringVar(&path, "path", "", "print only threads about `FILE`, or about files in this directory")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 
@@ -235,7 +235,7 @@ func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnota
 	if err != nil {
 		return err
 	}
-	r.Of, r.SessionRemote, r.ID = w.of, w.remote, id
+	r.Of, r.SessionRemote, r.ID = w.of, w.at, id
 	if r.Path != "" {
 		if r.Path, err = annotatedPath("annotations", w, of, point, r.Path); err != nil {
 			return err

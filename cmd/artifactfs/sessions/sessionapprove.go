@@ -108,7 +108,7 @@ who is asked.
 	f.DurationVar(&r.Expires, "expires", 24*time.Hour, "the request expires after this `TIME`")
 	f.StringVarP(&r.Text, "message", "m", "", "the `TEXT` for the reviewers")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 
@@ -229,7 +229,7 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 	f.StringVarP(&r.Text, "message", "m", "", "the `REASON` to record")
 	f.StringVar(&to, "to", "", "the repository `URL` that has the branch (default: the session remote)")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 
@@ -279,7 +279,7 @@ that are void, denied, withdrawn or expired.
 	f.BoolVar(&all, "all", false, "also list requests that are void, denied, withdrawn or expired")
 	f.StringVar(&to, "to", "", "list the requests in the repository `URL` (default: the session remote)")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

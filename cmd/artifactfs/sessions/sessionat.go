@@ -17,8 +17,10 @@ const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ 
 looked up on that git repository, and no mount is needed on this host. A link, URL#session=SESSION@ID, names the session
 remote, the session and the checkpoint.`
 
-// farFlag adds the flag --session-remote, which looks up sessions on a session remote.
-func farFlag(cmd *cobra.Command, remote *string) {
+// farFlag adds the flag --session-remote, which looks up sessions on a session remote, and --token-file with the token for it.
+func farFlag(a *cli.App, cmd *cobra.Command, remote *string) {
+	cmd.Flags().StringVar(&a.TokenFile, "token-file", "", "read the token for the session remote from `FILE` (default:\n"+
+		"$ARTIFACTFS_SESSION_TOKEN, else $ARTIFACTFS_TOKEN, else that of the server or\nof a mount)")
 	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions on the git repository `URL` instead of on this host")
 }
 
@@ -131,7 +133,7 @@ can read the session remote. The link contains no secret.
 		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

@@ -54,7 +54,7 @@ URL#session=SESSION@ID, names the session remote, the session and the checkpoint
 		RunE:              func(cmd *cobra.Command, args []string) error { return sessionCompare(cmd.Context(), a, remote, args) },
 		ValidArgsFunction: CompleteSessions(a, 1<<10),
 	}
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

@@ -65,7 +65,7 @@ With --name-only or --name-status, diff fetches no contents; otherwise it fetche
 	f.BoolVar(&o.nameStatus, "name-status", false,
 		"print only the changed paths, each with A (added), M (modified), D (deleted)\nor T (changed type)")
 	ofFlag(a, cmd, &o.of)
-	farFlag(cmd, &o.remote)
+	farFlag(a, cmd, &o.remote)
 	return cmd
 }
 

@@ -55,7 +55,7 @@ git repository.`,
 	}
 	cmd.Flags().IntVarP(&limit, "number", "n", 0, "print at most `NUMBER` checkpoints (default: all)")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 
@@ -165,7 +165,7 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
 		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

@@ -36,7 +36,7 @@ are fetched. Without @ID, merge uses the newest checkpoint of SESSION. The exit 
 		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 

@@ -80,7 +80,7 @@ func policyAt(ctx context.Context, a *cli.App, remote string, change bool) (stri
 	if err != nil {
 		return "", err
 	}
-	return hosting.WithControlToken(a, remote)
+	return hosting.WithControlToken(ctx, a, remote)
 }
 
 // readPolicy reads and checks the policy in a file.

@@ -104,7 +104,7 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
 	flags.StringVar(&f.tokenFile, "forge-token-file", "", "`file` with the token for the forge's API")
 	cli.CompleteFlag(cmd, "forge", forge.Kinds...)
 	ofFlag(a, cmd, &f.of)
-	farFlag(cmd, &f.remote)
+	farFlag(a, cmd, &f.remote)
 	return cmd
 }
 
@@ -310,7 +310,7 @@ func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository 
 		var out bytes.Buffer
 		dir := filepath.Join(statedir.Homes{State: a.State}.Dir(), w.mount.ID, "git")
 		if err := credential.Ask(limited, dir, "get", strings.NewReader(question), &out); err == nil {
-			if token := passwordIn(out.Bytes()); token != "" {
+			if token := credential.PasswordIn(out.Bytes()); token != "" {
 				return token, nil
 			}
 		}
@@ -323,15 +323,5 @@ func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository 
 	if err != nil {
 		return "", ctx.Err() // without a helper git would prompt, which is an error here
 	}
-	return passwordIn(out), nil
-}
-
-// passwordIn returns the password in an answer of git's credential protocol; "" if there is none.
-func passwordIn(answer []byte) string {
-	for line := range bytes.Lines(answer) {
-		if password, ok := bytes.CutPrefix(bytes.TrimRight(line, "\n"), []byte("password=")); ok {
-			return string(password)
-		}
-	}
-	return ""
+	return credential.PasswordIn(out), nil
 }

@@ -68,7 +68,7 @@ Files are then replaced by those of the other session; artifactfs session merge 
 	f.BoolVar(&o.request.Staged, "staged", false, "also restore the index")
 	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only print what would change")
 	ofFlag(a, cmd, &o.of)
-	farFlag(cmd, &o.remote)
+	farFlag(a, cmd, &o.remote)
 	return cmd
 }
 

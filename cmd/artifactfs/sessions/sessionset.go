@@ -70,7 +70,7 @@ SESSION is a name or a directory of a mount (default: the current directory), or
 	f.BoolVar(&o.noHold, "no-hold", false, "release the hold")
 	cmd.MarkFlagsMutuallyExclusive("hold", "no-hold")
 	ofFlag(a, cmd, &o.of)
-	farFlag(cmd, &o.remote)
+	farFlag(a, cmd, &o.remote)
 	return cmd
 }
 
@@ -149,7 +149,7 @@ func sessionDescribe(ctx context.Context, a *cli.App, o setFlags, name string, c
 // its session remote, the request gets this token; otherwise the hold is first released on the session remote, and then on this host.
 func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest, w work) (err error) {
 	if w.remote != "" {
-		r.SessionRemote, err = hosting.WithControlToken(a, w.remote)
+		r.SessionRemote, err = hosting.WithControlToken(ctx, a, w.remote)
 		return err
 	}
 	all, err := sessions(ctx, a)
@@ -157,7 +157,7 @@ func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest,
 	if err != nil || i < 0 {
 		return err
 	}
-	at, err := hosting.WithControlToken(a, all[i].SessionRemote)
+	at, err := hosting.WithControlToken(ctx, a, all[i].SessionRemote)
 	if err != nil || at == all[i].SessionRemote {
 		return err // not a server that is known
 	}

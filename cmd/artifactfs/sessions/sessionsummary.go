@@ -39,7 +39,7 @@ Long lists are shortened; the totals count everything. --json prints the same da
 	}
 	cmd.Flags().StringVar(&since, "since", "", "leave out the changes up to this commit or checkpoint `BASE`")
 	ofFlag(a, cmd, &of)
-	farFlag(cmd, &remote)
+	farFlag(a, cmd, &remote)
 	return cmd
 }
 
