@@ -27,9 +27,9 @@ func (j *janitor) long(closing bool) bool {
 		return false
 	}
 	j.l.mu.RLock()
-	t := j.l.state.Totals()
+	t, held := j.l.state.Totals(), j.l.held
 	j.l.mu.RUnlock()
-	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
+	return held == 0 && size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
 }
 
 // compact replaces the log by a new one that contains only the current state. Changes continue during the compaction and are

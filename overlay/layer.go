@@ -58,7 +58,7 @@ type Options struct {
 	// without a name survives if the kernel holds a reference to the node, and unanswered requests may arrive again. Without
 	// TakeOver, no kernel holds a reference to any node.
 	TakeOver bool
-	// Knows reports whether the kernel holds a reference to a base node. It is called only if TakeOver is set.
+	// Knows reports whether the kernel holds a reference to a base node; nil: it holds none.
 	Knows func(Node) bool
 	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The zero
 	// Seed stands for a random one.
@@ -103,6 +103,7 @@ type Layer struct {
 	dead     []uint64          // contents files to remove
 	pinned   []uint64          // dead contents files that are pinned; removed after their last pin
 	forsaken []Node            // nodes without names and lookups that could not be dropped yet
+	held     int               // number of calls of Hold that were not released; if it is not 0, no node is dropped
 	due      map[Node]struct{} // dirty files that the janitor is to sync and mark clean
 	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns the error
 

@@ -1,6 +1,11 @@
 package overlay
 
-import "go.uber.org/zap"
+import (
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+)
 
 // Remember adds one to the kernel's lookup count of an own node, because a reply passes the node's number to the kernel. The
 // kernel may use the number until it sends a FORGET.
@@ -38,6 +43,11 @@ func (l *Layer) forsake(n Node) {
 		return
 	}
 	l.mu.Lock()
+	if l.held > 0 {
+		l.forsaken = append(l.forsaken, n)
+		l.mu.Unlock()
+		return
+	}
 	err := l.update(func(tx *Tx) error { l.dropUnused(tx, n); return nil })
 	if err != nil {
 		l.forsaken = append(l.forsaken, n)
@@ -54,15 +64,39 @@ func (l *Layer) forsake(n Node) {
 // dropUnused drops a node, unless it has received a name or a lookup since the caller checked it.
 func (l *Layer) dropUnused(tx *Tx, n Node) {
 	in, ok := tx.Inode(n)
-	if ok && in.Nlink == 0 && (!n.Own() || tx.t.Lookups(n) == 0) {
-		tx.drop(in)
+	if !ok || in.Nlink != 0 || n.Own() && tx.t.Lookups(n) != 0 || !n.Own() && l.o.Knows != nil && l.o.Knows(n) {
+		return
 	}
+	tx.drop(in)
+}
+
+// Hold keeps the nodes that have neither a name nor lookups, with their contents, until the returned function is called, so that the
+// caller can give names back that it has removed. It also allocates disk space for n bytes of log records, so that the changes of the
+// caller and their reversal do not fail on a full disk.
+func (l *Layer) Hold(n int64) (release func(), err error) {
+	if err := l.withRoom(func() error { return l.wal.Reserve(n) }); err != nil {
+		return nil, fmt.Errorf("allocate space in the overlay's log: %w", err)
+	}
+	l.mu.Lock()
+	l.held++
+	l.mu.Unlock()
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.held--; l.held == 0 && len(l.forsaken) > 0 {
+			l.janitor.poke()
+		}
+	}), nil
 }
 
 // dropForsaken drops the nodes that could not be dropped earlier, in updates of at most 1000 nodes each (the constant slice).
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()
+		if l.held > 0 {
+			l.mu.Unlock()
+			return nil
+		}
 		some := l.forsaken[:min(len(l.forsaken), slice)]
 		err := l.update(func(tx *Tx) error {
 			for _, n := range some {

@@ -37,6 +37,7 @@ type edit struct {
 	now    int64         // time of the change in nanoseconds since 1970, by the clock that the kernel uses for file times
 	inodes []*edited     // inodes that the change has read and may have modified
 	kept   *removed.File // removed file whose contents this update keeps for a checkpoint; nil if it keeps no file
+	undo   *undo         // records how to reverse the update; nil if the update is not part of a graft
 }
 
 // edited is an inode in an edit: its present state, and its state before the change.
@@ -186,9 +187,11 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 		}
 	}
 	if at, ok := e.base.Table.Search(b, name); ok && at == n {
+		e.note(dir, name, 0, overlay.Unknown)
 		e.tx.ClearEntry(dir, name)
 		return
 	}
+	e.note(dir, name, n, overlay.Present)
 	e.tx.SetEntry(dir, name, n)
 }
 
@@ -201,9 +204,11 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 		}
 	}
 	if _, ok := e.base.Table.Search(b, name); ok {
+		e.note(dir, name, 0, overlay.Hidden)
 		e.tx.Hide(dir, name)
 		return
 	}
+	e.note(dir, name, 0, overlay.Unknown)
 	e.tx.ClearEntry(dir, name)
 }
 

@@ -24,8 +24,9 @@ import (
 // Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree. Otherwise
 // a build tool would not rebuild the files that were made from the previous contents of the path.
 //
-// A graft is atomic for each path, not as a whole. All paths are recorded in the change journal before the first path is changed,
-// so that git sees the true state after an interrupted graft. An interrupted graft can be completed by repeating it.
+// A graft reads everything that it needs, and allocates the disk space, before it changes the first path. If it fails after that, it
+// takes its changes back. A kill leaves some paths changed. All paths are recorded in the change journal before the first path is
+// changed, so that git sees the true state after an interrupted graft. An interrupted graft can be completed by repeating it.
 
 // Graft describes the new state of one path, as an argument of Tree.Graft.
 type Graft struct {
@@ -96,8 +97,8 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	return f
 }
 
-// GraftResult is the result of Tree.Graft. If Tree.Graft returns an error, the GraftResult describes the changes that were made
-// before the error.
+// GraftResult is the result of Tree.Graft. If Tree.Graft returns an error, Stale describes the changes that were made before the
+// error, and that were taken back unless the error wraps ErrPartial.
 type GraftResult struct {
 	Done []Grafted // one element for each Graft
 	// Since contains the changes since the journal position that was passed to Graft. These changes end at a moment at which all
@@ -105,6 +106,12 @@ type GraftResult struct {
 	// returns a path of the graft only if the path was also changed in another way.
 	Since Changes
 	Stale Stale
+
+	// TakeBack reverses the graft: each path gets its previous contents, attributes and times. Afterwards Stale must be invalidated
+	// again. If TakeBack returns an error, which wraps ErrPartial, some paths are reversed. Keep ends the time in which TakeBack can be
+	// called. The caller must call one of the two. Both are nil if Graft returns an error.
+	TakeBack func() error
+	Keep     func()
 }
 
 // graft implements Tree.Graft: it makes the paths in list show blobs of the given tree.
@@ -112,12 +119,6 @@ func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token 
 	if ed.sealed {
 		return r, syscall.EROFS
 	}
-	paths := make([]string, len(list))
-	for i, p := range list {
-		paths[i] = p.Path
-	}
-	ed.changes.notePaths(paths)()
-	r.Since = ed.changes.changed(token)
 	g := &grafting{
 		editor: ed, view: ed.view, base: ed.base, id: tree, done: make([]Grafted, len(list)),
 		dirs: map[string]graftDir{}, chosen: map[string]Node{},
@@ -128,12 +129,40 @@ func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token 
 			g.roots = append(g.roots, graftRoot{n, map[string]inode.Block{}})
 		}
 	}
+	if err := g.prepareAll(ctx, list); err != nil {
+		return r, fmt.Errorf("graft %s: %w", tree, err)
+	}
+	paths := make([]string, len(list))
+	for i, p := range list {
+		paths[i] = p.Path
+		g.room += roomOfPath + roomOfName*int64(len(path.Base(p.Path)))
+	}
+	release, err := ed.view.layer.Hold(g.room)
+	if err != nil {
+		return r, fmt.Errorf("graft %s: %w", tree, err)
+	}
+	ed.changes.notePaths(paths)()
+	r.Since = ed.changes.changed(token)
 	if err = g.run(ctx, list); err != nil {
-		err = fmt.Errorf("graft %s: %w", tree, err)
+		err = errors.Join(fmt.Errorf("graft %s: %w", tree, err), g.takeBack())
+		release()
+	} else {
+		r.Keep = release
+		r.TakeBack = func() error {
+			defer release()
+			return g.takeBack()
+		}
 	}
 	r.Done, r.Stale = g.done, Stale{g.places, slices.Sorted(maps.Keys(g.stale)), g.listings}
 	return r, err
 }
+
+// Estimates of the space that a graft and its reversal need in the overlay's log, in bytes.
+const (
+	roomOfPath   = 256 // for a path, besides its name
+	roomOfName   = 4   // number of times for which the name of a path is logged
+	roomOfHidden = 64  // for a name of the base tree that makeDirs hides
+)
 
 // grafting is a Graft in progress.
 type grafting struct {
@@ -143,6 +172,8 @@ type grafting struct {
 	id     object.ID // id of the root tree that contains the blobs
 
 	done   []Grafted           // results, with the same index as the Graft in the list
+	room   int64               // space that is needed in the overlay's log, in bytes
+	undo   []undo              // reversals of the updates, in the order of the updates
 	roots  []graftRoot         // roots in the inode table, besides the base tree, that stand for the same tree
 	chosen map[string]Node     // nodes below these roots, by path, for the paths that cannot use a node of the base tree
 	dirs   map[string]graftDir // directories of the mount, by path
@@ -199,7 +230,11 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 		if err := g.makeDirs(ctx, parentOf(list[i].Path)); err != nil {
 			return err
 		}
-		if err := g.prepare(ctx, list[i]); err != nil {
+		d, err := g.dir(ctx, parentOf(list[i].Path))
+		if err == nil {
+			err = g.prepare(ctx, list[i], d.block)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -226,7 +261,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 				return err
 			}
 		}
-		err := g.editor.updateNoted(func(e *edit) error {
+		err := g.update(func(e *edit) error {
 			for i, at := range some {
 				var err error
 				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not exist either

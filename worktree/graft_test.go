@@ -84,6 +84,7 @@ func (g *grafter) graft(to int) Stale {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	r.Keep()
 	for i, d := range r.Done {
 		if d.Kept {
 			g.t.Errorf("path %d of the graft was not replaced: %+v", i, d)
@@ -273,6 +274,7 @@ func TestGraftKeeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Keep()
 	for i, d := range r.Done {
 		if want := plan[i].Path == "changed"; d.Kept != want {
 			t.Errorf("path %s was kept: got %t, want %t", plan[i].Path, d.Kept, want)

@@ -16,22 +16,72 @@ import (
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
 var errTaken = errors.New("its node is in use")
 
+// prepareAll reads all trees that the graft needs, and adds the roots that it needs to the inode table. It changes no path.
+func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
+	future := map[string]inode.Block{}
+	for _, p := range list {
+		// removeDir reads the directories that may become empty.
+		at := parentOf(p.Path)
+		if p.Mode == object.ModeDir || p.Mode == 0 && p.Over.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+			at = p.Path
+		}
+		if _, err := g.dir(ctx, at); err != nil && !errors.Is(err, ErrNotExist) && !errors.Is(err, ErrNotDir) {
+			return err
+		}
+		if p.Mode == 0 {
+			continue
+		}
+		b, err := g.futureBlock(ctx, at, future)
+		if err == nil && p.Mode != object.ModeDir {
+			err = g.prepare(ctx, p, b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clear(g.dirs) // programs can move directories until the first path is changed
+	return nil
+}
+
+// futureBlock returns the block that the directory whose path is the parameter at has, or will have once makeDirs has created it. known
+// holds the blocks that were found before, by path.
+func (g *grafting) futureBlock(ctx context.Context, at string, known map[string]inode.Block) (b inode.Block, err error) {
+	if b, ok := known[at]; ok {
+		return b, nil
+	}
+	d, err := g.dir(ctx, at)
+	switch {
+	case err == nil:
+		b = d.block
+	case errors.Is(err, ErrNotExist), errors.Is(err, ErrNotDir): // a file that the graft removes may have the path now
+		var above inode.Block
+		if above, err = g.futureBlock(ctx, parentOf(at), known); err != nil {
+			return b, err
+		}
+		if n, ok := g.base.Table.Search(above, path.Base(at)); ok && g.base.Table.At(n).Kind() == inode.KindDir {
+			b, err = g.view.children(ctx, n)
+			g.room += roomOfHidden * int64(b.Count)
+		}
+	}
+	if err == nil {
+		known[at] = b
+	}
+	return b, err
+}
+
 // prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base tree has the same
 // blob at the same path, otherwise a node below a further root of the inode table. A node that is in use, for example because its file
-// was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree.
-func (g *grafting) prepare(ctx context.Context, p Graft) error {
+// was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree. in is the block of
+// the directory that contains the path.
+func (g *grafting) prepare(ctx context.Context, p Graft, in inode.Block) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
-	}
-	d, err := g.dir(ctx, parentOf(p.Path))
-	if err != nil {
-		return err
 	}
 	usable := func(n Node) (ok bool) {
 		g.view.look(func(m merged) { ok = g.shows(n, p) && m.free(n) })
 		return ok
 	}
-	if n, ok := g.base.Table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
+	if n, ok := g.base.Table.Search(in, path.Base(p.Path)); ok && usable(n) {
 		return nil
 	}
 	for i := 0; ; i++ {
@@ -54,9 +104,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 			g.chosen[p.Path] = n
 			return nil
 		}
-		var now Found
-		g.view.look(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
-		if now.Node == n && now.Shows(p.Mode, p.ID) { // no node is needed, because the path shows the blob already
+		if p.Over.Node == n && p.Over.Shows(p.Mode, p.ID) { // no node is needed, because the path shows the blob already
 			return nil
 		}
 	}
@@ -175,7 +223,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		}
 	}
 	made := graftDir{node: old, block: b}
-	err = g.editor.updateNoted(func(e *edit) error {
+	err = g.update(func(e *edit) error {
 		in, err := e.directory(parent.node)
 		if err != nil {
 			return err
@@ -225,7 +273,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 		perm = inode.KindDir.StatMode() & 0o7777
 	}
 	n := g.dirs[p.Path].node
-	err = g.editor.updateNoted(func(e *edit) error {
+	err = g.update(func(e *edit) error {
 		in, err := e.inode(n)
 		if err == nil && in.Mode&0o7777 != perm {
 			in.Mode, in.Ctime = in.Mode&^0o7777|perm, e.now
@@ -239,7 +287,9 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 // hideAll hides all names that the directory dir has in the base tree. b is the block of the children with these names.
 func (e *edit) hideAll(dir Node, b inode.Block) {
 	for n := b.First; n < b.First+Node(b.Count); n++ {
-		e.tx.Hide(dir, e.base.Table.Name(e.base.Table.At(n)))
+		name := e.base.Table.Name(e.base.Table.At(n))
+		e.note(dir, name, 0, overlay.Hidden)
+		e.tx.Hide(dir, name)
 	}
 }
 
@@ -286,7 +336,7 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 			done = true
 			return nil
 		}
-		return g.editor.updateNoted(func(e *edit) error {
+		return g.update(func(e *edit) error {
 			in, err := e.directory(parent.node)
 			if err != nil {
 				return err

@@ -138,6 +138,21 @@ func (l *file) makeLocked() (*chunk, error) {
 	return &chunk{off, mem}, nil
 }
 
+// reserve allocates the disk space of the chunks that the next n bytes of records need, and of the chunk that prepare makes ahead.
+func (l *file) reserve(n int64) error {
+	l.growing.Lock()
+	defer l.growing.Unlock()
+	end := ((l.end+n)/chunkSize + 2) * chunkSize
+	if end <= l.taken {
+		return nil
+	}
+	if err := l.disk.Allocate(0, l.taken, end-l.taken); err != nil {
+		return err
+	}
+	l.taken = end
+	return nil
+}
+
 // prepare is the goroutine that makes the next chunk before it is needed. It ignores errors, because append meets the same
 // error when it needs the chunk.
 func (l *file) prepare() {

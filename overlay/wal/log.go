@@ -110,6 +110,16 @@ func (l *Log) Append(record []byte, time int64) error {
 	return nil
 }
 
+// Reserve allocates disk space for n further bytes of records in the present file of the log, so that Append needs none.
+func (l *Log) Reserve(n int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return fmt.Errorf("append to log %s: %w", l.path, syscall.EROFS)
+	}
+	return l.file.reserve(n)
+}
+
 // Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that begin during
 // a sync share the next sync: the first of these calls that gets the lock syncs the records of all of them.
 func (l *Log) Sync() error {

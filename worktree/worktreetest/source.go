@@ -171,10 +171,17 @@ func (s *Source) ID(path string) object.ID {
 func (s *Source) SetTree(path string, entries []object.TreeEntry) { s.trees[s.ID(path)] = entries }
 
 // Rule sets the rule for later requests for the object at path in the first tree.
-func (s *Source) Rule(path string, r Rule) {
+func (s *Source) Rule(path string, r Rule) { s.RuleIn(s.Root, path, r) }
+
+// RuleIn sets the rule for the file or directory at a path in the tree with the ID root.
+func (s *Source) RuleIn(root object.ID, path string, r Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rules[s.ID(path)] = r
+	id, ok := s.all[root][path]
+	if !ok {
+		panic("no " + path)
+	}
+	s.rules[id] = r
 }
 
 // Calls returns how often a method ("Tree", "Size" or "Open") was called.
