@@ -3,6 +3,7 @@ package checkout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -56,11 +57,12 @@ type Git interface {
 	Staged(ctx context.Context, tree object.ID) ([]string, error) // returns the paths at which the index differs from tree
 }
 
-// Index is git's index while its lock is held. Replace writes a new index and releases the lock. A Release after Replace has
-// no effect.
+// Index is git's index while its lock is held. Replace writes a new index, and Restore undoes this. Release releases the lock; a second
+// Release has no effect.
 type Index interface {
 	Read() (*index.Index, error)
 	Replace(x *index.Index, written time.Time) error
+	Restore() error
 	Release() error
 }
 
@@ -123,37 +125,77 @@ type change struct {
 	// reindex updates the index x after the working tree was changed. written is the modification time that the index file
 	// will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
+	// last is the last step of the change, which changes nothing if it fails; nil: there is no further step.
+	last func() error
 }
 
-// apply records the intent of a change, changes the working tree and replaces the index, which releases the index lock. The
-// returned intent is still open: the caller must end the intent after its own last step. If apply returns an error, it has
-// ended the intent, and some paths may have been changed. The change journal contains these paths, so git status lists them.
-// After the intent was recorded, apply continues even if ctx ends, because the remaining steps do not wait for the network.
-func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) (*Pending, error) {
+// apply records the intent of a change, changes the working tree, replaces the index, carries out the last step and releases the
+// index lock. If a step fails, apply takes the previous steps back, so that nothing is changed. If that fails too, the intent stays in
+// the journal as an unfinished one, and the error is an UnfinishedError. After the intent was recorded, apply continues even if ctx
+// ends, because the remaining steps do not wait for the network.
+func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) error {
 	pending := ch.pending
 	if pending == nil {
 		var err error
 		if pending, err = c.Journal.Begin(ch.intent); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
 	c.Mark.SetStale(true)
 	done, err := c.Tree.Graft(ctx, ch.to, ch.plan.all(), x.Token)
 	c.Kernel.Refresh(done.Since.Open)
-	c.Kernel.Invalidate(done.Stale)
-	c.Mark.SetStale(false)
+	c.Kernel.Invalidate(done.Stale) // if the graft has failed, a program may have looked up a path before the change was taken back
 	if err == nil {
-		written := time.Now().Truncate(time.Second).Add(time.Second)
-		ch.reindex(x, done, written)
-		err = lock.Replace(x, written)
+		// If the new index stays, the working tree stays too: a repetition changes only paths whose index entries are the old ones.
+		if err = c.afterGraft(lock, x, ch, done); err == nil || errors.Is(err, worktree.ErrPartial) {
+			done.Keep()
+		} else {
+			err = errors.Join(err, done.TakeBack())
+			c.Kernel.Invalidate(done.Stale)
+		}
 	}
-	// End the intent, because the user would be surprised if the checkout were repeated at a later start.
+	c.Mark.SetStale(false)
+	if errors.Is(err, worktree.ErrPartial) {
+		c.Journal.leave(pending)
+		return UnfinishedError{err}
+	}
 	if err != nil {
-		return nil, errors.Join(err, pending.End())
+		return errors.Join(err, pending.End())
 	}
-	return pending, nil
+	if err := lock.Release(); err != nil {
+		c.Log.Warn("release the index lock", zap.String("dir", c.Dir), zap.Error(err))
+	}
+	c.end(pending)
+	return nil
 }
+
+// afterGraft replaces the index and carries out the last step of a change. If it returns an error, the index is as before.
+func (c *Checkout) afterGraft(lock Index, x *index.Index, ch change, done worktree.GraftResult) error {
+	written := time.Now().Truncate(time.Second).Add(time.Second)
+	ch.reindex(x, done, written)
+	if err := lock.Replace(x, written); err != nil || ch.last == nil {
+		return err
+	}
+	err := ch.last()
+	if err == nil {
+		return nil
+	}
+	if back := lock.Restore(); back != nil {
+		err = errors.Join(err, fmt.Errorf("%w: %w", worktree.ErrPartial, back))
+	}
+	return err
+}
+
+// UnfinishedError means that a change has failed and could not be taken back. Its intent is in Journal.Unfinished, and a repetition
+// completes it.
+type UnfinishedError struct{ Err error }
+
+// Error returns the cause.
+func (e UnfinishedError) Error() string { return "change only a part of the paths: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e UnfinishedError) Unwrap() error { return e.Err }
 
 // end removes the intent of a completed change from the journal. If the removal fails, end logs the error, and the change is
 // repeated at a later start. Repeating a completed change has no effect.

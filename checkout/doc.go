@@ -23,11 +23,16 @@
 //	graft            some paths of B; the change journal listed all    the checkout is repeated: paths that show B's blobs stay
 //	                 of them before the first one was changed          unchanged, directories that became empty are removed
 //	unmark kernel    every path of B                                   the checkout is repeated
-//	index            B's index; index.lock is removed                  the checkout is repeated: the entries are B's already
+//	index            B's index; index.lock, and a link to A's index    the checkout is repeated: the entries are B's already
 //	refs (switch)    a branch or HEAD that git was changing            BreakLocks removes the locks of the killed git, which are
 //	                                                                   listed in a note; HEAD is moved if it was not moved yet
 //	shown (switch)   everything is done, but the intent is recorded    the checkout is repeated, without effect
+//	unlock           the same; index.lock and the link are removed     the checkout is repeated, without effect
 //	end of intent    everything is done                                nothing has to be done
+//
+// A step that fails, such as on a full disk, takes the previous steps back: refs were not moved, A's index is renamed back, and the graft
+// is reversed (worktree.GraftResult.TakeBack). Then nothing has changed, and the intent is ended. If that fails too, the intent stays
+// in Journal.Unfinished: the status names it, and the next switch, restore or merge, or the next start, completes it first.
 //
 // An intent that cannot be repeated, because git refuses or a checkpoint was removed, is ended: the working tree stays as the
 // killed process left it, and git status shows the difference. It is not repeated later, because that would surprise the
@@ -47,7 +52,7 @@
 //
 // # Locks
 //
-// The index lock is held from before the plan until the new index is in place. It serializes the checkouts of a mount, and
+// The index lock is held from before the plan until the refs are moved. It serializes the checkouts of a mount, and
 // keeps git commands from changing the index. The journal's mutex is a leaf: no other lock is taken while it is held. This
 // package holds no mutex during a call of the working tree, the kernel or git.
 package checkout

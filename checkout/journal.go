@@ -1,6 +1,7 @@
 package checkout
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,6 +71,7 @@ type Pending struct {
 	Err error // error of reading the recorded intent; if it is not nil, only End may be called
 
 	journal *Journal
+	left    bool   // whether the checkout has failed and could not be taken back; protected by journal.mu
 	file    string // file of an earlier version of this program that holds only this intent; "": the intent is in the journal
 }
 
@@ -98,6 +100,19 @@ func OpenJournal(home string) *Journal {
 	}
 	j.readOld()
 	return j
+}
+
+// String describes the intent for messages.
+func (in Intent) String() string {
+	switch {
+	case in.Restore != nil:
+		return "the restore of checkpoint " + string(in.Restore.Checkpoint)
+	case in.Switch != nil && in.Switch.Forward != "":
+		return "the move to " + in.Switch.Forward
+	case in.Switch != nil:
+		return "the switch to " + cmp.Or(in.Switch.Create, in.Switch.Ref)
+	}
+	return "a change"
 }
 
 // check returns an error unless exactly one field of the intent is set.
@@ -151,6 +166,20 @@ func (j *Journal) Pending() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.open)
+}
+
+// Unfinished returns the intents of checkouts that have failed and could not be taken back, the oldest first.
+func (j *Journal) Unfinished() []*Pending {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(j.open), func(p *Pending) bool { return !p.left })
+}
+
+// leave makes an intent one of those that Unfinished returns.
+func (j *Journal) leave(p *Pending) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p.left = true
 }
 
 // Begin records an intent. The record is on disk when Begin returns.

@@ -57,9 +57,11 @@ func (t stepTree) Graft(ctx context.Context, tree object.ID, list []worktree.Gra
 	order := slices.Clone(list)
 	slices.SortStableFunc(order, func(a, b worktree.Graft) int { return turn(a) - turn(b) })
 	for n := 1; n < len(order); n++ {
-		if r, err := t.Tree.Graft(ctx, tree, order[:n], token); err != nil {
+		r, err := t.Tree.Graft(ctx, tree, order[:n], token)
+		if err != nil {
 			return r, err
 		}
+		r.Keep()
 		t.step(fmt.Sprintf("graft of %d paths", n))
 	}
 	r, err := t.Tree.Graft(ctx, tree, list, token)

@@ -189,7 +189,8 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 	return nil
 }
 
-// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. staged returns the
+// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. If it returns an error, it has
+// changed neither files nor the index, unless the error is an UnfinishedError. staged returns the
 // index entries to restore; if staged is nil, the index is only updated for the changed files. nonce is the nonce of
 // the request for the restore. pending is the interrupted restore that is repeated, or nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
@@ -234,7 +235,7 @@ func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce 
 	}
 	r.Kept = append(r.Kept, p.Kept...)
 	intent := RestoreIntent{Checkpoint: r.Target.ID, Before: r.Before.ID, Paths: r.Paths, Staged: staged != nil, Nonce: nonce}
-	begun, err := c.apply(ctx, lock, x, change{
+	return c.apply(ctx, lock, x, change{
 		to: r.Target.Tree, plan: p, intent: Intent{Restore: &intent}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, _ time.Time) {
 			for i, g := range p.Grafts {
@@ -245,9 +246,4 @@ func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce 
 			restoreIndex(x, entries, p.Grafts, done, device)
 		},
 	})
-	if err != nil {
-		return err
-	}
-	c.end(begun)
-	return nil
 }

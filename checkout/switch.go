@@ -8,7 +8,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/index"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -20,25 +19,18 @@ type Switched struct {
 
 // Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on this
 // host. want is the request of the user, which is recorded in a form that keeps its meaning after HEAD has moved. pending is
-// the interrupted switch that is repeated, or nil for a new one. If the error is a fault.RefusalError, fault.ErrSparse or
-// gitdir.ErrLocked, Switch has changed nothing.
+// the interrupted switch that is repeated, or nil for a new one. If Switch returns an error, it has changed nothing, unless the error
+// is an UnfinishedError.
 func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
 	pending *Pending) (Switched, error) {
 	lock, err := c.Lock(ctx)
 	if err != nil {
 		return Switched{}, err
 	}
-	done, begun, err := c.switchFiles(ctx, lock, from.Tree, to.Tree, want.lasting(to), pending)
+	done, err := c.switchFiles(ctx, lock, from, to, want, pending)
 	if err != nil {
 		return done, errors.Join(err, lock.Release())
 	}
-	if err := c.moveHead(ctx, from, to, want, pending != nil); err != nil {
-		// End the intent, because a repetition of the switch would move HEAD at a later time and surprise the user. Git
-		// status lists the changed paths.
-		return done, errors.Join(err, begun.End())
-	}
-	c.Show(to.Tree)
-	c.end(begun)
 	return done, nil
 }
 
@@ -57,51 +49,58 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree and the index from the tree in the parameter from to the tree in the parameter to. If it
-// succeeds, it has released the index lock, and the caller must end the returned intent.
-func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
-	pending *Pending) (s Switched, begun *Pending, err error) {
-	list, err := c.Differ.Differences(ctx, from, to)
+// switchFiles changes the working tree, the index and HEAD. If it succeeds, it has released the index lock.
+func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
+	pending *Pending) (s Switched, err error) {
+	list, err := c.Differ.Differences(ctx, from.Tree, to.Tree)
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
 	if pending == nil && want.Forward == "" {
 		if err := c.refuse(list); err != nil {
-			return s, nil, err
+			return s, err
 		}
 	}
 	c.refreshKernel(ctx, list)
 	x, err := lock.Read()
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
 	p, err := PlanSwitch(ctx, c.Tree, c.Git, c.Mounts, x, list, pending != nil)
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
 	device, err := c.Device()
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
-	staged, err := c.Git.Staged(ctx, to)
+	staged, err := c.Git.Staged(ctx, to.Tree)
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
-	missing, err := c.missing(ctx, to)
+	missing, err := c.missing(ctx, to.Tree)
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
-	begun, err = c.apply(ctx, lock, x, change{
-		to: to, plan: p, intent: Intent{Switch: &want}, pending: pending,
+	lasting := want.lasting(to)
+	err = c.apply(ctx, lock, x, change{
+		to: to.Tree, plan: p, intent: Intent{Switch: &lasting}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, written time.Time) {
 			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, because the remaining steps do not wait for the network
 			entries, kept := switchedEntries(p, done.Done, device)
 			switchIndex(x, entries, done.Since, c.others(ctx, slices.Concat(missing, staged)), c.Reads, written)
-			c.setTrees(ctx, x, to, except(staged, entries))
+			c.setTrees(ctx, x, to.Tree, except(staged, entries))
 			s.Paths, s.Kept = int64(len(entries)), kept
 		},
+		last: func() error {
+			err := c.moveHead(ctx, from, to, want, pending != nil)
+			if err == nil {
+				c.Show(to.Tree)
+			}
+			return err
+		},
 	})
-	return s, begun, err
+	return s, err
 }
 
 // moveHead moves HEAD, or the branch that HEAD is on. If again is set and a killed process has already moved HEAD, moveHead

@@ -22,6 +22,7 @@ import (
 
 	. "github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
@@ -134,6 +135,7 @@ type world struct {
 	tree *worktree.Tree
 	git  *gitdir.Dir
 	root object.ID // base tree
+	fs   disk.FS   // file system of the working tree's files; nil: that of the operating system
 }
 
 // repo is a git repository with the commits of some trees, which worlds begin as copies of.
@@ -195,7 +197,13 @@ func newRepo(t testing.TB, trees ...files) *repo {
 // world makes a working tree that shows the repository's first commit.
 func (r *repo) world(t testing.TB) *world {
 	t.Helper()
-	w := &world{TB: t, dir: filepath.Join(t.TempDir(), "world"), src: r.src, root: r.trees[0]}
+	return r.worldOn(t, nil)
+}
+
+// worldOn is world with another file system for the files of the working tree.
+func (r *repo) worldOn(t testing.TB, on disk.FS) *world {
+	t.Helper()
+	w := &world{TB: t, dir: filepath.Join(t.TempDir(), "world"), src: r.src, root: r.trees[0], fs: on}
 	for _, dir := range []string{"home", "overlay"} {
 		w.must(os.MkdirAll(filepath.Join(w.dir, dir), 0o755))
 	}
@@ -215,7 +223,7 @@ func (w *world) must(err error) {
 func (w *world) open() {
 	w.Helper()
 	tree, err := worktree.Open(filepath.Join(w.dir, "inodes"), w.src, worktree.Options{
-		Root: w.root, Time: time.Unix(1700000000, 0), Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
+		FS: w.fs, Root: w.root, Time: time.Unix(1700000000, 0), Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
 	})
 	w.must(err)
 	w.tree = tree

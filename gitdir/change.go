@@ -32,6 +32,7 @@ const lockWait = time.Second
 type LockedIndex struct {
 	dir   *Dir
 	path  string // path of the index file
+	old   string // path of the index file that Replace has replaced; "": the file did not exist, or Replace was not called
 	given bool   // whether Release has removed the lock; an index.lock that exists after that belongs to another process
 }
 
@@ -116,19 +117,40 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace replaces the index with x, sets the modification time of the index file to the time in the parameter written, and
-// releases the lock. git compares the contents of each file that is not older than the index, so this time determines which files
-// git compares.
+// Replace replaces the index with x, and sets the modification time of the index file to the time in the parameter written. git
+// compares the contents of each file that is not older than the index, so this time determines which files git compares. The lock
+// stays, so that Restore can undo the replacement.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
+	if err != nil {
+		return fmt.Errorf("write index: %w", err)
+	}
+	old := name + ".old"
+	if err = os.Link(l.path, old); err == nil {
+		l.old = old
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	if err == nil {
-		defer os.Remove(name)
 		err = os.Rename(name, l.path)
 	}
 	if err != nil {
-		err = fmt.Errorf("write index: %w", err)
+		return fmt.Errorf("write index: %w", errors.Join(err, os.Remove(name)))
 	}
-	return errors.Join(err, l.Release())
+	return nil
+}
+
+// Restore undoes a successful Replace.
+func (l *LockedIndex) Restore() error {
+	err := os.Remove(l.path)
+	if l.old != "" {
+		err = os.Rename(l.old, l.path)
+		l.old = ""
+	}
+	if err != nil {
+		return fmt.Errorf("restore index: %w", err)
+	}
+	return nil
 }
 
 // writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller renames
@@ -150,12 +172,15 @@ func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err e
 	return f.Name(), nil
 }
 
-// Release releases the lock without changing the index. It does nothing if the lock was already released.
+// Release releases the lock. It does nothing if the lock was already released.
 func (l *LockedIndex) Release() error {
 	if l.given {
 		return nil
 	}
 	l.given = true
+	if l.old != "" {
+		_ = os.Remove(l.old) // BreakLocks removes the file if it stays
+	}
 	err := os.Remove(l.path + ".lock")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

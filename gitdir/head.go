@@ -180,7 +180,8 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 }
 
 // Move moves HEAD to the destination in the parameter to. It first creates the branch if to.New is set. The parameter from is
-// used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves lock files.
+// used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves lock files. If HEAD cannot
+// be moved, Move removes the branch that it has created.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		if err := d.branch(ctx, to); err != nil {
@@ -188,10 +189,15 @@ func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 		}
 	}
 	reason := "checkout: moving from " + from.name() + " to " + to.Name
-	if to.Branch != "" {
-		return d.git.update(ctx, nil, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
+	if to.Branch == "" {
+		return d.git.update(ctx, nil, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 	}
-	return d.git.update(ctx, nil, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
+	err := d.git.update(ctx, nil, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
+	if err != nil && to.New {
+		err = errors.Join(err, d.git.update(ctx, []string{"refs/heads/" + to.Branch, "packed-refs", "config"},
+			"branch", "--quiet", "-D", to.Branch))
+	}
+	return err
 }
 
 // branch creates the branch of the destination in the parameter to.

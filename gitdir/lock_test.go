@@ -50,10 +50,8 @@ func TestReleaseSparesTheNextLock(t *testing.T) {
 		}
 		if replaced {
 			err = l.Replace(&index.Index{Format: d.format, Version: index.Version}, time.Now())
-		} else {
-			err = l.Release()
 		}
-		if err != nil || there(lock) {
+		if err = errors.Join(err, l.Release()); err != nil || there(lock) {
 			t.Fatalf("replaced %t: %v", replaced, err)
 		}
 		write(t, lock, "git's")
@@ -89,5 +87,30 @@ func TestBreakLock(t *testing.T) {
 	}
 	if !there(lock) {
 		t.Error("git's lock file was removed")
+	}
+}
+
+// Restore brings back the index that Replace has replaced, and also the state in which there was none.
+func TestRestoreAfterReplace(t *testing.T) {
+	d, _ := locks(t)
+	name := filepath.Join(d.path, "index")
+	for _, before := range []string{"", "an index"} {
+		if before != "" {
+			write(t, name, before)
+		}
+		l, err := d.LockIndex(t.Context())
+		if err == nil {
+			err = l.Replace(&index.Index{Format: d.format, Version: index.Version}, time.Now())
+		}
+		if err == nil {
+			err = errors.Join(l.Restore(), l.Release())
+		}
+		text, readErr := os.ReadFile(name)
+		if err != nil || string(text) != before || (readErr == nil) != (before != "") {
+			t.Errorf("index after Restore: got %q, %v, %v, want %q", text, readErr, err, before)
+		}
+		if left, _ := filepath.Glob(filepath.Join(d.path, lockPrefix+"*")); len(left) > 0 {
+			t.Errorf("files after the release: got %q, want none", left)
+		}
 	}
 }

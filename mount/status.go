@@ -42,6 +42,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(s.Notes, m.redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
+	s.Notes = append(s.Notes, m.moves.Unfinished()...)
 	s.Notes = append(s.Notes, m.locking.notes()...)
 	s.Notes = append(s.Notes, m.shownCheckpoint()...)
 	s.Session = m.Listed().Status()

@@ -195,7 +195,7 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 		f.Why, err = w.holdsBack(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
 			var moved control.SwitchReply
-			moved, err = w.Moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
+			moved, err = w.Moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, func(control.Progress) {})
 			var in fault.RefusalError
 			var busy fault.GitBusyError
 			switch {

@@ -3,6 +3,7 @@ package moves
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 
@@ -20,7 +21,7 @@ import (
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.Tree, Kernel: m.Server, Mark: staleMark{m}, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
-		Journal: m.journal, Trees: m.View.Tree, Log: m.Log, Dir: m.Mount.Dir, Base: m.Base(),
+		Journal: m.journal.Load(), Trees: m.View.Tree, Log: m.Log, Dir: m.Mount.Dir, Base: m.Base(),
 		Lock: func(ctx context.Context) (checkout.Index, error) {
 			lock, err := git.LockIndex(ctx)
 			if err != nil {
@@ -39,28 +40,63 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 // the mount is read-only and does not follow a branch, Finish completes nothing; a later writable mount of the session then
 // completes the changes.
 func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
-	m.journal = checkout.OpenJournal(m.Mount.Home)
+	m.journal.Store(checkout.OpenJournal(m.Mount.Home))
 	if !m.Mount.Writable && !m.Follow {
 		return
 	}
 	if err := git.BreakLocks(ctx); err != nil {
 		m.Log.Warn("break the locks of an interrupted switch", zap.String("dir", m.Mount.Dir), zap.Error(err))
 	}
-	for _, p := range m.journal.Pending() {
-		switch {
-		case p.Restore == nil:
-			m.finishSwitch(ctx, git, p)
-		case m.Mount.Writable:
-			m.finishRestore(ctx, git, p)
-		}
+	for _, p := range m.journal.Load().Pending() {
+		m.finish(ctx, git, p)
 	}
 }
 
+// finish completes a change that was interrupted, or that has failed and could not be taken back. It returns nil if the change is
+// completed, or is abandoned.
+func (m *Mover) finish(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
+	switch {
+	case p.Restore == nil:
+		return m.finishSwitch(ctx, git, p)
+	case m.Mount.Writable:
+		return m.finishRestore(ctx, git, p)
+	}
+	return nil
+}
+
+// finishRest completes the changes that have failed and could not be taken back. It returns an error if one of them fails again, and
+// still can neither be completed nor taken back. Each new change calls it first.
+func (m *Mover) finishRest(ctx context.Context, git *gitdir.Dir) error {
+	m.finishing.Lock()
+	defer m.finishing.Unlock()
+	for _, p := range m.journal.Load().Unfinished() {
+		var again checkout.UnfinishedError
+		if err := m.finish(ctx, git, p); errors.As(err, &again) {
+			return fmt.Errorf("finish %s: %w", p.Intent, err)
+		}
+	}
+	return nil
+}
+
+// Unfinished returns a sentence for each change that has failed and could not be taken back.
+func (m *Mover) Unfinished() (list []string) {
+	if m == nil || m.journal.Load() == nil {
+		return nil
+	}
+	for _, p := range m.journal.Load().Unfinished() {
+		list = append(list, fmt.Sprintf("%s has changed only a part of the paths; the next switch, restore or merge finishes it first",
+			p.Intent))
+	}
+	return list
+}
+
 // abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err with the message what.
-// The working tree remains as the killed process has left it, and git status lists the differences. If ctx has ended,
-// abandonCheckout keeps the entry, so that the next process that serves the mount tries again.
+// The working tree remains as the killed process has left it, and git status lists the differences. If ctx has ended, or if err is a
+// checkout.UnfinishedError, abandonCheckout keeps the entry, so that the next attempt or the next process that serves the mount tries
+// again.
 func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
-	if ctx.Err() == nil {
+	var again checkout.UnfinishedError
+	if ctx.Err() == nil && !errors.As(err, &again) {
 		err = errors.Join(err, p.End())
 	}
 	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))

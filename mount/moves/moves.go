@@ -6,6 +6,7 @@ package moves
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -50,7 +51,8 @@ type Mover struct {
 	// Refuses returns a *locks.HeldError if a path must not be changed, because another session has locked it.
 	Refuses func(path string) error
 
-	journal *checkout.Journal // records changes that are not complete; set by Finish
+	journal   atomic.Pointer[checkout.Journal] // records changes that are not complete; set by Finish
+	finishing sync.Mutex                       // held while changes that could not be taken back are finished, so that each is finished once
 
 	mu sync.Mutex
 	// restored is a completed restore whose reply no client has received yet, or nil. mu protects this field.

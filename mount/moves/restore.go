@@ -82,6 +82,9 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
+	if err := m.finishRest(ctx, git); err != nil {
+		return reply, err
+	}
 	// A checkpoint of another session is first copied to this session's repository.
 	if r.Of != "" {
 		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)

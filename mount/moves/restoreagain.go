@@ -2,6 +2,7 @@ package moves
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -13,8 +14,9 @@ import (
 )
 
 // finishRestore completes a restore that was interrupted, and adds a note to the status. If the restore cannot be completed,
-// finishRestore removes its journal entry, and the note names the commands with which the user can repeat or undo the restore.
-func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
+// finishRestore calls abandonCheckout and returns the error, and the note names the commands with which the user can repeat or undo the
+// restore.
+func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {
 		err = m.restoreRest(ctx, git, p)
@@ -24,13 +26,15 @@ func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
 		m.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Mount.Dir),
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
-		return
+		return nil
 	}
-	if ctx.Err() == nil {
+	var again checkout.UnfinishedError
+	if ctx.Err() == nil && !errors.As(err, &again) {
 		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
 			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
 	}
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
+	return err
 }
 
 // restoreRest completes a restore that was interrupted, and stores its reply for a client that repeats the request. It changes

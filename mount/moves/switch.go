@@ -39,12 +39,21 @@ func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	if err != nil {
 		return control.SwitchReply{}, err
 	}
-	return m.MoveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, nil, progress)
+	return m.MoveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, progress)
 }
 
-// MoveTo changes HEAD, the index and the working tree to the destination that the intent want describes. pending is the
-// interrupted switch that is repeated, or nil for a new switch.
-func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
+// MoveTo changes HEAD, the index and the working tree to the destination that the intent want describes. It first completes the changes
+// that have failed and could not be taken back.
+func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
+	progress func(control.Progress)) (control.SwitchReply, error) {
+	if err := m.finishRest(ctx, git); err != nil {
+		return control.SwitchReply{}, err
+	}
+	return m.moveTo(ctx, git, want, nil, progress)
+}
+
+// moveTo does the work of MoveTo. pending is the interrupted switch that is repeated, or nil for a new switch.
+func (m *Mover) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
 	// The user must first complete or abort a merge or rebase that is in progress.
@@ -116,19 +125,19 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats a switch that was interrupted. If the repetition fails, finishSwitch calls abandonCheckout, which
-// removes the switch from the journal unless ctx has ended.
-func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
+// finishSwitch repeats a switch that was interrupted. If the repetition fails, finishSwitch calls abandonCheckout, and returns the error.
+func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {
 		quiet := func(control.Progress) {}
-		_, err = m.MoveTo(ctx, git, *p.Switch, p, quiet)
+		_, err = m.moveTo(ctx, git, *p.Switch, p, quiet)
 		// The killed process may have created the branch of the switch already.
 		if rest, ok := p.Switch.Retry(err); ok {
-			_, err = m.MoveTo(ctx, git, rest, p, quiet)
+			_, err = m.moveTo(ctx, git, rest, p, quiet)
 		}
 	}
 	if err != nil {
 		m.abandonCheckout(ctx, p, "finish a switch that was interrupted", err)
 	}
+	return err
 }
