@@ -45,9 +45,8 @@
 //   - the state that the daemon passes to its successor: Stale, as above. It exists as long as the kernel's mount, while an
 //     intent exists as long as the session.
 //   - the file "shown" in the mount's home: the tree that is prefetched. It is written before the intent ends.
-//   - the file "follow.json" in the mount's home: the commit to which following the remote branch has moved HEAD. A kill
-//     between the end of the intent and the update of this file leaves the previous commit in it. The next check of the
-//     remote then finds HEAD at the branch or behind it, and corrects the file.
+//   - the file "follow.json" in the mount's home: the commit to which following the remote branch has moved HEAD, and during
+//     a move also the commit to which it moves HEAD.
 //   - the redirects in the session's record: a successor compares them with the mount table and mounts the missing ones.
 //
 // # Locks

@@ -20,7 +20,6 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
-	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -36,21 +35,25 @@ import (
 // nothing.
 type Follower struct {
 	Mount    *catalog.Mounted
-	Moves    *moves.Mover
 	On       bool          // whether the mount follows its branch, as the mount request says
 	Interval time.Duration // time between two requests to the remote; 0 stands for DefaultInterval
 	Log      *zap.Logger
+
+	Ready func(ctx context.Context) (*gitdir.Dir, error) // returns the git directory, once git commands work in the mount
+	// MoveTo switches the mount to a commit. If it returns an error, nothing has changed, or the next call completes the switch.
+	MoveTo func(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, progress func(control.Progress)) (control.SwitchReply, error)
 
 	Snapshot func() *fetch.Snapshot       // returns the snapshot of the mounted commit
 	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work in the mount yet
 	Note     func(what string, err error) // records err as the result of the background work named what, for the status
 
-	turn chan struct{} // held by refresh, so that one call runs at a time; capacity 1
+	turn   chan struct{} // held by refresh, so that one call runs at a time; capacity 1
+	moving chan struct{} // held while the mount is switched and the state of following is stored; capacity 1
 }
 
 // New returns a Follower with the exported fields of f.
 func New(f Follower) *Follower {
-	f.turn = make(chan struct{}, 1)
+	f.turn, f.moving = make(chan struct{}, 1), make(chan struct{}, 1)
 	return &f
 }
 
@@ -58,8 +61,7 @@ func New(f Follower) *Follower {
 const DefaultInterval = 30 * time.Second
 
 // followFile is the name of the file in the mount's home (its directory below the state directory) that stores the state of
-// following as JSON (type followed). If the process is killed between a switch and the writing of the file, the file describes
-// the state before the switch. The next refresh corrects this.
+// following as JSON (type followed). It is written before each switch and after it.
 const followFile = "follow.json"
 
 var (
@@ -70,10 +72,21 @@ var (
 // followed is the state of following, as stored in followFile.
 type followed struct {
 	Put     string    `json:"put"`              // commit to which following, or the start of the mount, has set HEAD; "": not known
+	Next    string    `json:"next,omitempty"`   // commit to which following is switching the mount; "": none
 	Tip     string    `json:"tip"`              // commit of the branch on the remote at the time Checked
 	Checked time.Time `json:"checked,omitzero"` // time of the last request to the remote
 	Moved   time.Time `json:"moved,omitzero"`   // time at which following last switched the mount; zero: never
 	Why     string    `json:"why,omitempty"`    // why the mount was not switched; "": it was switched, or was at Tip already
+}
+
+// at returns the state of following while HEAD is at a commit. If the process was killed after a switch, before the switch was stored, the
+// result contains the switch.
+func (f followed) at(head object.ID) followed {
+	if f.Next != "" && f.Next == head.String() {
+		f.Put, f.Moved = f.Next, f.Checked
+	}
+	f.Next = ""
+	return f
 }
 
 // Run calls Refresh in regular intervals until ctx ends. If the mount request demands following, Run is started after the first
@@ -127,7 +140,7 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	if !ok {
 		return reply, fault.ErrNoBranch
 	}
-	git, err := w.Moves.Ready(ctx)
+	git, err := w.Ready(ctx)
 	if err != nil {
 		return reply, err
 	}
@@ -178,7 +191,7 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 // known is the commit that the remote-tracking branch had before.
 func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
-	f := w.readFollowed()
+	f := w.readFollowed().at(from.Commit)
 	if f.Put == "" { // the state of following was not stored yet
 		if f.Put = known.String(); from.Commit == w.Snapshot().Commit {
 			f.Put = from.Commit.String()
@@ -194,8 +207,16 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 	default:
 		f.Why, err = w.holdsBack(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
+			w.moving <- struct{}{}
+			defer func() { <-w.moving }()
+			// The commit is stored first, so that after a kill the changes of the switch do not count as changes of the user.
+			f.Next = tip.String()
+			if err := w.noteFollowed(f); err != nil {
+				return err
+			}
+			f.Next = ""
 			var moved control.SwitchReply
-			moved, err = w.Moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, func(control.Progress) {})
+			moved, err = w.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, func(control.Progress) {})
 			var in fault.RefusalError
 			var busy fault.GitBusyError
 			switch {
@@ -243,13 +264,20 @@ func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	if w == nil || !w.On || !w.Mount.Writable {
 		return false
 	}
-	git, f := w.Git(), w.readFollowed()
-	if git == nil || f.Moved.IsZero() {
+	git := w.Git()
+	if git == nil {
+		return false
+	}
+	select { // during a switch, a part of the paths has changed
+	case w.moving <- struct{}{}:
+		defer func() { <-w.moving }()
+	case <-ctx.Done():
 		return false
 	}
 	branch := strings.TrimPrefix(w.Snapshot().Ref, "refs/heads/")
 	head, err := git.Head(ctx)
-	if err != nil || head.Branch != branch || head.Commit.String() != f.Put {
+	f := w.readFollowed().at(head.Commit)
+	if err != nil || f.Moved.IsZero() || head.Branch != branch || head.Commit.String() != f.Put {
 		return false
 	}
 	if other, err := git.OtherWork(ctx, branch); err != nil || other {
