@@ -246,7 +246,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 // arguments (execve(2)).
 const atOnceArgs = 64 << 10
 
-// Modified returns those elements of paths whose files in the working tree differ from the index.
+// Modified returns those elements of paths whose files in the working tree differ from the index. Like git switch, and unlike git diff, it
+// hashes the files and reads no blobs, which may not be on this host.
 func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	var modified []string
 	for len(paths) > 0 {
@@ -255,7 +256,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 			bytes += len(paths[n]) + 1
 			n++
 		}
-		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
+		args := []string{"status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
 			// Without "literal", git would interpret * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
@@ -264,7 +265,11 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		modified = append(modified, split(out)...)
+		for _, line := range split(out) {
+			if len(line) > 3 && line[1] != ' ' { // the second letter is the state of the file against the index
+				modified = append(modified, line[3:])
+			}
+		}
 		paths = paths[n:]
 	}
 	return modified, nil
