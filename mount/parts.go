@@ -62,7 +62,8 @@ func (m *Mount) newMover() *moves.Mover {
 // newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.
 func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
-		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo, On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
+		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo,
+		On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
 		Snapshot: m.snapshot, Note: m.work.Note,
 		Git: m.side.Dir,
 	})
