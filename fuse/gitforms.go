@@ -96,7 +96,7 @@ func (g *gitForms) lookupGit(cancel <-chan struct{}, h *raw.InHeader, out *raw.E
 	status := g.RawFileSystem.Lookup(cancel, h, gitName, out)
 	file := out.NodeId
 	// The root of a mount whose git directory the user has moved, or replaced by another, has one form.
-	if status != raw.OK || file == 0 || !g.fs.tree.IsGitFile(worktree.Node(file)) {
+	if status != raw.OK || file == 0 || !worktree.IsGitFile(g.fs.tree, worktree.Node(file)) {
 		return status
 	}
 	out.SetEntryTimeout(0)
@@ -136,7 +136,7 @@ func (g *gitForms) file(cancel <-chan struct{}, h *raw.InHeader) (node uint64, o
 	w := g.fs.wait(cancel, h)
 	defer w.finish()
 	a, err := g.fs.tree.Lookup(w, worktree.Root, gitName)
-	return uint64(a.Node), err == nil && g.fs.tree.IsGitFile(a.Node)
+	return uint64(a.Node), err == nil && worktree.IsGitFile(g.fs.tree, a.Node)
 }
 
 func (g *gitForms) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {

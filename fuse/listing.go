@@ -32,8 +32,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 		if entry == nil {
 			return false
 		}
-		// The entry ".git" gets no attributes until git is ready, and none if it depends on the process. The entries "." and ".." get none either, because the
-		// kernel ignores their attributes and counts no look-up for them (fs/fuse/readdir.c, fuse_direntplus_link).
+		// The entry ".git" gets no attributes until git is ready, and none if it depends on the process. The entries "." and ".." get
+		// none either, because the kernel ignores their attributes and counts no look-up for them (fs/fuse/readdir.c,
+		// fuse_direntplus_link).
 		if dir := worktree.Node(in.NodeId); f.git.guards(dir, e.Name) || f.git.isVaried(dir, e.Name) {
 			return true
 		}

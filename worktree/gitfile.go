@@ -101,7 +101,7 @@ func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Pres
 
 // IsGitFile reports whether the node n is the file ".git" that contains the path of git's directory, or had this name before it was
 // renamed.
-func (t *Tree) IsGitFile(n Node) (is bool) {
+func IsGitFile(t *Tree, n Node) (is bool) {
 	t.view.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
 		is = ok && r.Uncounted() == n && in.Mode&syscall.S_IFMT == syscall.S_IFREG
