@@ -31,6 +31,8 @@ type bed struct {
 	format object.Format
 	refs   map[string]string
 	logs   map[string]*logFile
+	// commits is the number of calls of make.
+	commits int
 }
 
 type logFile struct {

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -11,10 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// make stores a commit with the tree of another one, by an author and a committer, whose addresses are at host.
+// make stores a commit with the tree of another one, by an author and a committer, whose addresses are at host. Each commit has a message
+// of its own, so that two of them are never the same commit.
 func (b *bed) make(like, author, committer string, parents ...string) string {
 	b.t.Helper()
-	args := []string{"commit-tree", "-m", "made", like + "^{tree}"}
+	b.commits++
+	args := []string{"commit-tree", "-m", fmt.Sprint("made ", b.commits), like + "^{tree}"}
 	for _, p := range parents {
 		args = append(args, "-p", p)
 	}
