@@ -53,8 +53,17 @@ func (u Unpacked) With(refs map[string]string) map[string]string {
 	if len(u.Refs) == 0 {
 		return refs
 	}
-	all := maps.Clone(u.Refs)
-	maps.Copy(all, refs)
+	all := maps.Clone(refs)
+	for ref := range refs { // the readable branch of a session has other commits than the session
+		if name, ok := strings.CutPrefix(ref, thin.Prefix); ok {
+			delete(all, thin.ReadableRef(name))
+		}
+	}
+	for ref, id := range u.Refs {
+		if all[ref] == "" {
+			all[ref] = id
+		}
+	}
 	return all
 }
 

@@ -38,6 +38,8 @@ type Push struct {
 	// if there is no container yet.
 	thin bool
 	tip  object.ID
+	// readable is the value of the readable branch of the session remote.
+	readable object.ID
 }
 
 // Load describes the objects that a push to a container sends.
@@ -57,6 +59,9 @@ type Load struct {
 	Bases func(ctx context.Context, dir string, all bool) error
 	// Pushed is called when the session remote has accepted the container. Pushed may be nil.
 	Pushed func()
+	// Readable returns the next value of the readable branch, whose present value is old. Its objects may be written to the directory
+	// dir. The parameter anew is set if the branch must not reach older commits of it. Readable may be nil.
+	Readable func(ctx context.Context, dir string, old object.ID, anew bool) (Readable, error)
 }
 
 // OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes, or all refs if there are no
@@ -71,6 +76,11 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 		return nil, err
 	}
 	p := &Push{Receiver: push.Receiver, remote: r, push: push}
+	for _, ref := range push.Refs {
+		if r.session != "" && ref.Name == ReadableRef(r.session) {
+			p.readable = ref.ID
+		}
+	}
 	if r.session == "" {
 		return p, nil
 	}
@@ -173,13 +183,33 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	}
 	send := transport.PushRequest{
 		Updates: append(ordinary, transport.RefUpdate{Name: Ref(r.session), Old: at, New: next.id}),
-		Pack:    packOf(p.Format, append(load.Direct, next.objects...)), Atomic: len(ordinary) > 0 && p.push.Atomic,
+		Pack:    packOf(p.Format, append(load.Direct, next.objects...)),
 	}
+	branch, err := r.addReadable(ctx, p, &send, load, next)
+	if err != nil {
+		return nil, err
+	}
+	send.Atomic = len(send.Updates) > 1 && p.push.Atomic
 	results, err := p.push.Send(ctx, send)
 	if err != nil {
 		return nil, err
 	}
 	last := results[len(ordinary)]
+	if !branch.Tip.IsZero() {
+		switch result := results[len(ordinary)+1]; {
+		case result == nil:
+			branch.Pushed()
+		default:
+			// The branch only shows what the container has. It must not keep the container from being pushed, so it is left out from now on.
+			r.log.Warn("push readable branch", zap.String("session", r.session), zap.Error(result))
+			r.mu.Lock()
+			r.unreadable = true
+			r.mu.Unlock()
+			if last != nil {
+				return rejectAll(req.Updates, moved), nil // the caller retries
+			}
+		}
+	}
 	// If the state cannot be written, the push still succeeds, because the state can be fetched from the session remote.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
@@ -205,6 +235,32 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		}
 	}
 	return all, nil
+}
+
+// addReadable adds the next value of the readable branch to a push. It adds nothing if the value cannot be made, or if the session remote has
+// refused one.
+func (r *Remote) addReadable(ctx context.Context, p *Push, send *transport.PushRequest, load Load, n *nextContainer) (
+	branch Readable, err error) {
+	r.mu.Lock()
+	refused := r.unreadable
+	r.mu.Unlock()
+	if load.Readable == nil || refused {
+		return branch, nil
+	}
+	branch, err = load.Readable(ctx, n.dir, p.readable, n.anew)
+	if err != nil {
+		if ctx.Err() != nil {
+			return Readable{}, err
+		}
+		r.log.Warn("make readable branch", zap.String("session", r.session), zap.Error(err))
+		return Readable{}, nil
+	}
+	if branch.Tip.IsZero() || branch.Tip == p.readable {
+		return Readable{}, nil
+	}
+	send.Updates = append(send.Updates, transport.RefUpdate{Name: ReadableRef(r.session), Old: p.readable, New: branch.Tip})
+	send.Pack = joinPacks(p.Format, branch.Pack, send.Pack)
+	return branch, nil
 }
 
 // rejectAll returns a slice with the same error, why, as the result of each update.

@@ -39,6 +39,7 @@ type Remote struct {
 	manifest      manifest           // manifest of the container at tip
 	unpacked      *unpacked          // extracted container; nil if no container was fetched
 	metas         map[object.ID]bool // objects that the listed ordinary refs name
+	unreadable    bool               // whether the session remote has refused the readable branch
 	keepOld       bool               // whether the session remote accepts a new container only with the previous one as its parent
 }
 
@@ -176,7 +177,7 @@ func (r *Remote) asked(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return nil
 	}
-	return append(slices.Clone(prefixes), Ref(r.session))
+	return append(slices.Clone(prefixes), Ref(r.session), ReadableRef(r.session))
 }
 
 // view returns those refs of the session that begin with one of the prefixes, whether the session uses a container, and the
@@ -287,14 +288,23 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has no refs except the refs of session metadata, annotations, containers and deleted
-// sessions, and the refs that need no session (session.NeedsNoSession).
+// IsEmpty reports whether the session remote has no refs except the refs of session metadata, annotations, containers with their readable
+// branches, and deleted sessions, and the refs that need no session (session.NeedsNoSession).
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
 		return false, err
 	}
+	readable := map[string]bool{}
+	for _, ref := range refs.List {
+		if name, ok := strings.CutPrefix(ref.Name, Prefix); ok {
+			readable[ReadableRef(name)] = true
+		}
+	}
 	return !slices.ContainsFunc(refs.List, func(ref transport.Ref) bool {
+		if ref.Name == "HEAD" || readable[ref.Name] {
+			return false
+		}
 		return !session.NeedsNoSession(ref.Name) &&
 			!slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
 	}), nil

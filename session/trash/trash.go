@@ -74,6 +74,10 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 		switch {
 		// Cache entries and read profiles belong to no session, not even to one called "entries", or to one called like a profile.
 		case strings.HasPrefix(name, session.EntryPrefix), strings.HasPrefix(name, session.ProfilePrefix):
+		case name == thin.ReadableRef(l.Session):
+			if !there[thin.Ref(l.Session)].IsZero() {
+				mine[name] = id
+			}
 		case name == session.OwnerRef:
 			if id == owner {
 				mine[name] = id

@@ -84,6 +84,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	}
 	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.baseCommits), object.ID.Compare)}
 	load.Bases, load.Pushed = q.bases(load.Contained)
+	load.Readable = q.readable
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {

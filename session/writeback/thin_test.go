@@ -35,7 +35,7 @@ func TestThin(t *testing.T) {
 					t.Errorf("traffic: got %+v, want bytes sent and received, and none for seeding", st)
 				}
 				refs := run(t, to.dir, "", "for-each-ref", "--format=%(refname)")
-				if refs != thin.Ref(sessionName) {
+				if refs != thin.Ref(sessionName)+"\n"+thin.ReadableRef(sessionName) {
 					t.Errorf("refs of the session remote: got %s", refs)
 				}
 				run(t, to.dir, "", "fsck", "--strict")

@@ -1,0 +1,225 @@
+package writeback
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// Limits of the readable branch.
+const (
+	maxReadableSteps = 1000     // checkpoints, of which the newest are added, and commits before a checkpoint
+	maxReadablePaths = 2000     // changed paths of a commit whose contents are added
+	maxReadableFile  = 1 << 20  // bytes of a file
+	maxReadableOld   = 16 << 10 // bytes of old versions without new ones that one push adds
+	maxNamed         = 100      // paths that a message names
+)
+
+// recordsDir is the directory of the transcript in the readable branch.
+const recordsDir = "artifactfs-transcript/"
+
+// readableBranch makes the commits of the readable branch of a thin session: one for each checkpoint and each commit of the session. Their
+// trees have only files that the session has changed. If a file is changed for the first time, a merge commit before that change adds its
+// old version; git log -p shows no difference for merge commits.
+type readableBranch struct {
+	repo    *session.Repo
+	state   readableState
+	at      time.Time // time of commits that are not those of the session
+	objects []odb.Outgoing
+	blobs   map[object.ID]bool // contents that the session remote may lack
+	trees   map[object.ID]bool // trees that it has
+	whole   int64              // bytes of old versions without new ones that may still be added
+}
+
+// readableState is what is known of a readable branch between two pushes.
+type readableState struct {
+	Tip        string            `json:"tip"`
+	First      string            `json:"first"`
+	Checkpoint string            `json:"checkpoint"` // newest checkpoint in the branch
+	Head       string            `json:"head"`       // commit of HEAD at that checkpoint
+	Tree       string            `json:"tree"`       // tree of the session that the tip shows
+	Transcript string            `json:"transcript"`
+	Files      map[string]string `json:"files"` // mode and id of the files by their paths
+	Commits    map[string]bool   `json:"commits"`
+}
+
+// parse returns the id in a text of the state, or the zero id.
+func parse(text string) object.ID {
+	id, _ := object.ParseID(text)
+	return id
+}
+
+// readable returns the function Readable of a load.
+func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bool) (thin.Readable, error) {
+	repo := q.o.Repo
+	file := filepath.Join(repo.Dir(), "artifactfs.readable")
+	b := &readableBranch{repo: repo, blobs: map[object.ID]bool{}, trees: map[object.ID]bool{}, whole: maxReadableOld}
+	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &b.state) != nil || b.state.Tip != old.String() || anew {
+		b.state = readableState{}
+	}
+	if b.state.Files == nil {
+		b.state.Files = map[string]string{}
+	}
+	if b.state.Commits == nil {
+		b.state.Commits = map[string]bool{}
+	}
+	if b.state.Tip != "" {
+		if _, err := b.writeTrees(b.trees); err != nil {
+			return thin.Readable{}, err
+		}
+	}
+	if err := b.extend(ctx, q.o.Store); err != nil {
+		return thin.Readable{}, err
+	}
+	tip := parse(b.state.Tip)
+	if tip.IsZero() || tip == old {
+		return thin.Readable{}, nil
+	}
+	text, err := json.Marshal(b.state)
+	if err != nil {
+		return thin.Readable{}, err
+	}
+	pack, err := b.pack(ctx, filepath.Join(dir, "readable"))
+	return thin.Readable{Tip: tip, Pack: pack, Pushed: func() {
+		if err := disk.WriteFile(file, text, 0o600); err != nil {
+			q.log.Warn("record readable branch") // the next push makes the branch again
+		}
+	}}, err
+}
+
+// pack returns a function that writes a pack of all new objects.
+func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
+	own, err := odb.Open(dir, b.repo.Format())
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close()
+	if _, err := own.Write(ctx, b.objects, odb.WriteOptions{}); err != nil {
+		return nil, err
+	}
+	var ids []object.ID
+	for _, o := range b.objects {
+		ids = append(ids, o.ID)
+	}
+	for id := range b.blobs {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, object.ID.Compare)
+	return Packer(b.repo.Dir(), slices.Compact(ids), gitcmd.Alternates(dir)), nil
+}
+
+// extend adds the checkpoints and commits that the branch lacks, and the transcript.
+func (b *readableBranch) extend(ctx context.Context, store Provider) error {
+	var list []session.Checkpoint
+	err := b.repo.EachCheckpoint(func(p session.Checkpoint) bool {
+		if string(p.ID) > b.state.Checkpoint {
+			list = append(list, p)
+		}
+		return string(p.ID) > b.state.Checkpoint && len(list) < maxReadableSteps
+	})
+	if err != nil {
+		return err
+	}
+	slices.Reverse(list)
+	for _, p := range list {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if b.at = p.Time; b.state.Tip == "" {
+			base, err := b.repo.Commit(p.Base)
+			if err == nil {
+				b.state.Tree, b.state.Head = base.Tree.String(), p.Base.String()
+			}
+		}
+		if err := b.commits(ctx, p.Head, store); err != nil {
+			return err
+		}
+		if head, err := b.repo.Commit(p.Head); err == nil && b.state.Head != p.Head.String() && b.state.Tip != "" {
+			if err := b.move(head.Tree, "HEAD moves to "+p.Head.String()); err != nil {
+				return err
+			}
+		}
+		_, text, err := b.repo.Get(p.Commit, object.MaxCommitSize)
+		if err != nil {
+			return err
+		}
+		subject := p.Message
+		if subject == "" {
+			subject = "checkpoint (" + string(p.Reason) + ")"
+		}
+		message := subject + "\n\n%sArtifactfs-Checkpoint: " + string(p.ID) + "\n"
+		if err := b.step(ctx, p.Tree, who(text), message, store); err != nil {
+			return err
+		}
+		b.state.Checkpoint, b.state.Head = string(p.ID), p.Head.String()
+	}
+	if id, err := session.ParseCheckpointID(b.state.Checkpoint); b.at.IsZero() && err == nil {
+		b.at = id.Time()
+	}
+	return b.transcript()
+}
+
+// who returns the lines of a commit that name the author and the committer.
+func who(commit []byte) string {
+	header, _, _ := bytes.Cut(commit, []byte("\n\n"))
+	var lines strings.Builder
+	for line := range strings.Lines(string(header) + "\n") {
+		if strings.HasPrefix(line, "author ") || strings.HasPrefix(line, "committer ") {
+			lines.WriteString(line)
+		}
+	}
+	return lines.String()
+}
+
+// commits adds the commits of the session that lead to head by first parents.
+func (b *readableBranch) commits(ctx context.Context, head object.ID, store Provider) error {
+	var chain []object.ID
+	for id := head; !id.IsZero() && b.repo.Owned(id) && !b.state.Commits[id.String()] && len(chain) < maxReadableSteps; {
+		info, err := b.repo.Commit(id)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, id)
+		if id = (object.ID{}); len(info.Parents) > 0 {
+			id = info.Parents[0]
+		}
+	}
+	slices.Reverse(chain)
+	for _, id := range chain {
+		_, text, err := b.repo.Get(id, object.MaxCommitSize)
+		if err != nil {
+			return err
+		}
+		info, err := object.ParseCommit(b.repo.Format(), text)
+		if err != nil {
+			return err
+		}
+		if len(info.Parents) > 0 {
+			if parent, err := b.repo.Commit(info.Parents[0]); err == nil && b.state.Tip != "" {
+				if err := b.move(parent.Tree, "The files as in commit "+info.Parents[0].String()); err != nil {
+					return err
+				}
+			}
+		}
+		_, message, _ := bytes.Cut(text, []byte("\n\n"))
+		to := strings.ReplaceAll(strings.TrimSpace(string(message)), "%", "%%") + "\n\n%sArtifactfs-Commit: " + id.String() + "\n"
+		if err := b.step(ctx, info.Tree, who(text), to, store); err != nil {
+			return err
+		}
+		b.state.Commits[id.String()], b.state.Head = true, id.String()
+	}
+	return nil
+}

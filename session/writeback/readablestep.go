@@ -1,0 +1,266 @@
+package writeback
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// pathChange is a path that differs between two trees. An entry that does not exist is zero.
+type pathChange struct {
+	path     string
+	old, new object.TreeEntry
+}
+
+// changes returns the files that differ between two trees. A tree that is not on this host counts as empty.
+func (b *readableBranch) changes(from, to object.ID, path string) (list []pathChange) {
+	if from == to || len(list) > maxReadablePaths {
+		return nil
+	}
+	named := func(id object.ID) map[string]object.TreeEntry {
+		all := map[string]object.TreeEntry{}
+		if entries, err := b.repo.Tree(id); !id.IsZero() && err == nil {
+			for _, e := range entries {
+				all[e.Name] = e
+			}
+		}
+		return all
+	}
+	was, now := named(from), named(to)
+	names := slices.Collect(maps.Keys(was))
+	for name := range now {
+		if _, both := was[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		old, next := was[name], now[name]
+		if old.ID == next.ID && old.Mode == next.Mode || name == "" || name == "." || name == ".." || strings.EqualFold(name, ".git") {
+			continue
+		}
+		var dirs [2]object.ID
+		for i, e := range []*object.TreeEntry{&old, &next} {
+			if e.Mode == object.ModeDir {
+				dirs[i], *e = e.ID, object.TreeEntry{}
+			}
+		}
+		list = append(list, b.changes(dirs[0], dirs[1], path+name+"/")...)
+		if old != next {
+			list = append(list, pathChange{path + name, old, next})
+		}
+	}
+	return list
+}
+
+// text returns the form of an entry in readableState.Files.
+func text(e object.TreeEntry) string { return fmt.Sprintf("%o %s", uint32(e.Mode), e.ID) }
+
+// has reports whether the branch can contain the contents of an entry, which are on this host and small enough. Contents that are not a
+// version of a file that is changed are sent whole, so there is a limit for them.
+func (b *readableBranch) has(e object.TreeEntry, whole bool) bool {
+	if e.Mode == object.ModeGitlink {
+		return true
+	}
+	t, n, err := b.repo.Size(e.ID)
+	if err != nil || t != object.Blob || n > maxReadableFile || !e.Mode.IsBlob() {
+		return false
+	}
+	if whole && !b.repo.Owned(e.ID) {
+		if b.whole -= n; b.whole < 0 {
+			return false
+		}
+	}
+	b.blobs[e.ID] = true
+	return true
+}
+
+// move makes the files of the branch those of another tree of the session, which is not a change by the session.
+func (b *readableBranch) move(to object.ID, subject string) error {
+	moved := false
+	for _, c := range b.changes(parse(b.state.Tree), to, "") {
+		if _, shown := b.state.Files[c.path]; !shown {
+			continue
+		}
+		if moved = true; !c.new.ID.IsZero() && b.has(c.new, true) {
+			b.state.Files[c.path] = text(c.new)
+		} else {
+			delete(b.state.Files, c.path)
+		}
+	}
+	b.state.Tree = to.String()
+	if !moved {
+		return nil
+	}
+	return b.aside(subject)
+}
+
+// aside adds a merge commit, of which git log -p shows no difference.
+func (b *readableBranch) aside(subject string) error {
+	parents := []string{b.state.Tip}
+	if b.state.First != b.state.Tip {
+		parents = append(parents, b.state.First)
+	}
+	return b.commit(parents, b.signature(), subject+"\n")
+}
+
+// signature returns the lines of a commit that is not one of the session. Its time is that of the checkpoint that is being added.
+func (b *readableBranch) signature() string {
+	name := fmt.Sprintf("artifactfs <artifactfs@localhost> %d +0000\n", b.at.Unix())
+	return "author " + name + "committer " + name
+}
+
+// step adds a commit of the session with the tree to. The message has one verb, for the lines about files that the commit cannot show.
+func (b *readableBranch) step(ctx context.Context, to object.ID, who, message string, store Provider) error {
+	list := b.changes(parse(b.state.Tree), to, "")
+	var unowned []object.ID
+	for _, c := range list[:min(len(list), maxReadablePaths)] {
+		for _, e := range []object.TreeEntry{c.old, c.new} {
+			if e.Mode.IsBlob() && !b.repo.Owned(e.ID) {
+				unowned = append(unowned, e.ID)
+			}
+		}
+	}
+	if store != nil && len(unowned) > 0 {
+		if err := store.FromCache(ctx, unowned); err != nil {
+			return err
+		}
+	}
+	added := false
+	for i, c := range list {
+		_, shown := b.state.Files[c.path]
+		if i < maxReadablePaths && !shown && !c.old.ID.IsZero() && b.has(c.old, c.new.ID.IsZero()) {
+			b.state.Files[c.path], added = text(c.old), true
+		}
+	}
+	switch {
+	case b.state.Tip == "":
+		if err := b.commit(nil, b.signature(), "The changed files before session "+b.repo.Session()+"\n"); err != nil {
+			return err
+		}
+		b.state.First = b.state.Tip
+	case added:
+		if err := b.aside("Further files before they are changed"); err != nil {
+			return err
+		}
+	}
+	var notes []string
+	for i, c := range list {
+		_, shown := b.state.Files[c.path]
+		switch {
+		case c.new.ID.IsZero():
+			if delete(b.state.Files, c.path); !shown {
+				notes = append(notes, "Removed: "+line(c.path))
+			}
+		case (i < maxReadablePaths || shown) && b.has(c.new, c.old.ID.IsZero()):
+			b.state.Files[c.path] = text(c.new)
+		default:
+			delete(b.state.Files, c.path)
+			notes = append(notes, "Not shown: "+line(c.path))
+		}
+	}
+	if more := len(notes) - maxNamed; more > 0 {
+		notes = append(notes[:maxNamed], fmt.Sprintf("Not shown: %d more paths", more))
+	}
+	var lines string
+	for _, note := range notes {
+		lines += note + "\n"
+	}
+	b.state.Tree = to.String()
+	return b.commit([]string{b.state.Tip}, who, fmt.Sprintf(message, lines))
+}
+
+// line returns a path as a part of a line.
+func line(path string) string { return strings.NewReplacer("\n", `\n`, "\x00", "").Replace(path) }
+
+// transcript adds the present records of the session, as they are stored.
+func (b *readableBranch) transcript() error {
+	tip, err := b.repo.Ref(session.TranscriptRef(b.repo.Session()))
+	if err != nil || tip.IsZero() || tip.String() == b.state.Transcript || b.state.Tip == "" {
+		return err
+	}
+	info, err := b.repo.Commit(tip)
+	if err != nil {
+		return err
+	}
+	for path := range b.state.Files {
+		if strings.HasPrefix(path, recordsDir) {
+			delete(b.state.Files, path)
+		}
+	}
+	for _, c := range b.changes(object.ID{}, info.Tree, recordsDir) {
+		if b.has(c.new, false) {
+			b.state.Files[c.path] = text(c.new)
+		}
+	}
+	b.state.Transcript = tip.String()
+	return b.commit([]string{b.state.Tip}, b.signature(), "Records of the work\n")
+}
+
+// commit adds a commit with the files of the branch.
+func (b *readableBranch) commit(parents []string, who, message string) error {
+	tree, err := b.writeTrees(nil)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "tree %s\n", tree)
+	for _, p := range parents {
+		fmt.Fprintf(&text, "parent %s\n", p)
+	}
+	text.WriteString(who + "\n" + strings.ReplaceAll(message, "\x00", ""))
+	o, err := session.Outgoing(b.repo.Format(), object.Commit, text.Bytes())
+	if err == nil {
+		b.objects = append(b.objects, o)
+		b.state.Tip = o.ID.String()
+	}
+	return err
+}
+
+// writeTrees adds the trees of the files of the branch, except those in b.trees, and returns the root. If known is not nil, the ids are added
+// to it.
+func (b *readableBranch) writeTrees(known map[object.ID]bool) (object.ID, error) {
+	paths := slices.Sorted(maps.Keys(b.state.Files))
+	var write func(prefix string, paths []string) (object.ID, error)
+	write = func(prefix string, paths []string) (object.ID, error) {
+		var entries []object.TreeEntry
+		for len(paths) > 0 {
+			name, _, below := strings.Cut(paths[0][len(prefix):], "/")
+			if !below {
+				var mode uint32
+				var id string
+				if _, err := fmt.Sscanf(b.state.Files[paths[0]], "%o %s", &mode, &id); err != nil {
+					return object.ID{}, err
+				}
+				entries = append(entries, object.TreeEntry{Mode: object.Mode(mode), Name: name, ID: parse(id)})
+				paths = paths[1:]
+				continue
+			}
+			n := 0
+			for n < len(paths) && strings.HasPrefix(paths[n], prefix+name+"/") {
+				n++
+			}
+			id, err := write(prefix+name+"/", paths[:n])
+			if err != nil {
+				return id, err
+			}
+			entries = append(entries, object.TreeEntry{Mode: object.ModeDir, Name: name, ID: id})
+			paths = paths[n:]
+		}
+		o, err := session.Outgoing(b.repo.Format(), object.Tree, session.EncodeTree(entries))
+		if known != nil {
+			known[o.ID] = true
+		} else if !b.trees[o.ID] {
+			b.trees[o.ID] = true
+			b.objects = append(b.objects, o)
+		}
+		return o.ID, err
+	}
+	return write("", paths)
+}
