@@ -70,6 +70,16 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &b.state) != nil || b.state.Tip != old.String() || anew {
 		b.state = readableState{}
 	}
+	// If records were erased, the transcript has a new history, and the branch must not keep the old one.
+	if was := parse(b.state.Transcript); !was.IsZero() {
+		now, err := repo.Ref(session.TranscriptRef(repo.Session()))
+		if err != nil {
+			return thin.Readable{}, err
+		}
+		if kept, err := contains(repo, now, was); err != nil || !kept {
+			b.state = readableState{}
+		}
+	}
 	if b.state.Files == nil {
 		b.state.Files = map[string]string{}
 	}
