@@ -28,10 +28,10 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "hostui/treemap", "session/profile", "session/ulid"},
+	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "hostui/treemap", "session/profile", "session/ulid"},
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
-	{"object/loose", "fdstore", "internal/guard", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
+	{"object/loose", "fdstore", "internal/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
 	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "transport/via", "internal/disk/mapped", "odb/named"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
