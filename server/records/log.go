@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -123,7 +124,14 @@ func eventFields(e *Event) []any {
 	return []any{&e.Seq, &e.Type, &e.Namespace, &e.Repo, stamp{&e.Time}, (*[]byte)(&e.Body)}
 }
 
-// After returns up to limit events with a larger number than seq, in order. Empty namespace or repo selects all.
+// eventBytes is the size of the bodies from which on a page of events ends.
+const eventBytes = 64 << 10
+
+// errPageEnd ends the reading of rows.
+var errPageEnd = errors.New("page is full")
+
+// After returns events with a larger number than seq, in order: at least one if there is any, up to limit, and less if their bodies are
+// large. Empty namespace or repo selects all.
 func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, limit int) (events []Event, err error) {
 	query, args := "SELECT "+eventColumns+" FROM events e WHERE e.seq > $1", []any{seq, limit}
 	if namespace != "" {
@@ -135,7 +143,26 @@ func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, l
 	if err := e.db.number(ctx); err != nil {
 		return nil, err
 	}
-	return readList(ctx, e.db, "read events", scanEvent, query+" ORDER BY e.seq LIMIT $2", args...)
+	err = e.db.single(ctx, "read events", func(t *tx) error {
+		events = nil
+		size := 0
+		err := t.each(ctx, func(row scanner) error {
+			event, err := scanEvent(row)
+			events = append(events, event)
+			if size += len(event.Body); err == nil && size >= eventBytes {
+				err = errPageEnd
+			}
+			return err
+		}, query+" ORDER BY e.seq LIMIT $2", args...)
+		if errors.Is(err, errPageEnd) {
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return events, nil
 }
 
 // Last returns the number of the newest event or audit entry, which share their numbers.

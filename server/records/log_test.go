@@ -236,3 +236,36 @@ func TestSettings(t *testing.T) {
 		}
 	})
 }
+
+// A page of events ends when their bodies are large, so that a reader needs little memory.
+func TestPagesOfLargeEvents(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx := t.Context()
+		body := []byte(`"` + strings.Repeat("x", 40<<10) + `"`)
+		var all []Event
+		for range 10 {
+			all = append(all, Event{Type: "x", Namespace: "n", Repo: "r", Body: body})
+		}
+		if err := db.Events.Add(ctx, all); err != nil {
+			t.Fatal(err)
+		}
+		var seq int64
+		read := 0
+		for {
+			page, err := db.Events.After(ctx, seq, "n", "", 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > 2 {
+				t.Errorf("page after %d: got %d events of 40 KiB", seq, len(page))
+			}
+			seq, read = page[len(page)-1].Seq, read+len(page)
+		}
+		if read != len(all) {
+			t.Errorf("read %d events, want %d", read, len(all))
+		}
+	})
+}

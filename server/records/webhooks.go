@@ -127,7 +127,11 @@ func (t *tx) plan(ctx context.Context) error {
 	}
 	for _, h := range hooks {
 		// Numbers are given to visible events only, so no event up to last becomes visible later.
-		events, err := list(ctx, t, scanEvent, "SELECT "+eventColumns+" FROM events e WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT $3",
+		// The bodies are not read, because they can be large.
+		events, err := list(ctx, t, func(row scanner) (e Event, err error) {
+			err = row.Scan(&e.Seq, &e.Type, &e.Namespace, &e.Repo)
+			return e, err
+		}, "SELECT e.seq, e.type, e.namespace, e.repo FROM events e WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT $3",
 			h.Seq, last, planned)
 		if err != nil {
 			return err
