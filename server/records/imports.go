@@ -54,15 +54,21 @@ type Import struct {
 	Updated  time.Time // set by every method that changes the import
 	Refs     []byte    // refs of the other server after the last successful import, in a format that package imports defines
 	Run      string    // random id of the attempt, set by Take
+
+	Namespace string // of the repository, set by Open
 }
 
 const importColumns = `repo_id, url, branch, depth, secret, state, phase, done, total, bytes, error, attempts, started, finished,
 	updated, refs, run`
 
 func scanImport(row scanner) (i Import, err error) {
-	err = row.Scan(&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total, &i.Bytes, &i.Error,
-		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs, &i.Run)
+	err = row.Scan(importFields(&i)...)
 	return i, err
+}
+
+func importFields(i *Import) []any {
+	return []any{&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total, &i.Bytes, &i.Error,
+		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs, &i.Run}
 }
 
 // Begin adds an import. It replaces the finished import of the repository, whose Refs it keeps. It returns ErrExists while an import
@@ -89,10 +95,15 @@ func (i *Imports) Get(ctx context.Context, repoID string) (Import, error) {
 	return readFirst(ctx, i.db, "find import", scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
 }
 
-// Open returns imports that are not finished. The import whose last change is the oldest is first.
+// Open returns imports that are not finished. Of each namespace, the import whose last change is the oldest is first. The first imports of
+// all namespaces are before the second ones, so that one namespace with many imports does not hide those of others.
 func (i *Imports) Open(ctx context.Context, limit int) ([]Import, error) {
-	return readList(ctx, i.db, "list imports", scanImport,
-		"SELECT "+importColumns+" FROM imports WHERE finished = 0 ORDER BY updated LIMIT $1", limit)
+	return readList(ctx, i.db, "list imports", func(row scanner) (m Import, err error) {
+		err = row.Scan(append(importFields(&m), &m.Namespace)...)
+		return m, err
+	}, "SELECT "+importColumns+`, namespace FROM (SELECT i.*, r.namespace,
+		row_number() OVER (PARTITION BY r.namespace ORDER BY i.updated) AS turn FROM imports i JOIN repos r ON r.id = i.repo_id
+		WHERE i.finished = 0) open ORDER BY turn, updated LIMIT $1`, limit)
 }
 
 // Take begins an attempt of an import, and returns it. From now on, only this attempt can change the import: one that began earlier may
