@@ -9,22 +9,32 @@ import (
 )
 
 // Confined makes the git commands of a server, which read objects that other people have made. git gets exactly the variables Env, and
-// each process can allocate at most Memory bytes. The limit is RLIMIT_DATA, which does not count packs that are mapped into memory, as a
-// limit of the address space would.
+// each process can allocate at most Memory bytes, or the limit of WithMemory. The limit is RLIMIT_DATA, which does not count packs that are
+// mapped into memory, as a limit of the address space would.
 type Confined struct {
 	Env    []string
 	Memory int64 // 0: no limit
+
+	commits bool // see ForCommits
 }
 
-// DefaultMemory returns the default limit in bytes of the memory of each git process: an eighth of the machine's memory, but at most
-// 2 GiB, and at least 256 MiB, which git needs for ordinary repositories.
-func DefaultMemory() int64 {
-	const least, most = 256 << 20, 2 << 30
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) != nil {
-		return most
+type memoryKey struct{}
+
+// WithMemory returns a context for work that has a part of the memory of the server: each git process that is made with it can allocate
+// this number of bytes. 0: the limit of Confined applies.
+func WithMemory(ctx context.Context, bytes int64) context.Context {
+	if bytes <= 0 {
+		return ctx
 	}
-	return int64(min(max(uint64(info.Totalram)*uint64(info.Unit)/8, least), most))
+	return context.WithValue(ctx, memoryKey{}, bytes)
+}
+
+// MemoryOf returns the limit that WithMemory has set, and otherwise the second argument.
+func MemoryOf(ctx context.Context, otherwise int64) int64 {
+	if bytes, ok := ctx.Value(memoryKey{}).(int64); ok {
+		return bytes
+	}
+	return otherwise
 }
 
 const (
@@ -38,17 +48,24 @@ const (
 func (c Confined) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := New(ctx, args...)
 	cmd.Env = append([]string{}, c.Env...) // not nil, with which git would inherit the environment
-	if c.Memory > 0 && cmd.Err == nil {
-		cmd.Args = append([]string{shell, "-c", limited, strconv.FormatInt(max(c.Memory>>10, 1), 10), cmd.Path}, args...)
+	memory := MemoryOf(ctx, c.Memory)
+	if c.commits {
+		memory = max(memory/8, min(memory, leastOfCommits))
+	}
+	if memory > 0 && cmd.Err == nil {
+		cmd.Args = append([]string{shell, "-c", limited, strconv.FormatInt(max(memory>>10, 1), 10), cmd.Path}, args...)
 		cmd.Path = shell
 	}
 	return cmd
 }
 
-// ForCommits returns c with an eighth of the memory. It is for commands that read commits and no other objects: git log holds
+// leastOfCommits is the memory in bytes that a command which reads commits gets in any case.
+const leastOfCommits = 32 << 20
+
+// ForCommits returns c with an eighth of the memory, but at least 32 MiB. It is for commands that read commits and no other objects: git log holds
 // a commit and its formatted copy in memory before it writes the first byte, and a commit of 200 MB needs less than 1 MB in a push.
 func (c Confined) ForCommits() Confined {
-	c.Memory /= 8
+	c.commits = true
 	return c
 }
 

@@ -32,8 +32,16 @@ func TestConfinedMemory(t *testing.T) {
 	if err := Run(hash); err == nil || !strings.HasPrefix(err.Error(), "git hash-object: ") || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("command that needs too much memory: got %v", err)
 	}
-	if n := DefaultMemory(); n < 256<<20 || n > 2<<30 {
-		t.Errorf("default: got %d bytes", n)
+	limited := WithMemory(t.Context(), 256<<20)
+	for want, cmd := range map[string]*exec.Cmd{"262144": c.Command(limited, child("ulimit -d")...),
+		"32768": Confined{Env: c.Env}.ForCommits().Command(limited, child("ulimit -d")...)} {
+		out, err := Output(cmd)
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("limit of the context: got %q, %v, want %s", got, err, want)
+		}
+	}
+	if got := MemoryOf(WithMemory(t.Context(), 0), 5); got != 5 {
+		t.Errorf("limit without one in the context: got %d, want 5", got)
 	}
 }
 

@@ -70,11 +70,12 @@ type Options struct {
 	Archiver *archive.Archiver // archives and reopens sessions
 	Keeper   *retention.Keeper // applies the rules of namespaces
 	Compat   bool              // behave as the live service where it differs from its documentation
+	Memory   *places.Memory    // of all git processes; nil: no limit for all together
 	Log      *zap.Logger
 	Now      func() time.Time // nil for time.Now
 }
 
-// readers is the maximum number of requests that read from git directories at the same time. Others wait.
+// readers is the maximum number of requests that read from git directories at the same time. Others wait, for at most answerTime.
 const readers = 32
 
 // Files that are too large to be sent from memory have places of their own, because a client can take hours to receive one.
@@ -87,7 +88,7 @@ const (
 type API struct {
 	o       Options
 	routes  []*route
-	reading chan struct{}  // semaphore: has a value for each request that reads from a git directory
+	reading *places.Places // of requests that read from a git directory
 	large   *places.Places // those that send large files
 	pool    gitread.Pool
 	merges  comparing.Merges
@@ -100,8 +101,11 @@ func New(o Options) *API {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers),
-		large: places.New(largeFiles, largeFilesOf, answerTime)}
+	return &API{o: o, routes: routes(), pool: gitread.Pool{Memory: o.Memory},
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
+			Class: places.Reads}),
+		large: places.New(places.Options{Most: largeFiles, MostOf: map[places.Kind]int{places.OfNamespace: largeFilesOf},
+			Patience: answerTime, Memory: o.Memory, Class: places.Downloads})}
 }
 
 // Close ends the git processes that are kept for later requests. The API can still serve requests after Close.

@@ -95,7 +95,12 @@ func archiveSessions(c *call) error {
 	if err != nil {
 		return err
 	}
-	results, err := c.a.o.Archiver.Archive(c.r.Context(), r.ID, names, byOf(c, ""))
+	ctx, leave, err := c.placed(r)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	results, err := c.a.o.Archiver.Archive(ctx, r.ID, names, byOf(c, ""))
 	c.recorded = false // some sessions may have been refused, so the request has an entry of its own
 	if err != nil {
 		return sessionFault(err)
@@ -137,7 +142,12 @@ func reopenSession(c *call) error {
 		return err
 	}
 	name := c.params["session"]
-	if err := c.a.o.Archiver.Reopen(c.r.Context(), r.ID, name, byOf(c, reason)); err != nil {
+	ctx, leave, err := c.placed(r)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := c.a.o.Archiver.Reopen(ctx, r.ID, name, byOf(c, reason)); err != nil {
 		return sessionFault(err)
 	}
 	return c.send(http.StatusOK, struct {

@@ -1,18 +1,23 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -23,35 +28,47 @@ const (
 	sniffed   = 8 << 10          // number of bytes of a file that decide whether it is text
 	smallFile = 64 << 10         // bytes of a file that is sent from memory
 	patience  = 30 * time.Second // with a client that is slow, in addition to the time that it needs at slowBytes
-	slowBytes = 64 << 10         // bytes a second that a client must be able to receive
+	slowBytes = 4 << 10          // bytes a second that a client must be able to receive
 )
 
 // read calls a function that reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
-	return c.a.use(ctx, r, func(dir *replica.Replica) error {
-		return do(c.a.git(dir.Dir))
-	})
+	return c.use(ctx, r, func(_ *replica.Replica, g gitread.Repo) error { return do(g) })
 }
 
 // use calls a function that needs the replica of a repository.
-func (a *API) use(ctx context.Context, r records.Repo, do func(*replica.Replica) error) error {
-	select {
-	case a.reading <- struct{}{}:
-		defer func() { <-a.reading }()
-	case <-ctx.Done():
-		return ctx.Err()
+func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica, gitread.Repo) error) error {
+	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
+	if err != nil {
+		return err
 	}
-	dir, err := a.o.Replicas.Acquire(ctx, r.ID)
+	defer place.Leave()
+	dir, err := c.a.o.Replicas.Acquire(ctx, r.ID)
 	if err != nil {
 		return found("Repository", err)
 	}
 	defer dir.Release()
-	return do(dir)
+	if err = do(dir, c.a.git(dir.Dir, place)); err != nil && ctx.Err() != nil {
+		return context.Cause(ctx) // git was killed because of it
+	}
+	return err
 }
 
-// git returns a reader of the objects of a git directory.
-func (a *API) git(dir string) gitread.Repo {
-	return gitread.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
+// placed waits for a place for work that runs git outside of this package, and returns the context for it.
+func (c *call) placed(r records.Repo) (ctx context.Context, leave func(), err error) {
+	ctx = c.r.Context()
+	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return place.Limit(ctx), place.Leave, nil
+}
+
+// git returns a reader of the objects of a git directory, for a request with a place.
+func (a *API) git(dir string, place *places.Place) gitread.Repo {
+	g := gitread.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
+	g.Git.Memory = place.Memory(g.Git.Memory)
+	return g
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.
@@ -119,18 +136,91 @@ func getCommit(c *call) error {
 	return c.readJSON("Commit", func(ctx context.Context, g gitread.Repo) (any, error) { return g.Commit(ctx, id) })
 }
 
+// smallTree is the size in bytes of the text of a tree that is sent from memory.
+const smallTree = 1 << 20
+
+// The start and the end of the answer with a tree.
+const (
+	treeStart = `{"result":[`
+	treeEnd   = `],"success":true,"errors":[],"messages":[]}`
+)
+
+// getTree sends the entries of a tree. The text of a large directory is not kept in memory: it is made again while the client receives it.
 func getTree(c *call) error {
-	_, id, err := c.hash()
+	ctx, cancel := c.context()
+	defer cancel()
+	r, id, err := c.hash()
 	if err != nil {
 		return err
 	}
-	return c.readJSON("Tree", func(ctx context.Context, g gitread.Repo) (any, error) {
-		list, err := g.Tree(ctx, id)
-		if other := (*gitread.TypeError)(nil); c.a.o.Compat && errors.As(err, &other) && other.Got == "commit" {
-			return nil, &Fault{http.StatusInternalServerError, codeInternal, "A stored git object is corrupt.", ""}
-		}
-		return list, err
+	var text bytes.Buffer
+	var size int64
+	err = c.read(ctx, r, func(g gitread.Repo) error {
+		return writeTree(ctx, g, id, func(part []byte) error {
+			if size += int64(len(part)); size <= smallTree {
+				text.Write(part)
+			}
+			return nil
+		})
 	})
+	if other := (*gitread.TypeError)(nil); c.a.o.Compat && errors.As(err, &other) && other.Got == "commit" {
+		return &Fault{http.StatusInternalServerError, codeInternal, "A stored git object is corrupt.", ""}
+	}
+	if err != nil {
+		return found("Tree", err)
+	}
+	c.count(r, meter.Read, 0)
+	h := c.w.Header()
+	h.Set("Content-Type", jsonType)
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	h.Set("Cache-Control", "no-store")
+	if size <= smallTree {
+		c.status = http.StatusOK
+		return sendSlowly(ctx, c.w, &text, size)
+	}
+	return c.sendTree(r, id, size)
+}
+
+// sendTree sends the text of a large tree, while it is read.
+func (c *call) sendTree(r records.Repo, id string, size int64) error {
+	ctx, cancel := context.WithCancel(c.r.Context())
+	defer cancel()
+	l, err := c.a.openLarge(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	c.status = http.StatusOK
+	out, in := io.Pipe()
+	var making sync.WaitGroup
+	defer making.Wait()
+	defer out.Close()
+	making.Go(func() {
+		text := bufio.NewWriterSize(in, 32<<10)
+		err := writeTree(ctx, l.git, id, func(part []byte) error { _, err := text.Write(part); return err })
+		in.CloseWithError(cmp.Or(err, text.Flush()))
+	})
+	return sendSlowly(ctx, c.w, out, size)
+}
+
+// writeTree passes the text of an answer with a tree to a function, in parts.
+func writeTree(ctx context.Context, g gitread.Repo, id string, write func(part []byte) error) error {
+	failed := write([]byte(treeStart))
+	first := true
+	if err := g.Entries(ctx, id, func(e gitread.Entry) bool {
+		part, err := json.Marshal(e)
+		if err == nil && !first {
+			part = append([]byte(","), part...)
+		}
+		first = false
+		if failed = cmp.Or(failed, err); failed == nil {
+			failed = write(part)
+		}
+		return failed == nil
+	}); err != nil {
+		return err
+	}
+	return cmp.Or(failed, write([]byte(treeEnd)))
 }
 
 func getBlob(c *call) error {
@@ -226,12 +316,17 @@ func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Re
 		h.Del("Content-Length")
 		return c.empty(http.StatusNotModified)
 	case c.r.Method != http.MethodHead && o.Size > int64(len(start)):
-		large, err := c.a.openLarge(ctx, r, o.ID)
+		l, err := c.a.openLarge(ctx, r)
 		if err != nil {
 			return err
 		}
-		defer large.close()
-		body = large.blob
+		defer l.close()
+		blob, err := l.git.Blob(ctx, o.ID)
+		if err != nil {
+			return err
+		}
+		defer blob.Close()
+		body = blob
 	}
 	c.count(r, meter.Read, o.Size)
 	if c.r.Method == http.MethodHead {
@@ -241,33 +336,29 @@ func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Re
 	return sendSlowly(ctx, c.w, body, o.Size)
 }
 
-// largeBlob is a blob that is read while the client receives it.
-type largeBlob struct {
-	blob  *gitread.Blob
+// large is the reading of something that is sent while the client receives it.
+type large struct {
+	git   gitread.Repo
 	dir   *replica.Replica
-	leave func() // gives its place back
+	place *places.Place
 }
 
-func (l largeBlob) close() {
-	l.blob.Close()
+func (l large) close() {
 	l.dir.Release()
-	l.leave()
+	l.place.Leave()
 }
 
-// openLarge waits for a place for a large file and opens it.
-func (a *API) openLarge(ctx context.Context, r records.Repo, id string) (l largeBlob, err error) {
-	if l.leave, err = a.large.Enter(ctx, r.Namespace); err != nil {
+// openLarge waits for a place for something large.
+func (a *API) openLarge(ctx context.Context, r records.Repo) (l large, err error) {
+	if l.place, err = a.large.Enter(ctx, places.Small, places.Of(r.Namespace, r.ID, "")...); err != nil {
 		return l, err
 	}
 	if l.dir, err = a.o.Replicas.Acquire(ctx, r.ID); err != nil {
-		l.leave()
+		l.place.Leave()
 		return l, found("Repository", err)
 	}
-	if l.blob, err = a.git(l.dir.Dir).Blob(ctx, id); err != nil {
-		l.dir.Release()
-		l.leave()
-	}
-	return l, err
+	l.git = a.git(l.dir.Dir, l.place)
+	return l, nil
 }
 
 // sendSlowly sends a body of a size with the status 200. The client has a time for each part and for the whole. sendSlowly fails at once

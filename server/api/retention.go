@@ -88,7 +88,12 @@ func planRetention(c *call) error {
 	if err != nil {
 		return err
 	}
-	all, err := c.a.o.Keeper.Plan(c.r.Context(), c.params["namespace"], r)
+	ctx, leave, err := c.placed(records.Repo{Namespace: c.params["namespace"]})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	all, err := c.a.o.Keeper.Plan(ctx, c.params["namespace"], r)
 	if err != nil {
 		return err
 	}
@@ -103,7 +108,12 @@ func runRetention(c *call) error {
 	if _, err := rulesOf(c); err != nil {
 		return err
 	}
-	done, err := c.a.o.Keeper.Run(c.r.Context(), c.params["namespace"])
+	ctx, leave, err := c.placed(records.Repo{Namespace: c.params["namespace"]})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	done, err := c.a.o.Keeper.Run(ctx, c.params["namespace"])
 	if errors.Is(err, records.ErrUnavailable) {
 		return err
 	}

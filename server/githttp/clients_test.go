@@ -359,8 +359,6 @@ func (w *world) quiet() {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			w.t.Fatal(err)
 		}
-		w.git.slots.mu.Lock()
-		defer w.git.slots.mu.Unlock()
-		return len(left) == 0 && len(trash) == 0 && len(w.processes()) == 0 && w.git.slots.running == 0
+		return len(left) == 0 && len(trash) == 0 && len(w.processes()) == 0 && w.git.slots.Running() == 0
 	})
 }

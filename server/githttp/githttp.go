@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -43,7 +44,8 @@ type Options struct {
 	Account  string       // in events
 	Dir      string       // for files of the server; it is created
 	Limits   Limits
-	Compat   bool // behave as the live service where it differs from its documentation: pushes to read-only repositories are accepted
+	Memory   *places.Memory // of all git processes; nil: no limit for all together
+	Compat   bool           // behave as the live service where it differs from its documentation: pushes to read-only repositories are accepted
 	Log      *zap.Logger
 }
 
@@ -51,6 +53,8 @@ type Options struct {
 type Limits struct {
 	Time        time.Duration // of a git command
 	Idle        time.Duration // in which the client neither sends nor reads a byte
+	Grace       time.Duration // for which a transfer may be slower than Rate
+	Rate        int64         // bytes a second that a client sends or receives on average, at least
 	Head        time.Duration // in which the client sends the commands of a push, or what a fetch wants; longer if that is large
 	Push        int64         // bytes of the body of a push, uncompressed
 	Fetch       int64         // bytes of the body of a fetch, uncompressed
@@ -68,13 +72,16 @@ func (l Limits) complete(processors int) Limits {
 	set(&l.Time, time.Hour)
 	set(&l.Idle, time.Minute)
 	set(&l.Head, time.Minute)
+	set(&l.Grace, 30*time.Second)
+	set(&l.Rate, 2<<10)
 	set(&l.Push, 4<<30)
 	set(&l.Fetch, 64<<20)
 	set(&l.Answer, 64<<30)
 	set(&l.Processes, 16*processors)
-	set(&l.OfRepo, max(l.Processes/2, 1))
-	set(&l.OfToken, max(l.Processes*3/8, 1))
-	set(&l.OfNamespace, max(l.Processes*3/4, 1))
+	parts := places.Parts(l.Processes)
+	set(&l.OfRepo, parts[places.OfRepo])
+	set(&l.OfToken, parts[places.OfToken])
+	set(&l.OfNamespace, parts[places.OfNamespace])
 	set(&l.Waiting, 4096)
 	set(&l.Patience, 30*time.Second)
 	return l
@@ -88,13 +95,14 @@ func set[T int | int64 | time.Duration](value *T, otherwise T) {
 
 // Server is the handler of the requests below Prefix.
 type Server struct {
-	o        Options
-	limits   Limits
-	git      gitcmd.Confined
-	receiver *receive.Receiver
-	slots    limiter
-	offers   offers
-	notes    *notes
+	o          Options
+	limits     Limits
+	git        gitcmd.Confined
+	receiver   *receive.Receiver
+	slots      *places.Places
+	offers     offers
+	processors int
+	notes      *notes
 }
 
 // New returns a Server. processors is the number of processors for the default limits.
@@ -107,9 +115,10 @@ func New(o Options, processors int) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
-	s.slots.most, s.slots.mostWaiting, s.slots.patience = s.limits.Processes, s.limits.Waiting, s.limits.Patience
-	s.slots.mostOf = map[kind]int{ofRepo: s.limits.OfRepo, ofToken: s.limits.OfToken, ofNamespace: s.limits.OfNamespace}
-	s.slots.processors = processors
+	s.slots = places.New(places.Options{Most: s.limits.Processes, Waiting: s.limits.Waiting, Patience: s.limits.Patience,
+		MostOf: map[places.Kind]int{places.OfRepo: s.limits.OfRepo, places.OfToken: s.limits.OfToken, places.OfNamespace: s.limits.OfNamespace},
+		Memory: o.Memory, Class: places.Transfers})
+	s.processors = processors
 	s.notes = newNotes(o.Records.Events, o.Log)
 	return s, nil
 }
@@ -243,6 +252,6 @@ func (e *exchange) cause() records.Cause {
 
 // unavailable reports whether err means that the client should try again.
 func unavailable(err error) bool {
-	return errors.Is(err, records.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, errBusy) ||
+	return errors.Is(err, records.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, places.ErrBusy) ||
 		errors.Is(err, records.ErrCollected)
 }

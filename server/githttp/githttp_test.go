@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -242,14 +243,14 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 		for i := range 2 {
 			if i == 1 {
 				// Without slots, a request that starts a process would fail.
-				w.git.slots.most, w.git.slots.mostWaiting = 0, 0
+				w.git.slots = places.New(places.Options{})
 			}
 			status, _, got := w.get("GET", "/git/ns/r-"+format+".git/info/refs?service="+uploadPack, "Bearer "+token, nil, "Git-Protocol", "version=2")
 			if status != 200 || got != string(want) {
 				t.Errorf("%s: capabilities: got %d %q, want %q", format, status, got, want)
 			}
 		}
-		w.git.slots.most, w.git.slots.mostWaiting = 10, 10
+		w.git.slots = places.New(places.Options{Most: 10})
 	}
 	other := program{path: "other"}
 	w.git.offers.program = other
@@ -264,7 +265,7 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 func TestBusyServer(t *testing.T) {
 	w := newWorld(t, Limits{Processes: 1, OfRepo: 1, Waiting: 1, Patience: time.Millisecond})
 	repo, url := w.repo("r", "sha1")
-	release, err := w.git.slots.acquire(t.Context(), share{ofRepo, repo.ID})
+	place, err := w.git.slots.Enter(t.Context(), places.Small, places.Of("", repo.ID, "")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestBusyServer(t *testing.T) {
 	if status != 503 || h.Get("Retry-After") != "1" {
 		t.Errorf("busy server: got %d, Retry-After %q, %q", status, h.Get("Retry-After"), text)
 	}
-	release()
+	place.Leave()
 	w.do(w.work("sha1"), "push", "-q", url, "main")
 }
 

@@ -3,11 +3,10 @@ package githttp
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/receive"
 )
@@ -22,14 +21,12 @@ const maxReport = 1 << 20
 func (s *Server) Push(ctx context.Context, r receive.Request) error {
 	ctx, cancel := s.o.Guard.Watch(ctx, r.Token)
 	defer cancel()
-	release, err := s.slots.acquire(ctx, share{ofRepo, r.Repo.ID}, share{ofToken, r.Token.ID}, share{ofNamespace, r.Repo.Namespace})
-	if errors.Is(err, errBusy) {
-		return fmt.Errorf("%w: %w", places.ErrBusy, err)
-	}
+	place, err := s.slots.Enter(ctx, places.Large, places.Of(r.Repo.Namespace, r.Repo.ID, r.Token.ID)...)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer place.Leave()
+	ctx = place.Limit(ctx)
 	at, err := s.o.Replicas.AcquireRepo(ctx, r.Repo)
 	if err != nil {
 		return err
@@ -73,8 +70,8 @@ func (s *Server) receiveOwn(ctx context.Context, push *receive.Push, r receive.R
 	ended := s.o.Meter.Git("receive-pack")
 	err := run(ctx, func(ctx context.Context) (command, error) {
 		c := command{body: body, out: &limited{report, maxReport}, unblock: func() { body.Close() }, started: push.Started,
-			time: s.limits.Time, memory: s.git.Memory}
-		c.cmd = s.unlimited().Command(ctx, append(s.slots.threads(), "receive-pack", "--stateless-rpc", push.Dir())...)
+			time: s.limits.Time, memory: gitcmd.MemoryOf(ctx, s.git.Memory)}
+		c.cmd = s.unlimited(ctx, append(s.threads(), "receive-pack", "--stateless-rpc", push.Dir())...)
 		push.Configure(c.cmd)
 		return c, nil
 	})

@@ -1,16 +1,12 @@
 package githttp
 
 import (
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/server/meter"
 )
@@ -59,64 +55,6 @@ func FuzzParsePath(f *testing.F) {
 	})
 }
 
-func TestLimiter(t *testing.T) {
-	l := &limiter{most: 2, mostOf: map[kind]int{ofRepo: 1}, mostWaiting: 2, patience: time.Hour}
-	acquire := func(repo string) func() {
-		t.Helper()
-		release, err := l.acquire(t.Context(), share{ofRepo, repo})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return release
-	}
-	first := acquire("a")
-	second := make(chan func(), 1)
-	go func() { release, _ := l.acquire(t.Context(), share{ofRepo, "a"}); second <- release }()
-	waiting := func(n int) {
-		t.Helper()
-		await.Until(t, "requests wait", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.queue) == n })
-	}
-	waiting(1)
-	other := acquire("b") // does not wait for those of a
-	ctx, cancel := context.WithCancel(t.Context())
-	third := make(chan error, 1)
-	go func() { _, err := l.acquire(ctx, share{ofRepo, "c"}); third <- err }()
-	waiting(2)
-	if _, err := l.acquire(t.Context(), share{ofRepo, "d"}); err != errBusy {
-		t.Errorf("request beside a full queue: got %v, want %v", err, errBusy)
-	}
-	cancel()
-	if err := await.Receive(t, third); !errors.Is(err, context.Canceled) {
-		t.Errorf("request that has ended in the queue: got %v, want %v", err, context.Canceled)
-	}
-	first()
-	await.Receive(t, second)()
-	other()
-	l.patience = 0
-	a, b := acquire("a"), acquire("b")
-	if _, err := l.acquire(t.Context(), share{ofRepo, "c"}); err != errBusy {
-		t.Errorf("request that has waited for too long: got %v, want %v", err, errBusy)
-	}
-	a()
-	b()
-	if l.running != 0 || len(l.of) != 0 || len(l.queue) != 0 {
-		t.Errorf("limiter after all requests: %d running, %v, %d waiting", l.running, l.of, len(l.queue))
-	}
-}
-
-// A command that runs alone has a thread for each processor; those that run at once share the processors.
-func TestThreads(t *testing.T) {
-	for _, c := range []struct {
-		processors, running int
-		want                string
-	}{{2, 1, "2"}, {2, 2, "1"}, {2, 20, "1"}, {64, 1, "4"}, {64, 20, "3"}, {1, 1, "1"}} {
-		l := limiter{processors: c.processors, running: c.running}
-		if got, want := l.threads(), []string{"-c", "pack.threads=" + c.want}; !slices.Equal(got, want) {
-			t.Errorf("%d commands on %d processors: got %q, want %q", c.running, c.processors, got, want)
-		}
-	}
-}
-
 func TestReadAsked(t *testing.T) {
 	tip, other, dir := strings.Repeat("1", 40), strings.Repeat("2", 40), t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "packed-refs"), []byte("# pack-refs\n"+tip+" refs/heads/main\n"), 0o600); err != nil {
@@ -149,38 +87,14 @@ func TestReadAsked(t *testing.T) {
 	}
 }
 
-func TestSharesOfTokens(t *testing.T) {
-	l := &limiter{most: 4, mostOf: map[kind]int{ofRepo: 3, ofToken: 2, ofNamespace: 3}, mostWaiting: 4}
-	acquire := func(namespace, token, repo string, want error) {
-		t.Helper()
-		_, err := l.acquire(t.Context(), share{ofRepo, repo}, share{ofToken, token}, share{ofNamespace, namespace})
-		if err != want {
-			t.Errorf("acquire for token %s and repository %s of %s: got %v, want %v", token, repo, namespace, err, want)
+// A command that runs alone has a thread for each processor; those that run at once share the processors.
+func TestThreads(t *testing.T) {
+	for _, c := range []struct {
+		processors, running int
+		want                string
+	}{{2, 1, "2"}, {2, 2, "1"}, {2, 20, "1"}, {64, 1, "4"}, {64, 20, "3"}, {1, 1, "1"}} {
+		if got, want := threads(c.processors, c.running), []string{"-c", "pack.threads=" + c.want}; !slices.Equal(got, want) {
+			t.Errorf("%d commands on %d processors: got %q, want %q", c.running, c.processors, got, want)
 		}
 	}
-	acquire("a", "1", "x", nil)
-	acquire("a", "1", "y", nil)
-	acquire("a", "1", "z", errBusy)
-	acquire("a", "2", "x", nil)
-	acquire("a", "2", "z", errBusy)
-	acquire("b", "3", "x", nil)
-	acquire("c", "4", "u", errBusy) // all places are taken
-}
-
-func TestQueueHasRoomForOthers(t *testing.T) {
-	l := &limiter{most: 4, mostOf: map[kind]int{ofRepo: 1}, mostWaiting: 4, patience: time.Hour}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for i := range 3 {
-		go l.acquire(ctx, share{ofRepo, "a"})
-		await.Until(t, "request runs or waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.running+len(l.queue) == i+1 })
-	}
-	if _, err := l.acquire(ctx, share{ofRepo, "a"}); err != errBusy {
-		t.Errorf("request of a repository that has half of the queue: got %v, want %v", err, errBusy)
-	}
-	release, err := l.acquire(ctx, share{ofRepo, "b"})
-	if err != nil {
-		t.Fatalf("request of another repository: %v", err)
-	}
-	release()
 }

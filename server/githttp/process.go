@@ -18,6 +18,7 @@ import (
 
 var (
 	errTime   = errors.New("the request takes too long")
+	errSlow   = errors.New("the client sends too slowly")
 	errClient = errors.New("the client does not read the answer")
 )
 

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -38,7 +40,7 @@ func (e *exchange) push(ctx context.Context) error {
 	}
 	defer in.settle(e.w.Header())
 	defer context.AfterFunc(ctx, in.unblock)()
-	from := &placed{in: in, place: func() (func(), error) { return e.place(ctx) }}
+	from := &placed{in: in, enter: func() (*places.Place, error) { return e.place(ctx, places.Large) }}
 	defer from.free()
 	commands, body, err := receive.ReadCommands(from)
 	if err == nil {
@@ -47,7 +49,8 @@ func (e *exchange) push(ctx context.Context) error {
 	if err != nil {
 		return because(ctx, err)
 	}
-	in.due = time.Time{}
+	in.due, in.pace = time.Time{}, e.s.limits.newPace()
+	ctx = from.place.Limit(ctx)
 	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer, hold: true}
 	if len(commands.Updates) == 0 {
 		// Before a large push, git sends a request without commands to find out whether its credentials are accepted.
@@ -68,7 +71,7 @@ func (e *exchange) push(ctx context.Context) error {
 		return err
 	}
 	defer push.End()
-	err = e.receive(ctx, push, in, body, out)
+	err = in.why(e.receive(ctx, push, in, body, out))
 	if failure := push.Err(); failure != nil && (!out.begun || err == nil) {
 		err = failure
 	} else if full := room(at.Dir, 0); full != nil && err == nil && !push.Decided() {
@@ -89,13 +92,13 @@ func (e *exchange) push(ctx context.Context) error {
 // placed is the body of a push. Its start is read without a place of git, so that a client that is slow holds none. Commands that are
 // longer need memory, so they are read when the push has its place.
 type placed struct {
-	in      *input
-	place   func() (release func(), err error)
-	release func() // nil: the push has no place
+	in    *input
+	enter func() (*places.Place, error)
+	place *places.Place // nil: the push has none
 }
 
 func (p *placed) Read(b []byte) (int, error) {
-	if p.release == nil && p.in.total >= maxHead {
+	if p.place == nil && p.in.total >= maxHead {
 		if err := p.take(); err != nil {
 			return 0, err
 		}
@@ -105,9 +108,9 @@ func (p *placed) Read(b []byte) (int, error) {
 
 // take waits for the place, unless the push has it. This time is not the client's.
 func (p *placed) take() (err error) {
-	if p.release == nil {
+	if p.place == nil {
 		begin := time.Now()
-		p.release, err = p.place()
+		p.place, err = p.enter()
 		p.in.due = p.in.due.Add(time.Since(begin))
 	}
 	return err
@@ -115,8 +118,8 @@ func (p *placed) take() (err error) {
 
 // free gives the place back.
 func (p *placed) free() {
-	if p.release != nil {
-		p.release()
+	if p.place != nil {
+		p.place.Leave()
 	}
 }
 
@@ -146,9 +149,9 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 	err := e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: body, out: out, unblock: in.unblock, started: push.Started,
-			time: e.s.limits.Time, memory: e.s.git.Memory,
+			time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory),
 		}
-		if c.cmd, err = e.git(ctx, e.s.slots.threads(), push.Dir()); err == nil {
+		if c.cmd, err = e.git(ctx, e.s.threads(), push.Dir()); err == nil {
 			push.Configure(c.cmd)
 		}
 		return c, err

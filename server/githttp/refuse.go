@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -40,7 +41,7 @@ func refusalFor(err error) (answer refusal, ours bool) {
 		return refusal{http.StatusForbidden, access.ErrInvalid.Error()}, false
 	case errors.Is(err, access.ErrInsufficient):
 		return refusal{http.StatusForbidden, access.ErrInsufficient.Error()}, false
-	case errors.Is(err, errBusy):
+	case errors.Is(err, places.ErrBusy):
 		return refusal{http.StatusServiceUnavailable, "Too many requests are in progress"}, false
 	case unavailable(err):
 		return refusal{http.StatusServiceUnavailable, "Service Unavailable"}, true
@@ -52,6 +53,8 @@ func refusalFor(err error) (answer refusal, ours bool) {
 		return refusal{http.StatusBadRequest, "Bad Request"}, false
 	case errors.Is(err, errTooLarge):
 		return refusal{http.StatusRequestEntityTooLarge, "The request is too large"}, false
+	case errors.Is(err, errSlow):
+		return refusal{http.StatusRequestTimeout, "The request is too slow: the connection must carry at least 2 KiB a second"}, false
 	case errors.Is(err, errTime), errors.Is(err, errClient), errors.Is(err, context.Canceled):
 		return refusal{http.StatusRequestTimeout, "Request Timeout"}, false
 	case errors.As(err, &git):

@@ -3,6 +3,7 @@ package githttp
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/places"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 
 // git returns a command of the service for a git directory. options are those of git itself.
 func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
-	cmd := e.s.unlimited().Command(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
+	cmd := e.s.unlimited(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
 		if !isProtocol(protocol) {
 			return nil, refusal{http.StatusBadRequest, "Bad Request: invalid Git-Protocol"}
@@ -33,12 +35,26 @@ func (e *exchange) git(ctx context.Context, options []string, args ...string) (*
 	return cmd, nil
 }
 
-// unlimited makes commands for run, which limits their memory.
-func (s *Server) unlimited() gitcmd.Confined { return gitcmd.Confined{Env: s.git.Env} }
+// unlimited makes a command for run, which limits its memory.
+func (s *Server) unlimited(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := gitcmd.New(ctx, args...)
+	cmd.Env = slices.Clone(s.git.Env)
+	return cmd
+}
 
 // place waits until git may run for the request.
-func (e *exchange) place(ctx context.Context) (release func(), err error) {
-	return e.s.slots.acquire(ctx, share{ofRepo, e.repo.ID}, share{ofToken, e.token.ID}, share{ofNamespace, e.repo.Namespace})
+func (e *exchange) place(ctx context.Context, size places.Size) (*places.Place, error) {
+	return e.s.slots.Enter(ctx, size, places.Of(e.repo.Namespace, e.repo.ID, e.token.ID)...)
+}
+
+// mostThreads is the largest number of threads of a command, because each may need pack.windowMemory.
+const mostThreads = 4
+
+// threads returns the options for a command that begins now, which give it a thread for each processor that is its share.
+func (s *Server) threads() []string { return threads(s.processors, s.slots.Running()) }
+
+func threads(processors, running int) []string {
+	return []string{"-c", fmt.Sprintf("pack.threads=%d", min(mostThreads, max(1, processors/max(1, running))))}
 }
 
 // run runs git for the request, and counts it.
@@ -74,18 +90,19 @@ func (e *exchange) advertise(ctx context.Context) error {
 
 // advertiseRefs writes git's answer to the first request.
 func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
-	release, err := e.place(ctx)
+	place, err := e.place(ctx, places.Small)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer place.Leave()
+	ctx = place.Limit(ctx)
 	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
 	if err != nil {
 		return err
 	}
 	defer at.Release()
 	return e.run(ctx, func(ctx context.Context) (c command, err error) {
-		c = command{out: out, time: e.s.limits.Time, memory: e.s.git.Memory}
+		c = command{out: out, time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory)}
 		c.cmd, err = e.git(ctx, nil, "--http-backend-info-refs", at.Dir)
 		return c, err
 	})
@@ -118,12 +135,13 @@ func (e *exchange) fetch(ctx context.Context) error {
 		return because(ctx, err)
 	}
 	head = head[:n]
-	in.due = time.Time{}
-	release, err := e.place(ctx)
+	in.due, in.pace = time.Time{}, e.s.limits.newPace()
+	place, err := e.place(ctx, places.Large)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer place.Leave()
+	ctx = place.Limit(ctx)
 	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
 	if err != nil {
 		return err
@@ -134,11 +152,12 @@ func (e *exchange) fetch(ctx context.Context) error {
 	err = e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: io.MultiReader(bytes.NewReader(head), in), out: out, unblock: in.unblock,
-			time: e.s.limits.Time, memory: e.s.git.Memory,
+			time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory),
 		}
-		c.cmd, err = e.git(ctx, append(e.s.slots.threads(), asked.options()...), at.Dir)
+		c.cmd, err = e.git(ctx, append(e.s.threads(), asked.options()...), at.Dir)
 		return c, err
 	})
+	err = in.why(err)
 	if err == nil && out.pack {
 		e.fetched(asked.kind(), in.total+out.total)
 	} else if err != nil && out.begun {

@@ -39,11 +39,7 @@ func (w *world) hesitant(service, token, part string) (answer chan string) {
 }
 
 // places returns the number of places of git that are taken.
-func (w *world) places() int {
-	w.git.slots.mu.Lock()
-	defer w.git.slots.mu.Unlock()
-	return w.git.slots.running
-}
+func (w *world) places() int { return w.git.slots.Running() }
 
 func TestSlowCommands(t *testing.T) {
 	w := newWorld(t, Limits{Idle: time.Hour, Head: time.Hour})
@@ -91,5 +87,38 @@ func TestSlowCommands(t *testing.T) {
 	w.quiet()
 	if refs := w.refs(repo); len(refs) != 0 {
 		t.Errorf("refs after pushes that failed: %v", refs)
+	}
+}
+
+// A client that is slower than the rate loses its place, although it is not silent for longer than Idle.
+func TestSlowTransfers(t *testing.T) {
+	w := newWorld(t, Limits{Idle: time.Hour, Head: time.Hour})
+	repo, _ := w.repo("r", "sha1")
+	_, token := w.token(records.Token{RepoID: repo.ID})
+	w.git.limits.Grace = 200 * time.Millisecond
+	got := await.Receive(t, w.open(token).done)
+	if !strings.Contains(got, " 408 ") || !strings.Contains(got, "at least 2 KiB a second") {
+		t.Errorf("slow push: got %q", got)
+	}
+	w.quiet()
+	if refs := w.refs(repo); len(refs) != 0 {
+		t.Errorf("refs after a push that was too slow: %v", refs)
+	}
+}
+
+func TestPace(t *testing.T) {
+	p := Limits{}.complete(1).newPace()
+	for second := range 3600 { // 10 KB a second work, also with pauses
+		if p.add(10_000, time.Now().Add(-time.Second)); p.left() <= 0 {
+			t.Fatalf("a client that sends 10 KB a second is refused after %d s", second)
+		}
+	}
+	p = Limits{}.complete(1).newPace()
+	seconds := 0
+	for ; p.left() > 0; seconds++ {
+		p.add(250, time.Now().Add(-time.Second))
+	}
+	if seconds > 60 {
+		t.Errorf("a client that sends 250 bytes a second is refused after %d s", seconds)
 	}
 }

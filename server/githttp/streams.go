@@ -3,6 +3,7 @@ package githttp
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,14 +16,39 @@ import (
 // headRate is the number of bytes for each of which a client gets a second more to send its commands.
 const headRate = 64 << 10
 
+// pace limits how slowly a client may send or receive on average, so that it cannot hold a place of git for long with a few bytes. Only the
+// time counts in which the server waits for the client.
+type pace struct {
+	grace  time.Duration
+	rate   int64 // bytes a second
+	bytes  int64
+	waited time.Duration
+}
+
+// left returns the time for which the server still waits for the client.
+func (p *pace) left() time.Duration {
+	return p.grace + time.Duration(float64(p.bytes)/float64(p.rate)*float64(time.Second)) - p.waited
+}
+
+// add counts bytes that were sent or received since a time.
+func (p *pace) add(n int, since time.Time) {
+	p.bytes += int64(n)
+	p.waited += time.Since(since)
+}
+
+// newPace returns the pace of a transfer that begins now.
+func (l Limits) newPace() *pace { return &pace{grace: l.Grace, rate: l.Rate} }
+
 // input is the body of a request. It fails if the client is silent for too long, or the body is too large.
 type input struct {
 	body  io.Reader
 	rc    *http.ResponseController
 	idle  time.Duration
 	due   time.Time // when the commands must have arrived; later by a second for each headRate bytes. Zero: they have
+	pace  *pace     // after the commands; nil before
 	left  int64     // bytes that may follow, uncompressed
 	total int64
+	slow  bool          // the client was too slow
 	plain io.Reader     // reader of the uncompressed body
 	ended chan struct{} // closed when the whole body was read
 
@@ -54,10 +80,17 @@ type rawInput struct{ in *input }
 
 func (r rawInput) Read(p []byte) (int, error) {
 	in := r.in
+	begin := time.Now() // before the deadline is set
 	if !in.extend() {
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := in.body.Read(p)
+	if in.pace != nil {
+		in.pace.add(n, begin)
+		if err != nil && in.pace.left() <= 0 && timedOut(err) {
+			in.slow, err = true, errSlow
+		}
+	}
 	if err == io.EOF && !in.done() {
 		close(in.ended)
 		// The connection is read from now on to notice that the client goes away.
@@ -74,10 +107,21 @@ func (in *input) extend() bool {
 	if due := in.due.Add(time.Duration(in.total) * time.Second / headRate); !in.due.IsZero() && due.Before(deadline) {
 		deadline = due
 	}
+	if in.pace != nil {
+		deadline = earlier(deadline, in.pace)
+	}
 	if !in.stopped {
 		_ = in.rc.SetReadDeadline(deadline)
 	}
 	return !in.stopped
+}
+
+// earlier returns the time at which a client that is too slow must have sent or received something, if it is before the deadline.
+func earlier(deadline time.Time, p *pace) time.Time {
+	if slow := time.Now().Add(p.left()); slow.Before(deadline) {
+		return slow
+	}
+	return deadline
 }
 
 func (in *input) Read(p []byte) (int, error) {
@@ -89,10 +133,9 @@ func (in *input) Read(p []byte) (int, error) {
 	if in.left -= int64(n); in.left < 0 {
 		return n, errTooLarge
 	}
-	var waited interface{ Timeout() bool }
 	switch {
-	case err == nil, err == io.EOF:
-	case errors.As(err, &waited) && waited.Timeout():
+	case err == nil, err == io.EOF, errors.Is(err, errSlow):
+	case timedOut(err):
 		err = fmt.Errorf("%w: %w", errTime, err)
 	case errors.Is(err, gzip.ErrChecksum), errors.Is(err, gzip.ErrHeader):
 		err = refusal{http.StatusBadRequest, "Bad Request: the body is damaged"}
@@ -100,6 +143,20 @@ func (in *input) Read(p []byte) (int, error) {
 		err = fmt.Errorf("read request: %w", err)
 	}
 	return n, err
+}
+
+// why returns why a transfer has failed with err. The http package cancels the context of a request whose body cannot be read in time.
+func (in *input) why(err error) error {
+	if in.slow && errors.Is(err, context.Canceled) {
+		return errSlow
+	}
+	return err
+}
+
+// timedOut reports whether err means that a deadline is over.
+func timedOut(err error) bool {
+	var waited interface{ Timeout() bool }
+	return errors.As(err, &waited) && waited.Timeout()
 }
 
 // done reports whether the whole body was read.
@@ -153,6 +210,7 @@ type output struct {
 	held  bytes.Buffer
 	total int64
 	pack  bool // the answer has a pack
+	pace  *pace
 }
 
 // packStart is the start of a pack (gitformat-pack(5)).
@@ -196,11 +254,16 @@ func (o *output) send(p []byte) error {
 		return errTooLarge
 	}
 	o.pack = o.pack || bytes.Contains(p, packStart)
-	_ = o.e.rc.SetWriteDeadline(time.Now().Add(o.e.s.limits.Idle))
+	if o.pace == nil {
+		o.pace = o.e.s.limits.newPace()
+	}
+	begin := time.Now()
+	_ = o.e.rc.SetWriteDeadline(earlier(begin.Add(o.e.s.limits.Idle), o.pace))
 	_, err := o.e.w.Write(p)
 	if err == nil {
 		err = o.e.rc.Flush()
 	}
+	o.pace.add(len(p), begin)
 	if err != nil {
 		cause := errClient
 		if !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -31,6 +31,8 @@ type batch struct {
 	out    *bufio.Reader
 	stderr gitcmd.Tail
 
+	memory  int64       // limit of the memory of git; 0: none
+	forget  func()      // gives back the memory that an unused process has in a Pool
 	reused  bool        // the process has been used by earlier calls
 	clean   bool        // all answers were read to their ends
 	ended   bool        // git has ended
@@ -41,7 +43,7 @@ type batch struct {
 // start starts git for a call with a context. git may outlive the call.
 func (r Repo) start(ctx context.Context) (*batch, error) {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &batch{dir: r.Dir, cmd: r.command(own, "cat-file", "--batch-command", "-z"), stop: stop, clean: true}
+	b := &batch{dir: r.Dir, memory: gitcmd.MemoryOf(ctx, r.Git.Memory), cmd: r.command(own, "cat-file", "--batch-command", "-z"), stop: stop, clean: true}
 	b.cmd.Stderr = &b.stderr
 	in, err := b.cmd.StdinPipe()
 	if err != nil {
@@ -68,7 +70,7 @@ func (b *batch) watch(ctx context.Context) { b.unwatch = context.AfterFunc(ctx, 
 // use calls the function do with a running git process. If a process from the pool has ended in the meantime, it calls do again with
 // another one. If do returns keep, the process is released later, by the caller.
 func (r Repo) use(ctx context.Context, do func(b *batch) (keep bool, err error)) error {
-	b := r.Pool.take(r.Dir)
+	b := r.Pool.take(r.Dir, gitcmd.MemoryOf(ctx, r.Git.Memory))
 	for {
 		if b == nil {
 			var err error

@@ -277,7 +277,11 @@ func FuzzParseTree(f *testing.F) {
 		if short {
 			size = 20
 		}
-		list, err := parseTree(content, size)
+		var list []Entry
+		err := parseTree(&io.LimitedReader{R: bytes.NewReader(content), N: int64(len(content))}, size, func(e Entry) bool {
+			list = append(list, e)
+			return true
+		})
 		n := 0
 		for _, e := range list {
 			n += len(e.Mode) + len(e.Name) + 2 + size

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/server/places"
 )
 
 const (
@@ -13,35 +15,46 @@ const (
 
 // Pool keeps processes of git for a few seconds, because starting git takes longer than most reads. A process reads refs again when
 // they have changed, and looks for new packs when an object is missing. It keeps removed packs on disk as long as it runs. The zero
-// value is ready to use. The methods may be called from any goroutine, and on a nil *Pool, which keeps nothing.
+// value is ready to use. A process that is kept has a part of Memory. The methods may be called from any goroutine, and on a nil *Pool,
+// which keeps nothing.
 //
 // Locks: Pool.mu is a leaf.
 type Pool struct {
+	Memory *places.Memory // nil: no limit
+
 	mu     sync.Mutex
 	idle   []*batch // the least recently used one first
 	closed bool
 }
 
-// take returns a process for a git directory, nil if there is none.
-func (p *Pool) take(dir string) *batch {
+// take returns a process for a git directory that can allocate at most memory bytes (0: any number), nil if there is none.
+func (p *Pool) take(dir string, memory int64) *batch {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := len(p.idle) - 1; i >= 0; i-- {
-		if b := p.idle[i]; b.dir == dir && b.idle.Stop() {
+	var b *batch
+	for i := len(p.idle) - 1; i >= 0 && b == nil; i-- {
+		if c := p.idle[i]; c.dir == dir && (memory == 0 || c.memory <= memory) && c.idle.Stop() {
 			p.idle = slices.Delete(p.idle, i, i+1)
-			b.reused = true
-			return b
+			b = c
 		}
 	}
-	return nil
+	p.mu.Unlock()
+	if b != nil {
+		b.reused = true
+		b.forget()
+	}
+	return b
 }
 
 // put keeps a process. It returns false if the caller must end the process.
 func (p *Pool) put(b *batch) bool {
 	if p == nil {
+		return false
+	}
+	var kept bool
+	if b.forget, kept = p.Memory.Keep(b.memory); !kept {
 		return false
 	}
 	p.mu.Lock()
@@ -67,6 +80,7 @@ func (p *Pool) drop(b *batch) {
 	p.mu.Unlock()
 	if i >= 0 {
 		b.close()
+		b.forget()
 	}
 }
 
@@ -79,6 +93,7 @@ func (p *Pool) Close() error {
 	for _, b := range idle {
 		b.idle.Stop()
 		b.close()
+		b.forget()
 	}
 	return nil
 }

@@ -1,13 +1,12 @@
 package gitread
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
@@ -41,22 +40,33 @@ func (r Repo) Stat(ctx context.Context, commit, path string) (o Object, err erro
 	return o, err
 }
 
-// Tree returns the entries of a tree.
-func (r Repo) Tree(ctx context.Context, id string) (list []Entry, err error) {
-	err = r.use(ctx, func(b *batch) (bool, error) {
-		list, err = b.tree(id)
-		return false, err
+// Entries calls do with each entry of a tree, until do returns false. It keeps none of them, because a directory can have millions.
+func (r Repo) Entries(ctx context.Context, id string, do func(Entry) (more bool)) error {
+	begun := false // then another process must not begin again
+	err := r.use(ctx, func(b *batch) (bool, error) {
+		if begun {
+			return false, fmt.Errorf("read tree %s: %w", id, io.ErrUnexpectedEOF)
+		}
+		return false, b.entries(id, func(e Entry) bool {
+			begun = true
+			return do(e)
+		})
 	})
-	return list, err
+	return err
 }
 
 // Lacks reports whether a commit or tree may have a path whose object, or a directory above it, is missing in the git directory.
 func (r Repo) Lacks(ctx context.Context, commit, name string) (bool, error) {
 	o, err := r.Stat(ctx, commit, "")
 	for part := range strings.SplitSeq(name, "/") {
-		var list []Entry
+		next := ""
 		if err == nil {
-			list, err = r.Tree(ctx, o.ID)
+			err = r.Entries(ctx, o.ID, func(e Entry) bool {
+				if e.Name == part {
+					next = e.Hash
+				}
+				return next == ""
+			})
 		}
 		if errors.Is(err, ErrNotFound) {
 			var other *TypeError // a file has the name of the directory
@@ -65,11 +75,10 @@ func (r Repo) Lacks(ctx context.Context, commit, name string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		i := slices.IndexFunc(list, func(e Entry) bool { return e.Name == part })
-		if i < 0 {
+		if next == "" {
 			return false, nil
 		}
-		o.ID = list[i].Hash
+		o.ID = next
 	}
 	_, err = r.info(ctx, o.ID)
 	if errors.Is(err, ErrNotFound) {
@@ -78,42 +87,91 @@ func (r Repo) Lacks(ctx context.Context, commit, name string) (bool, error) {
 	return false, err
 }
 
-func (b *batch) tree(id string) ([]Entry, error) {
+func (b *batch) entries(id string, do func(Entry) bool) error {
 	o, err := b.info(id)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case o.Type != "tree":
-		return nil, &TypeError{id, "tree", o.Type}
+		return &TypeError{id, "tree", o.Type}
 	case o.Size > maxTree:
-		return nil, fmt.Errorf("read tree %s: it has %d bytes, limit is %d", id, o.Size, maxTree)
+		return fmt.Errorf("read tree %s: it has %d bytes, limit is %d", id, o.Size, maxTree)
 	}
 	if o, err = b.contents(id); err != nil {
-		return nil, err
+		return err
 	}
-	content := make([]byte, o.Size)
-	if _, err := io.ReadFull(b.out, content); err != nil {
-		return nil, b.failed(err)
+	in := &io.LimitedReader{R: b.out, N: o.Size}
+	err = parseTree(in, len(o.ID)/2, do)
+	switch {
+	case errors.Is(err, errTree):
+		return fmt.Errorf("parse tree %s: %w", id, err)
+	case err != nil:
+		return b.failed(err)
+	case in.N > maxRest: // git is killed, because it would take longer to read the rest
+		return nil
 	}
-	if err := b.finish(); err != nil {
-		return nil, err
+	if _, err := b.out.Discard(int(in.N)); err != nil {
+		return b.failed(err)
 	}
-	return parseTree(content, len(o.ID)/2)
+	return b.finish()
 }
 
-// parseTree parses the contents of a tree object. idSize is the number of bytes of an id.
-func parseTree(content []byte, idSize int) ([]Entry, error) {
-	list := []Entry{}
-	for len(content) > 0 {
-		mode, rest, ok := bytes.Cut(content, []byte(" "))
-		name, rest, ok2 := bytes.Cut(rest, []byte{0})
-		if !ok || !ok2 || len(rest) < idSize {
-			return nil, fmt.Errorf("parse tree: entry %d is invalid", len(list))
+const (
+	maxName = 1 << 20 // bytes of a name; no file system has longer ones
+	maxRest = 1 << 20 // bytes of a tree that are read although nobody needs them
+)
+
+// errTree means that the contents of a tree are invalid.
+var errTree = errors.New("invalid entry")
+
+// parseTree parses the contents of a tree object. idSize is the number of bytes of an id. It ends early when do returns false.
+func parseTree(contents *io.LimitedReader, idSize int, do func(Entry) bool) error {
+	in := bufio.NewReaderSize(contents, 32<<10)
+	id := make([]byte, idSize)
+	for {
+		if _, err := in.Peek(1); err == io.EOF && contents.N == 0 {
+			return nil
 		}
-		list = append(list, Entry{string(name), string(mode), hex.EncodeToString(rest[:idSize]), entryType(string(mode))})
-		content = rest[idSize:]
+		mode, err := field(in, ' ')
+		if err != nil {
+			return cutOff(err, contents)
+		}
+		name, err := field(in, 0)
+		if err != nil {
+			return cutOff(err, contents)
+		}
+		if _, err := io.ReadFull(in, id); err != nil {
+			return cutOff(err, contents)
+		}
+		if !do(Entry{name, mode, hex.EncodeToString(id), entryType(mode)}) {
+			return nil
+		}
 	}
-	return list, nil
+}
+
+// cutOff returns errTree for the error of a read that has reached the end of the contents.
+func cutOff(err error, contents *io.LimitedReader) error {
+	if contents.N == 0 {
+		return errTree
+	}
+	return err
+}
+
+// field reads up to the byte end.
+func field(in *bufio.Reader, end byte) (string, error) {
+	var text []byte
+	for {
+		part, err := in.ReadSlice(end)
+		if err != nil && err != bufio.ErrBufferFull {
+			return "", err
+		}
+		if text = append(text, part...); len(text) > maxName {
+			return "", errTree
+		}
+		if err == nil {
+			return string(text[:len(text)-1]), nil
+		}
+	}
 }
 
 func entryType(mode string) string {

@@ -20,7 +20,6 @@
 package replica
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -44,7 +43,7 @@ type Options struct {
 	MaxBytes int64  // maximum size of the packs that were copied from a shared store; 0: half of the space that is free at Open
 	MaxRepos int    // maximum number of replicas; 0: defaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
-	Memory   int64  // maximum number of bytes that each process of git can allocate; 0: gitcmd.DefaultMemory
+	Memory   int64  // maximum number of bytes that each process of git can allocate outside of a place (package places); 0: no limit
 }
 
 // defaultRepos is the number of replicas that are kept if Options has no other number.
@@ -96,7 +95,7 @@ func Open(o Options) (_ *Set, err error) {
 			return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
 		}
 	}
-	s.git.Memory = cmp.Or(o.Memory, gitcmd.DefaultMemory())
+	s.git.Memory = o.Memory
 	if s.git.Env, err = configure(dir, o.Hooks); err != nil {
 		return nil, fmt.Errorf("open replicas: %w", err)
 	}

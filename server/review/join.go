@@ -116,7 +116,7 @@ func (v *view) touched(ctx context.Context, request approval.Record) ([]string, 
 			return nil, err
 		}
 	}
-	if _, err := v.git.Tree(ctx, sub.Tree); errors.Is(err, gitread.ErrNotFound) { // the tree of a merge that was not made yet
+	if err := v.git.Entries(ctx, sub.Tree, func(gitread.Entry) bool { return false }); errors.Is(err, gitread.ErrNotFound) { // the tree of a merge that was not made yet
 		tree, err := v.requested(ctx, request)
 		if err != nil {
 			return nil, err

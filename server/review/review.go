@@ -41,8 +41,7 @@ import (
 
 // Acts that read from git directories have places of their own.
 const (
-	readers   = 16 // acts that read at the same time; others wait
-	readersOf = 6  // of one namespace
+	readers = 16 // acts that read at the same time; others wait
 	// answerTime is the maximum duration of an act, and the time for which it waits for a place.
 	answerTime = time.Minute
 	// pause is the time before the second attempt of an act. It grows by the same time before each further attempt.
@@ -67,6 +66,7 @@ type Options struct {
 	Records  *records.DB
 	Replicas Replicas
 	Pusher   Pusher
+	Memory   *places.Memory // of all git processes; nil: no limit for all together
 	Log      *zap.Logger
 	Now      func() time.Time // nil for time.Now
 }
@@ -83,7 +83,9 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Service{o: o, reading: places.New(readers, readersOf, answerTime)}
+	return &Service{o: o, pool: gitread.Pool{Memory: o.Memory},
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
+			Class: places.Reads})}
 }
 
 // Close ends the git processes that are kept for later acts.
@@ -155,11 +157,11 @@ type view struct {
 
 // look calls a function with the present state of a repository.
 func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) error) error {
-	leave, err := s.reading.Enter(ctx, repo.Namespace)
+	place, err := s.reading.Enter(ctx, places.Large, places.Of(repo.Namespace, repo.ID, "")...)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer place.Leave()
 	dir, err := s.o.Replicas.Acquire(ctx, repo.ID)
 	if err != nil {
 		return err
@@ -171,6 +173,7 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 	}
 	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]session.Checkpoint{}, thin: from.Thin,
 		git: gitread.Repo{Dir: from.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
+	v.git.Git.Memory = place.Memory(v.git.Git.Memory)
 	defer func() {
 		if v.copy != nil {
 			v.copy.Remove()

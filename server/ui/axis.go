@@ -23,6 +23,7 @@ const (
 	maxRecords  = 8 << 20  // bytes of a file of records that is read
 	maxSlot     = 64 << 20 // bytes of all files of records between two checkpoints that are read
 	maxDays     = 4000     // directories of a transcript that are read
+	maxParts    = 200_000  // files of a transcript that are read
 	maxText     = 700      // characters of a record that a timeline shows
 	maxCommit   = 1 << 20  // bytes of a commit that is read
 	maxMessages = 300      // characters of a message that a timeline shows
@@ -141,24 +142,28 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	if err != nil {
 		return err
 	}
-	days, err := x.g.Tree(ctx, root.ID)
-	if err != nil {
+	var days []string
+	if err := x.g.Entries(ctx, root.ID, func(e gitread.Entry) bool {
+		if e.Type == "tree" {
+			days = append(days, e.Hash)
+		}
+		return len(days) < maxDays
+	}); err != nil {
 		return err
 	}
-	for _, day := range days[:min(len(days), maxDays)] {
-		if day.Type != "tree" {
-			continue
-		}
-		files, err := x.g.Tree(ctx, day.Hash)
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
+	count := 0
+	for _, day := range days {
+		err := x.g.Entries(ctx, day, func(f gitread.Entry) bool {
 			if id, _, ok := strings.Cut(f.Name, "."); ok && strings.HasSuffix(f.Name, ".jsonl") {
 				// Records of a checkpoint that was dropped belong to the one before.
 				s := &x.slots[x.slotOf(id)]
 				s.files = append(s.files, f.Hash)
+				count++
 			}
+			return count < maxParts
+		})
+		if err != nil || count >= maxParts {
+			return err
 		}
 	}
 	return nil

@@ -221,9 +221,7 @@ func (l *sessionList) last(ctx context.Context, commit, dir string) (string, err
 	if err != nil || o.Type != "tree" {
 		return "", err
 	}
-	list, err := l.g.Tree(ctx, o.ID)
-	if err != nil || len(list) == 0 {
-		return "", err
-	}
-	return list[len(list)-1].Name, nil
+	name := ""
+	err = l.g.Entries(ctx, o.ID, func(e gitread.Entry) bool { name = e.Name; return true })
+	return name, err
 }

@@ -16,6 +16,7 @@ import (
 
 const (
 	treePage = 2000    // entries of a directory that are shown
+	maxNames = 2 << 20 // bytes of their names
 	maxView  = 1 << 20 // bytes of a file that is shown
 )
 
@@ -105,13 +106,26 @@ func (p *place) pointCommands(refs map[string]string, point string, page *treePa
 
 // directory adds the entries of a tree, directories first.
 func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name string, page *treePageData) error {
-	list, err := g.Tree(ctx, id)
+	var dirs, others []gitread.Entry // the first ones
+	count, size := 0, 0
+	err := g.Entries(ctx, id, func(e gitread.Entry) bool {
+		list := &others
+		if e.Type == "tree" {
+			list = &dirs
+		}
+		if count++; len(*list) < treePage && size+len(e.Name) <= maxNames {
+			*list = append(*list, e)
+			size += len(e.Name)
+		}
+		return true
+	})
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(list, func(a, b gitread.Entry) int { return order(a.Type != "tree", b.Type != "tree") })
-	page.More = max(0, len(list)-treePage)
-	for _, e := range list[:len(list)-page.More] {
+	list := append(dirs, others...)
+	list = list[:min(len(list), treePage)]
+	page.More = count - len(list)
+	for _, e := range list {
 		row := treeRow{Name: shown(e.Name), Kind: e.Type, Mode: e.Mode, Link: p.treePath(point, path.Join(name, e.Name))}
 		switch e.Type {
 		case "tree":

@@ -32,8 +32,7 @@ const Prefix = "/ui/"
 
 // Requests that read from git directories have places of their own, so that pages and the REST API do not wait for each other.
 const (
-	readers   = 16 // requests that read at the same time; others wait
-	readersOf = 6  // of one namespace
+	readers = 16 // requests that read at the same time; others wait
 	// answerTime is the maximum duration of a request, and the time for which it waits for a place.
 	answerTime = 30 * time.Second
 )
@@ -85,7 +84,8 @@ type Options struct {
 	Replicas   Replicas
 	Guard      Guard
 	Meter      Meter
-	Acts       Acts // nil: the page only reads
+	Acts       Acts           // nil: the page only reads
+	Memory     *places.Memory // of all git processes; nil: no limit for all together
 	Log        *zap.Logger
 	Now        func() time.Time // nil for time.Now
 	Embedding  Embedding
@@ -113,7 +113,9 @@ func New(o Options) (*UI, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	u := &UI{o: o, reading: places.New(readers, readersOf, answerTime), origins: http.NewCrossOriginProtection()}
+	u := &UI{o: o, pool: gitread.Pool{Memory: o.Memory}, origins: http.NewCrossOriginProtection(),
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
+			Class: places.Reads})}
 	if o.URL != "" {
 		if err := u.origins.AddTrustedOrigin(originOf(o.URL)); err != nil {
 			return nil, fmt.Errorf("use public URL: %w", err)

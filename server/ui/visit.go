@@ -374,11 +374,11 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 
 // read calls a function that reads from the git directory of the repository.
 func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
-	leave, err := p.u.reading.Enter(ctx, p.repo.Namespace)
+	at, err := p.u.reading.Enter(ctx, places.Large, places.Of(p.repo.Namespace, p.repo.ID, p.token.ID)...)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer at.Leave()
 	dir, err := p.u.o.Replicas.Acquire(ctx, p.repo.ID)
 	if err != nil {
 		return err
@@ -389,7 +389,12 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 		return err
 	}
 	p.u.o.Meter.Count(p.repo, meter.Read, 0)
-	return do(gitread.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool})
+	g := gitread.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool}
+	g.Git.Memory = at.Memory(g.Git.Memory)
+	if err = do(g); err != nil && ctx.Err() != nil {
+		return context.Cause(ctx) // git was killed because of it
+	}
+	return err
 }
 
 // refs returns the refs of the repository by name, also those that thin sessions have in their containers.
