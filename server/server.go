@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/openapi"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/server/retention"
@@ -75,7 +76,8 @@ type Options struct {
 	Log            *zap.Logger
 
 	Git       githttp.Limits // of clones, fetches and pushes
-	GitMemory int64          // that each process of git can allocate, in bytes; 0: gitcmd.DefaultMemory
+	GitMemory int64          // that each process of git can allocate at most, in bytes; 0: 2 GiB
+	Memory    int64          // of this process and all processes of git, in bytes; 0: that of the machine or the control group
 
 	MaxEntries int64 // maximum size in bytes of the cache entries of each repository; 0: no limit
 }
@@ -110,6 +112,7 @@ type Server struct {
 	db       *records.DB
 	store    objects.Store
 	stream   *events.Stream
+	memory   *places.Memory // of git processes
 	draining atomic.Bool    // the server has been told to end
 	closers  []func() error // in the order of opening
 }
@@ -205,6 +208,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	if s.Admin, err = ensureAdmin(ctx, s.db, o.tokenFile()); err != nil {
 		return err
 	}
+	s.memory = limitMemory(o.Memory, o.GitMemory)
 	s.meter = meter.New(s.db.Usage, s.db.Audit, s.log)
 	s.closeLater(s.meter.Close)
 	store, err := objects.Open(cmp.Or(o.Objects, filepath.Join(o.Data, "objects")))
@@ -218,13 +222,13 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrObjects, err)
 	}
 	replicas, err := replica.Open(replica.Options{Dir: filepath.Join(o.Data, "replicas"), Records: s.db, Objects: s.store,
-		Memory: o.GitMemory})
+		Memory: s.memory.Least()})
 	if err != nil {
 		return err
 	}
 	s.closeLater(replicas.Close)
 	guard := access.NewGuard(s.db)
-	s.stream = events.NewStream(s.db.Events, s.log)
+	s.stream = events.NewStream(s.db.Events, s.memory.Total()/2, s.log)
 	s.closeLater(s.stream.Close)
 	importer, err := s.outgoing(replicas)
 	if err != nil {
@@ -238,25 +242,26 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver, Account: s.Account, Node: node,
 		Log: s.log})
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
-		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
+		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Memory: s.memory, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}
 	s.closeLater(func() error { git.Close(); return nil })
-	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Log: s.log})
+	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Memory: s.memory, Log: s.log})
 	s.closeLater(acts.Close)
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Archiver: archiver, Keeper: keeper,
-		Compat: o.Compat, Log: s.log})
+		Memory: s.memory, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
 	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Archives: s.db.Archives,
-		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Log: s.log})
+		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Memory: s.memory, Log: s.log})
 	if err != nil {
 		return err
 	}
 	s.closeLater(page.Close)
 	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Account: s.Account,
-		MaxEntries: o.MaxEntries, Retention: keeper.All, Times: o.Upkeep}).Run)
+		MaxEntries: o.MaxEntries, Retention: keeper.All, Times: o.Upkeep,
+		Places: places.New(places.Options{Most: 1, Patience: time.Hour, Memory: s.memory, Class: places.Background})}).Run)
 	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git, page)))
 	return nil
 }

@@ -85,12 +85,13 @@ func compareProposals(c *call) error {
 			refs[ref.Name] = ref.ID
 		}
 		var made *comparing.Comparison
-		err = c.a.use(ctx, c.of, func(dir *replica.Replica) error {
+		err = use(ctx, c, c.of, func(dir *replica.Replica, g gitread.Repo) error {
 			from, err := dir.Unpacked(ctx)
 			if err != nil {
 				return err
 			}
-			made, err = comparing.Source{Git: c.a.git(from.Dir), Refs: from.With(refs), Thin: from.Thin, Merges: &c.a.merges,
+			g.Dir = from.Dir
+			made, err = comparing.Source{Git: g, Refs: from.With(refs), Thin: from.Thin, Merges: &c.a.merges,
 				Now: c.a.o.Now()}.Compare(ctx, names)
 			return comparisonFault(err)
 		})

@@ -23,8 +23,11 @@ const (
 	pollTime   = time.Second      // time between two reads of the events of other nodes
 	heartbeat  = 15 * time.Second // time between two empty lines to a client without events, so that proxies keep the connection open
 	writeTime  = 20 * time.Second // time after which a client that does not read is disconnected
-	maxClients = 2000             // maximum number of clients of one process
+	maxClients = 2000             // maximum number of clients of one process, of which a namespace gets a quarter
+	perClient  = 512 << 10        // memory in bytes that a client which is behind can need
 	maxRecent  = 2048             // number of events that are kept in memory for all clients
+	maxBytes   = 8 << 20          // bytes of the bodies of these events
+	pageBytes  = 64 << 10         // bytes from which on a page of them ends
 	pageSize   = 256              // number of events that are read at once
 	typePrefix = "cf.artifacts.repo."
 )
@@ -55,8 +58,10 @@ type Stream struct {
 
 	mu      sync.Mutex // protects the fields below
 	clients int
+	of      map[string]int  // clients by namespace; those of all namespaces have no limit of their own
 	awake   bool            // the reader keeps recent up to date
 	recent  []records.Event // all events with numbers after from, up to last
+	bytes   int             // size of the bodies of recent
 	from    int64
 	last    int64
 	changed chan struct{} // closed when last changes, and then replaced
@@ -64,17 +69,22 @@ type Stream struct {
 
 type limits struct {
 	poll, heartbeat, write time.Duration
-	clients                int
+	clients, each          int // of all, and of one namespace
 }
 
-// NewStream returns a Stream that runs until Close.
-func NewStream(store Store, log *zap.Logger) *Stream {
-	return newStream(store, log, limits{pollTime, heartbeat, writeTime, maxClients})
+// NewStream returns a Stream that runs until Close. memory is the number of bytes that its clients may need; 0: no limit.
+func NewStream(store Store, memory int64, log *zap.Logger) *Stream {
+	clients := maxClients
+	if memory > 0 {
+		clients = int(min(max(memory/perClient, 1), maxClients))
+	}
+	return newStream(store, log, limits{pollTime, heartbeat, writeTime, clients, max(clients/4, 1)})
 }
 
 func newStream(store Store, log *zap.Logger, l limits) *Stream {
 	s := &Stream{
 		store: store, log: log, limit: l, first: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
+		of: map[string]int{},
 	}
 	s.end, s.stop = context.WithCancel(context.Background())
 	go s.run()
@@ -135,7 +145,7 @@ func (s *Stream) run() {
 			wait.Stop()
 		}
 		s.mu.Lock()
-		s.awake, s.recent = false, nil
+		s.awake, s.recent, s.bytes = false, nil, 0
 		s.mu.Unlock()
 	}
 }
@@ -150,7 +160,7 @@ func (s *Stream) read() (more bool, err error) {
 			return false, err
 		}
 		s.mu.Lock()
-		s.awake, s.from, s.last, s.recent = true, last, last, nil
+		s.awake, s.from, s.last, s.recent, s.bytes = true, last, last, nil, 0
 		s.tell()
 		s.mu.Unlock()
 		return true, nil
@@ -163,12 +173,22 @@ func (s *Stream) read() (more bool, err error) {
 	defer s.mu.Unlock()
 	s.recent = append(s.recent, page...)
 	s.last = page[len(page)-1].Seq
-	if extra := len(s.recent) - maxRecent; extra > 0 {
+	for _, e := range page {
+		s.bytes += len(e.Body)
+	}
+	extra := max(0, len(s.recent)-maxRecent)
+	for _, e := range s.recent[:extra] {
+		s.bytes -= len(e.Body)
+	}
+	for ; extra < len(s.recent) && s.bytes > maxBytes; extra++ {
+		s.bytes -= len(s.recent[extra].Body)
+	}
+	if extra > 0 {
 		s.from = s.recent[extra-1].Seq
 		s.recent = slices.Clone(s.recent[extra:])
 	}
 	s.tell()
-	return len(page) == pageSize, nil
+	return true, nil
 }
 
 // tell wakes the clients. The caller holds s.mu.
@@ -244,12 +264,12 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, 10100, err.Error())
 		return
 	}
-	if !s.enter() {
+	if !s.enter(filter.Namespace) {
 		w.Header().Set("Retry-After", "5")
 		refuse(w, http.StatusServiceUnavailable, 10401, "too many clients read events")
 		return
 	}
-	defer s.leave()
+	defer s.leave(filter.Namespace)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.end, cancel)()
@@ -281,15 +301,22 @@ func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
 		if err != nil { // the client connects again, possibly to a node whose database answers
 			return
 		}
-		var text bytes.Buffer
+		var text bytes.Buffer // of one event, so that a client that reads slowly needs little memory
+		sent := false
 		for _, e := range page {
-			if f.Match(e) {
-				format(&text, e)
+			if !f.Match(e) {
+				continue
 			}
+			text.Reset()
+			format(&text, e)
+			if c.send(text.Bytes()) != nil {
+				return
+			}
+			sent = true
 		}
 		after = next
-		if text.Len() > 0 {
-			if c.write(text.Bytes()) != nil {
+		if sent {
+			if c.control.Flush() != nil {
 				return
 			}
 			beat.Reset(s.limit.heartbeat)
@@ -324,7 +351,15 @@ func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Eve
 		if found {
 			i++
 		}
-		page := s.recent[i:] // elements of recent are never changed
+		page := s.recent[i:]
+		size := 0
+		for n, e := range page {
+			if size += len(e.Body); size >= pageBytes && n+1 < len(page) {
+				page, last, changed = page[:n+1], e.Seq, nil
+				break
+			}
+		}
+		page = slices.Clone(page) // while the client reads, the others need not stay in memory
 		s.mu.Unlock()
 		return page, last, changed, ctx.Err()
 	}
@@ -333,21 +368,19 @@ func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Eve
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	if len(page) == pageSize {
-		return page, page[len(page)-1].Seq, nil, nil
-	}
 	if n := len(page); n > 0 {
-		last = max(last, page[n-1].Seq)
+		last = page[n-1].Seq
 	}
 	return page, last, nil, nil
 }
 
-func (s *Stream) enter() bool {
+func (s *Stream) enter(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.clients >= s.limit.clients || s.end.Err() != nil {
+	if s.clients >= s.limit.clients || namespace != "" && s.of[namespace] >= s.limit.each || s.end.Err() != nil {
 		return false
 	}
+	s.of[namespace]++
 	if s.clients++; s.clients == 1 {
 		select {
 		case s.first <- struct{}{}:
@@ -357,10 +390,13 @@ func (s *Stream) enter() bool {
 	return true
 }
 
-func (s *Stream) leave() {
+func (s *Stream) leave(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients--
+	if s.of[namespace]--; s.of[namespace] == 0 {
+		delete(s.of, namespace)
+	}
 }
 
 // client is a connection to a client.
@@ -370,16 +406,22 @@ type client struct {
 	limit   time.Duration
 }
 
-// write sends a text at once. It returns an error if the client does not read the text in time, so that no memory is kept for a slow
-// client.
+// write sends a text at once.
 func (c client) write(text []byte) error {
-	if err := c.control.SetWriteDeadline(time.Now().Add(c.limit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	if _, err := c.w.Write(text); err != nil {
+	if err := c.send(text); err != nil {
 		return err
 	}
 	return c.control.Flush()
+}
+
+// send sends a text, of which a small part may stay in a buffer. It returns an error if the client does not read the text in time, so
+// that no memory is kept for a slow client.
+func (c client) send(text []byte) error {
+	if err := c.control.SetWriteDeadline(time.Now().Add(c.limit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	_, err := c.w.Write(text)
+	return err
 }
 
 // format writes an event in the form of a stream. A line break in the data, which JSON allows as white space, becomes another line

@@ -156,7 +156,7 @@ func (r reader) want(ids ...int) {
 	}
 }
 
-var quick = limits{poll: 5 * time.Millisecond, heartbeat: time.Hour, write: time.Hour, clients: 3}
+var quick = limits{poll: 5 * time.Millisecond, heartbeat: time.Hour, write: time.Hour, clients: 3, each: 3}
 
 func TestEventsArriveOnceAndInOrder(t *testing.T) {
 	m := newMemory()

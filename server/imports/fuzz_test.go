@@ -6,7 +6,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
+
+	"github.com/artifactfs/artifactfs/server/records"
 )
 
 func contextOf() (context.Context, context.CancelFunc) {
@@ -169,4 +172,37 @@ func FuzzUpdates(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Another server may be slow as long as it sends objects at a rate, or its count of objects changes; it cannot do neither.
+func TestSlowServers(t *testing.T) {
+	times := pace{slow: time.Minute, count: 10 * time.Minute}
+	for _, c := range []struct {
+		name  string
+		next  func(m *records.Import, second int64)
+		until int64 // seconds after which the import must have ended; 0: it must not end
+	}{
+		{"10 KB a second", func(m *records.Import, _ int64) { m.Phase, m.Bytes = receiving, m.Bytes+10_000 }, 0},
+		{"250 bytes a second without progress", func(m *records.Import, _ int64) { m.Bytes += 250 }, 80},
+		{"objects of 250 bytes, one a second", func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = receiving, s, m.Bytes+250 }, 80},
+		{"a count that changes for ever", func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = "counting objects", s, m.Bytes+100 }, 700},
+		{"a count, and then objects", func(m *records.Import, s int64) {
+			if m.Phase, m.Done = "counting objects", s; s > 300 {
+				m.Phase, m.Bytes = receiving, m.Bytes+10_000
+			}
+		}, 0},
+	} {
+		now := time.Unix(1, 0)
+		s, m := slowness{pace: times, seen: now}, records.Import{}
+		ended := int64(0)
+		for second := int64(1); second < 4000 && ended == 0; second++ {
+			now = now.Add(time.Second)
+			if c.next(&m, second); s.check(m, now) {
+				ended = second
+			}
+		}
+		if (ended == 0) != (c.until == 0) || ended > c.until {
+			t.Errorf("%s: ended after %d seconds, want %d", c.name, ended, c.until)
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -22,7 +23,7 @@ import (
 const (
 	defaultBytes    = 20 << 30
 	defaultTime     = 6 * time.Hour
-	defaultParallel = 2
+	defaultParallel = 6
 	maxAttempts     = 5
 	maxGit          = 3   // number of attempts if git has failed
 	openImports     = 200 // maximum number of imports that one poll examines
@@ -42,7 +43,8 @@ type Options struct {
 	Compat       bool   // the default branch is main, as in the reference service
 	MaxBytes     int64  // maximum number of bytes that one import receives; 0: 20 GiB
 	MaxTime      time.Duration
-	Parallel     int // maximum number of imports that run in this process at the same time; 0: 2
+	Parallel     int            // maximum number of imports that run in this process at the same time; 0: 6. A namespace gets a third of them
+	Memory       *places.Memory // of all git processes; nil: no limit for all together
 
 	Meter *meter.Meter
 	Log   *zap.Logger
@@ -54,6 +56,8 @@ type pace struct {
 	lease time.Duration // time after which another node can continue the import of a node that died
 	save  time.Duration // time between two records of the progress
 	retry time.Duration // time before the second attempt; it is doubled for each further attempt
+	slow  time.Duration // for which the other server may be slower than slowRate
+	count time.Duration // of that, while it reports that it counts or compresses objects
 }
 
 // Importer runs imports.
@@ -67,13 +71,16 @@ type Importer struct {
 	wake  chan struct{}
 	work  sync.WaitGroup
 
+	places *places.Places
+
 	mu      sync.Mutex // protects running
 	running map[string]bool
 }
 
 // New returns an Importer that works until Close.
 func New(o Options) (*Importer, error) {
-	return start(o, pace{poll: 3 * time.Second, lease: 30 * time.Second, save: time.Second, retry: 5 * time.Second})
+	return start(o, pace{poll: 3 * time.Second, lease: 30 * time.Second, save: time.Second, retry: 5 * time.Second,
+		slow: 2 * time.Minute, count: 20 * time.Minute})
 }
 
 func start(o Options, p pace) (*Importer, error) {
@@ -97,6 +104,8 @@ func start(o Options, p pace) (*Importer, error) {
 		return nil, fmt.Errorf("start imports: %w", err)
 	}
 	i := &Importer{o: o, pace: p, id: records.NewID(), roots: roots, wake: make(chan struct{}, 1), running: map[string]bool{}}
+	i.places = places.New(places.Options{Most: o.Parallel, MostOf: map[places.Kind]int{places.OfNamespace: max(o.Parallel/3, 1)},
+		Memory: o.Memory, Class: places.Background})
 	i.ctx, i.stop = context.WithCancel(context.Background())
 	i.work.Go(i.loop)
 	return i, nil
@@ -247,17 +256,25 @@ func (i *Importer) begin() error {
 		if i.wait(m) > 0 || !i.reserve(m.RepoID) {
 			continue
 		}
+		// The place is free at once, or a later call tries again.
+		place, err := i.places.Enter(i.ctx, places.Large, places.Of(m.Namespace, "", "")...)
+		if err != nil {
+			i.free(m.RepoID)
+			continue
+		}
 		got, err := i.acquire(i.ctx, m.RepoID)
 		if err != nil || !got {
 			i.free(m.RepoID)
+			place.Leave()
 			if err != nil {
 				return err
 			}
 			continue
 		}
 		i.work.Go(func() {
-			i.hold(m.RepoID)
+			i.hold(place.Limit(i.ctx), m.RepoID)
 			i.free(m.RepoID)
+			place.Leave()
 			select { // this process may run another import
 			case i.wake <- struct{}{}:
 			default:
@@ -280,7 +297,7 @@ func leaseName(repoID string) string { return "import/" + repoID }
 func (i *Importer) reserve(repoID string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.running[repoID] || len(i.running) >= i.o.Parallel {
+	if i.running[repoID] {
 		return false
 	}
 	i.running[repoID] = true
@@ -303,8 +320,8 @@ func (i *Importer) acquire(ctx context.Context, repoID string) (bool, error) {
 var errLease = errors.New("lease was lost")
 
 // hold runs an import while this process has its lease.
-func (i *Importer) hold(repoID string) {
-	ctx, cancel := context.WithCancelCause(i.ctx)
+func (i *Importer) hold(ctx context.Context, repoID string) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var renewal sync.WaitGroup
 	renewal.Go(func() {

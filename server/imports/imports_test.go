@@ -25,7 +25,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/proc"
@@ -59,7 +58,8 @@ type node struct {
 	logs *observer.ObservedLogs
 }
 
-var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond, retry: 10 * time.Millisecond}
+var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond, retry: 10 * time.Millisecond,
+	slow: time.Minute, count: time.Minute}
 
 // openNode opens a node with the records and objects in a directory. The times between its steps are short.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {
@@ -78,7 +78,7 @@ func openNodeAt(url, dir, name string, o Options, log *zap.Logger) (node, error)
 	if err != nil {
 		return node{}, err
 	}
-	set, err := replica.Open(replica.Options{Dir: filepath.Join(dir, name, "replicas"), Records: db, Objects: store})
+	set, err := replica.Open(replica.Options{Dir: filepath.Join(dir, name, "replicas"), Records: db, Objects: store, Memory: testMemory})
 	if err != nil {
 		return node{}, err
 	}
@@ -163,6 +163,8 @@ func (n node) refs(t *testing.T, id string) map[string]string {
 }
 
 // limited returns the number of git processes of the node. The test fails if one of them has no limit of memory.
+const testMemory = 512 << 20
+
 func (n node) limited(t *testing.T) (count int) {
 	t.Helper()
 	pids, err := proc.PIDs()
@@ -176,7 +178,7 @@ func (n node) limited(t *testing.T) (count int) {
 		}
 		var limit unix.Rlimit
 		if err := unix.Prlimit(pid, unix.RLIMIT_DATA, nil, &limit); err == nil {
-			if count++; limit.Cur != uint64(gitcmd.DefaultMemory()) {
+			if count++; limit.Cur != testMemory {
 				t.Errorf("process %d can allocate %d bytes", pid, limit.Cur)
 			}
 		}

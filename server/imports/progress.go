@@ -5,6 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/server/records"
 )
 
 // phases are the titles of git's progress that are shown. Other texts come from the other server and are not trusted.
@@ -97,4 +100,32 @@ func (p *progress) message() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Join(p.last, "; ")
+}
+
+// slowRate is the number of bytes a second that another server must send on average. A slower one would hold a place for hours.
+const slowRate = 2 << 10
+
+// slowness finds out that another server sends too slowly.
+type slowness struct {
+	pace    pace
+	seen    time.Time // of the last check
+	phase   string
+	done    int64
+	waited  time.Duration // without progress of the other server
+	counted time.Duration // with progress, before it sends objects
+}
+
+// check reports whether the other server is too slow. m has the progress at this time. A server that counts and compresses the objects of
+// a large repository sends next to nothing, but its progress changes.
+func (s *slowness) check(m records.Import, now time.Time) bool {
+	passed := now.Sub(s.seen)
+	s.seen = now
+	if moved := m.Phase != s.phase || m.Done != s.done; moved && m.Phase != receiving {
+		s.counted += passed
+	} else {
+		s.waited += passed
+	}
+	s.phase, s.done = m.Phase, m.Done
+	sent := time.Duration(float64(m.Bytes) / slowRate * float64(time.Second))
+	return s.waited > s.pace.slow+sent || s.counted > s.pace.count+sent
 }

@@ -27,6 +27,7 @@ var (
 	errGit    = errors.New("git failed")
 	errFormat = errors.New("the object format has changed")
 	errTime   = errors.New("the import has taken too long")
+	errSlow   = errors.New("the other server sends too slowly")
 )
 
 // run makes one attempt of an import and records its result. The caller has the lease.
@@ -102,7 +103,7 @@ func (a *attempt) temporary(err error) bool {
 	case errors.Is(err, ErrUnavailable), errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable),
 		errors.Is(err, records.ErrCollected), errors.Is(err, records.ErrFull), errors.Is(err, objects.ErrFull):
 		return true
-	case errors.Is(err, egress.ErrTooMuch):
+	case errors.Is(err, egress.ErrTooMuch), errors.Is(err, errSlow):
 		return false
 	}
 	// Git does not report whether the connection or the contents caused the failure.
@@ -263,6 +264,8 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
+	begin := time.Now()
+	slow := slowness{pace: a.pace, seen: begin}
 	tick := time.NewTicker(a.pace.save)
 	defer tick.Stop()
 	for {
@@ -282,6 +285,9 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 			return fmt.Errorf("%w: git fetch: %s", errGit, text)
 		case <-tick.C:
 			a.take(p, proxy)
+			if !a.received && slow.check(*a.m, time.Now()) {
+				cancel(fmt.Errorf("%w: %d bytes in %s", errSlow, a.m.Bytes, time.Since(begin).Round(time.Second)))
+			}
 			if err := a.o.Records.Imports.Save(ctx, *a.m); errors.Is(err, records.ErrNotFound) {
 				cancel(err) // another node has the import, or the repository was deleted
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -37,6 +38,7 @@ type Options struct {
 	// Retention applies the rules of namespaces to their sessions, which it does under leases of its own. It is called once an hour; nil:
 	// never.
 	Retention func(ctx context.Context) error
+	Places    *places.Places // for the git processes of a round; nil: no limit
 	Times
 }
 
@@ -100,10 +102,23 @@ func New(o Options) *Worker {
 // Run works until ctx ends.
 func (w *Worker) Run(ctx context.Context) {
 	for clock.Wait(ctx, w.o.Interval) {
-		if err := w.Round(ctx); err != nil && ctx.Err() == nil {
+		if err := w.placed(ctx); err != nil && ctx.Err() == nil {
 			w.o.Log.Warn("could not do all upkeep", zap.Error(err))
 		}
 	}
+}
+
+// placed waits for a place and does a round.
+func (w *Worker) placed(ctx context.Context) error {
+	if w.o.Places == nil {
+		return w.Round(ctx)
+	}
+	place, err := w.o.Places.Enter(ctx, places.Large)
+	if err != nil {
+		return err
+	}
+	defer place.Leave()
+	return w.Round(place.Limit(ctx))
 }
 
 // Round does all work that is due, once.

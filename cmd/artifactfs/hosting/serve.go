@@ -116,8 +116,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f.IntVar(&o.Git.Processes, "git-processes", 0, "run `N` clones, fetches and pushes at a time, and let others wait (default: 16 for each\n"+
 		"processor); a repository gets half of them, a namespace three quarters")
 	f.DurationVar(&o.Git.Time, "git-time", 0, "end a clone, fetch or push after `TIME` (default 1h)")
-	f.Var((*cli.Size)(&o.GitMemory), "git-memory", "memory that each process of git can allocate, at least 64M (default: an eighth of\n"+
-		"the machine's, but no less than 256M and no more than 2G)")
+	f.Var((*cli.Size)(&o.GitMemory), "git-memory", "memory that each process of git can allocate at most, at least 64M (default 2G).\n"+
+		"All together can allocate 5/8 of the memory of the machine or control group")
 	f.Var((*cli.Size)(&o.Git.Push), "max-push-size", "refuse pushes that are larger than `SIZE` (default 4G)")
 	f.Var((*cli.Size)(&o.MaxEntries), "max-cache-size", "remove the oldest cache entries (artifactfs session cache) of each\n"+
 		"repository that has more than `SIZE` of them (default: only those that have expired)")
@@ -168,7 +168,7 @@ func (t times) Set(text string) error {
 	return nil
 }
 
-// leastMemory is the least value of --git-memory, in bytes. Commands that read commits get an eighth of it.
+// leastMemory is the least value of --git-memory, in bytes. Commands that read commits get half of it.
 const leastMemory = 64 << 20
 
 // account matches the ids that --account accepts.
