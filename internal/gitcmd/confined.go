@@ -62,8 +62,9 @@ func (c Confined) Command(ctx context.Context, args ...string) *exec.Cmd {
 // leastOfCommits is the memory in bytes that a command which reads commits gets in any case.
 const leastOfCommits = 32 << 20
 
-// ForCommits returns c with an eighth of the memory, but at least 32 MiB. It is for commands that read commits and no other objects: git log holds
-// a commit and its formatted copy in memory before it writes the first byte, and a commit of 200 MB needs less than 1 MB in a push.
+// ForCommits returns c with an eighth of the memory, but at least 32 MiB. It is for commands that read commits and no other objects: git
+// log holds a commit and its formatted copy in memory before it writes the first byte, and a commit of 200 MB needs less
+// than 1 MB in a push.
 func (c Confined) ForCommits() Confined {
 	c.commits = true
 	return c

@@ -95,7 +95,7 @@ func archiveSessions(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, leave, err := c.placed(r)
+	ctx, leave, err := placed(c, r)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func reopenSession(c *call) error {
 		return err
 	}
 	name := c.params["session"]
-	ctx, leave, err := c.placed(r)
+	ctx, leave, err := placed(c, r)
 	if err != nil {
 		return err
 	}

@@ -33,11 +33,11 @@ const (
 
 // read calls a function that reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
-	return c.use(ctx, r, func(_ *replica.Replica, g gitread.Repo) error { return do(g) })
+	return use(ctx, c, r, func(_ *replica.Replica, g gitread.Repo) error { return do(g) })
 }
 
 // use calls a function that needs the replica of a repository.
-func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica, gitread.Repo) error) error {
+func use(ctx context.Context, c *call, r records.Repo, do func(*replica.Replica, gitread.Repo) error) error {
 	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica
 }
 
 // placed waits for a place for work that runs git outside of this package, and returns the context for it.
-func (c *call) placed(r records.Repo) (ctx context.Context, leave func(), err error) {
+func placed(c *call, r records.Repo) (ctx context.Context, leave func(), err error) {
 	ctx = c.r.Context()
 	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
 	if err != nil {
@@ -178,11 +178,11 @@ func getTree(c *call) error {
 		c.status = http.StatusOK
 		return sendSlowly(ctx, c.w, &text, size)
 	}
-	return c.sendTree(r, id, size)
+	return sendTree(c, r, id, size)
 }
 
 // sendTree sends the text of a large tree, while it is read.
-func (c *call) sendTree(r records.Repo, id string, size int64) error {
+func sendTree(c *call, r records.Repo, id string, size int64) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	l, err := c.a.openLarge(ctx, r)

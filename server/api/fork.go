@@ -139,16 +139,16 @@ func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest)
 			return nil, parent.Version, invalid("refs", "Default branch %s and ref %s cannot both exist", parent.DefaultBranch, r.Name)
 		}
 	}
-	id, version, err := c.forkPoint(ctx, parent, f, all)
+	id, version, err := forkPoint(ctx, c, parent, f, all)
 	return append(refs, records.Ref{Name: head, ID: id}), version, err
 }
 
 // forkPoint returns the commit at which a fork begins, and the version of the parent that has it. It looks into a copy of the replica,
 // because the replica itself can have packs that the parent does not list any more.
-func (c *call) forkPoint(
-	ctx context.Context, parent records.Repo, f forkRequest, all []records.Ref,
+func forkPoint(
+	ctx context.Context, c *call, parent records.Repo, f forkRequest, all []records.Ref,
 ) (id string, v records.Version, err error) {
-	err = c.use(ctx, parent, func(dir *replica.Replica, g gitread.Repo) error {
+	err = use(ctx, c, parent, func(dir *replica.Replica, g gitread.Repo) error {
 		listed, err := dir.Copy(ctx)
 		if err != nil {
 			return err

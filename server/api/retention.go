@@ -88,7 +88,7 @@ func planRetention(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, leave, err := c.placed(records.Repo{Namespace: c.params["namespace"]})
+	ctx, leave, err := placed(c, records.Repo{Namespace: c.params["namespace"]})
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func runRetention(c *call) error {
 	if _, err := rulesOf(c); err != nil {
 		return err
 	}
-	ctx, leave, err := c.placed(records.Repo{Namespace: c.params["namespace"]})
+	ctx, leave, err := placed(c, records.Repo{Namespace: c.params["namespace"]})
 	if err != nil {
 		return err
 	}

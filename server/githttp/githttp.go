@@ -45,7 +45,7 @@ type Options struct {
 	Dir      string       // for files of the server; it is created
 	Limits   Limits
 	Memory   *places.Memory // of all git processes; nil: no limit for all together
-	Compat   bool           // behave as the live service where it differs from its documentation: pushes to read-only repositories are accepted
+	Compat   bool           // behave as the live service where it differs from its documentation: read-only repositories accept pushes
 	Log      *zap.Logger
 }
 

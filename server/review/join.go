@@ -116,7 +116,9 @@ func (v *view) touched(ctx context.Context, request approval.Record) ([]string, 
 			return nil, err
 		}
 	}
-	if err := v.git.Entries(ctx, sub.Tree, func(gitread.Entry) bool { return false }); errors.Is(err, gitread.ErrNotFound) { // the tree of a merge that was not made yet
+	none := func(gitread.Entry) bool { return false }
+	// The tree of a merge may not have been made yet.
+	if err := v.git.Entries(ctx, sub.Tree, none); errors.Is(err, gitread.ErrNotFound) {
 		tree, err := v.requested(ctx, request)
 		if err != nil {
 			return nil, err
