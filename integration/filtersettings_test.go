@@ -11,6 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// with returns the world with more variables for its commands.
+func (x *filtered) with(env ...string) *filtered {
+	x.places += 100 // the copies mount at other directories
+	w := *x.world
+	w.env = append(append([]string{}, w.env...), env...)
+	return &filtered{world: &w, lfs: x.lfs, trace: x.trace, home: x.home}
+}
+
 // remount mounts a remote again at the directory of a mount.
 func (x *filtered) remount(m mounted) {
 	x.Helper()
@@ -36,6 +44,66 @@ func (x *filtered) shows(when string, m mounted, want map[string]string) {
 		}
 	}
 	x.clean(m)
+}
+
+// Two mounts whose users have other environments and settings show what checkouts with these settings contain: side by side, after a
+// takeover, after all processes were killed, and when a session is mounted again with other settings.
+func TestFilterSettingsOfTwoMounts(t *testing.T) {
+	x := newFiltered(t)
+	config := filepath.Join(x.root, "gitconfig")
+	x.git(x.root, "config", "--file", config, "filter.tint.smudge", `sed "s/color/$COLOR/"`)
+	x.git(x.root, "config", "--file", config, "filter.tint.clean", `sed "s/$COLOR/color/"`)
+	r := x.repo("two.git", object.SHA1)
+	large := "large contents\n"
+	pointer, more := string(x.lfs.Add([]byte(large))), string(x.lfs.Add([]byte("more\n")))
+	x.commit(r, map[string]gittest.File{
+		".gitattributes": {Data: []byte("*.bin filter=lfs -text\n*.tint filter=tint\n*.up filter=upper\n")},
+		"a.bin":          {Data: []byte(pointer)}, "b.bin": {Data: []byte(more)}, "a.tint": {Data: []byte("color\n")}, "a.up": {Data: []byte("upper\n")},
+	})
+	// Another user's settings: git-lfs leaves out a.bin, and there is no driver "upper".
+	other := filepath.Join(x.root, "otherconfig")
+	text := must[[]byte](t)(os.ReadFile(config))
+	check(t, os.WriteFile(other, text, 0o600))
+	x.git(x.root, "config", "--file", other, "lfs.fetchexclude", "a.bin")
+	x.git(x.root, "config", "--file", other, "--remove-section", "filter.upper")
+	url := x.serve(gittest.ServerOptions{}).URL("two.git")
+
+	plain, skip, exclude := x.with("COLOR=red"), x.with("COLOR=blueish", "GIT_LFS_SKIP_SMUDGE=1"), x.with("COLOR=green", "GIT_CONFIG_GLOBAL="+other)
+	red := map[string]string{"a.bin": large, "b.bin": "more\n", "a.tint": "red\n", "a.up": "UPPER\n"}
+	blue := map[string]string{"a.bin": pointer, "b.bin": more, "a.tint": "blueish\n", "a.up": "UPPER\n"}
+	green := map[string]string{"a.bin": pointer, "b.bin": "more\n", "a.tint": "green\n", "a.up": "upper\n"}
+	worlds := []*filtered{skip, plain, exclude}
+	wants := []map[string]string{blue, red, green}
+	var mounts []mounted
+	for i, y := range worlds {
+		mounts = append(mounts, y.mount(url, "--wait", "git", "--prefetch", "none"))
+		y.shows("first read", mounts[i], wants[i])
+		check(t, os.WriteFile(mounts[i].path("mine"), []byte("keeps the session\n"), 0o644))
+		y.git(mounts[i].Dir, "add", "mine")
+		y.git(mounts[i].Dir, "commit", "--quiet", "--message", "Mine")
+	}
+	for i, y := range worlds {
+		y.shows("side by side", mounts[i], wants[i])
+	}
+	x.takeOver()
+	x.dropCaches()
+	for i, y := range worlds {
+		y.shows("after a takeover", mounts[i], wants[i])
+	}
+	x.killDaemon()
+	for i, y := range worlds {
+		y.remount(mounts[i])
+		y.shows("after a kill of all processes", mounts[i], wants[i])
+	}
+	for i := range mounts { // each session is mounted again with the settings of another user
+		next := (i + 1) % len(worlds)
+		x.ok("unmount", mounts[i].Dir)
+		worlds[next].remount(mounts[i])
+		worlds[next].shows("with other settings", mounts[i], wants[next])
+	}
+	if st := x.lfs.Stats(); st.Downloads > 4 {
+		t.Errorf("downloads of git-lfs: got %d, want at most 2 with the usual settings and 1 for each session with others", st.Downloads)
+	}
 }
 
 // A file that an optional driver did not convert, because it failed or went on without the network, keeps its contents as long as it
