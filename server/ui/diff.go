@@ -56,7 +56,8 @@ type changeRow struct {
 // changeRow returns a row for a file. The threads of the session are shown in its difference, "" for none.
 func (p *place) changeRow(d gitread.Diff, c gitread.Change, of string) changeRow {
 	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
-		Binary: c.Binary, Lacking: c.Lacking, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
+		Binary: c.Binary, Lacking: c.Lacking,
+		Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
 	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
 		row.Mode = c.OldMode + " → " + c.NewMode
 	}

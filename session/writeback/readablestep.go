@@ -223,8 +223,8 @@ func (b *readableBranch) commit(parents []string, who, message string) error {
 	return err
 }
 
-// writeTrees adds the trees of the files of the branch, except those in b.trees, and returns the root. If known is not nil, the ids are added
-// to it.
+// writeTrees adds the trees of the files of the branch, except those in b.trees, and returns the root. If known is not nil, the
+// ids are added to it.
 func (b *readableBranch) writeTrees(known map[object.ID]bool) (object.ID, error) {
 	paths := slices.Sorted(maps.Keys(b.state.Files))
 	var write func(prefix string, paths []string) (object.ID, error)

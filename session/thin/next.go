@@ -1,0 +1,264 @@
+package thin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// nextContainer is a container that was built and is ready to be sent.
+type nextContainer struct {
+	id       object.ID              // commit of the container
+	manifest manifest               // manifest of the container
+	objects  []odb.Outgoing         // objects that the session remote lacks
+	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
+	dir      string                 // directory of the pack files
+	alone    bool                   // whether the container's commit has no parent
+	// anew is set if the container was rewritten, so that it contains only objects that are reachable from its refs.
+	anew bool
+}
+
+// next builds the container that replaces the container with the commit p.tip. The caller holds r.loading, and removes n.dir after
+// the push.
+func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
+	place, err := r.place()
+	if err != nil {
+		return nil, err
+	}
+	n = &nextContainer{ids: map[string][]object.ID{}}
+	if n.dir, err = os.MkdirTemp(place, nextPrefix); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(n.dir)
+		}
+	}()
+	m.Session, m.Format = r.session, p.Format
+	if m.Base.URL == "" {
+		m.Base.URL = load.Base.URL
+	}
+	for _, id := range load.Base.Commits {
+		if !slices.Contains(m.Base.Commits, id) && len(m.Base.Commits) < maxCommits {
+			m.Base.Commits = append(m.Base.Commits, id)
+		}
+	}
+	ids := load.Contained
+	if r.rewriting() && load.All != nil {
+		all, ok, err := load.All(ctx, m.Refs)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			ids, m.Packs, m.Bases, n.anew = all, nil, nil, true
+		}
+	}
+	if len(ids) > 0 {
+		joined, rest := r.join(m.Packs)
+		m.Packs = rest
+		if err := load.Write(ctx, n.dir, append(slices.Clone(ids), joined...)); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.addPacks(p.Format, &m); err != nil {
+		return nil, err
+	}
+	if len(ids) > 0 && load.Bases != nil {
+		if err := r.addBases(ctx, p.Format, n, &m, load); err != nil {
+			return nil, err
+		}
+	}
+	var before object.ID
+	// A rewritten container gets no parent. So no ref reaches the old containers any more, and gc on the session remote can delete
+	// them.
+	if n.anew && !keepOld {
+		n.alone = true
+	} else {
+		before = p.tip
+	}
+	n.manifest = m
+	return n, n.addCommit(p.Format, before)
+}
+
+// join chooses small packs to be joined with the new objects. It returns the ids of the objects in these packs, and the packs
+// that stay separate. If there are fewer than joinAt small packs, it chooses none.
+func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
+	var small []packEntry
+	for _, p := range packs {
+		if p.Size < fullPack {
+			small = append(small, p)
+		}
+	}
+	if len(small) < joinAt {
+		return nil, packs
+	}
+	// Choose the newest packs, and older packs as long as these are not much larger than all chosen packs together. So a byte
+	// that is sent again becomes part of a considerably larger pack each time.
+	joined, size := map[string]bool{}, int64(0)
+	for i := len(small) - 1; i >= 0; i-- {
+		p := small[i]
+		if len(joined) >= joinLess && p.Size > 2*size {
+			break
+		}
+		list, ok := r.readIDs(p.Name)
+		// If another machine has pushed the pack, this host may not know the objects in the pack: leave the pack unchanged.
+		if !ok {
+			continue
+		}
+		joined[p.Name], size = true, size+p.Size
+		ids = append(ids, list...)
+	}
+	rest = slices.DeleteFunc(slices.Clone(packs), func(p packEntry) bool { return joined[p.Name] })
+	return ids, rest
+}
+
+// addBases adds packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
+// push.
+func (r *Remote) addBases(ctx context.Context, f object.Format, n *nextContainer, m *manifest, load Load) error {
+	dir := join(n.dir, baseDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if len(m.Bases) >= maxBases {
+		m.Bases = nil
+	}
+	if err := load.Bases(ctx, dir, len(m.Bases) == 0); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		r.log.Warn("add objects of the base to container", zap.String("session", r.session), zap.Error(err))
+		return nil
+	}
+	files, err := filepath.Glob(join(disk.QuoteGlob(dir), "*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		blob, err := fileBlob(f, file)
+		if err != nil {
+			return err
+		}
+		m.Bases = append(m.Bases, packEntry{packName(m.Next), blob.ID, blob.Size})
+		m.Next++
+		n.objects = append(n.objects, blob)
+	}
+	return nil
+}
+
+// addPacks adds the pack files in n.dir to the container, and assigns the next free numbers to them.
+func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
+	files, err := filepath.Glob(join(disk.QuoteGlob(n.dir), "*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		blob, err := fileBlob(f, file)
+		if err != nil {
+			return err
+		}
+		name := packName(m.Next)
+		m.Next++
+		text, err := os.ReadFile(strings.TrimSuffix(file, ".pack") + ".idx")
+		if err != nil {
+			return err
+		}
+		if n.ids[name], err = session.PackIDs(f, text); err != nil {
+			return err
+		}
+		m.Packs = append(m.Packs, packEntry{name, blob.ID, blob.Size})
+		n.objects = append(n.objects, blob)
+	}
+	return nil
+}
+
+// fileBlob returns the blob with the contents of the file called name. The file must not be removed before the blob was sent.
+func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return o, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return o, err
+	}
+	h := object.NewHasher(f, object.Blob, st.Size())
+	if _, err := io.Copy(h, file); err != nil {
+		return o, err
+	}
+	o = odb.Outgoing{Type: object.Blob, Size: st.Size(), Open: func() (io.ReadCloser, error) { return os.Open(name) }}
+	o.ID, err = h.Sum()
+	return o, err
+}
+
+// addCommit adds the manifest, the trees and the commit of the container. The parameter before is the commit's parent, or zero if
+// the commit gets no parent.
+func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
+	text, err := n.manifest.encode()
+	if err != nil {
+		return err
+	}
+	add := func(t object.Type, content []byte) (object.ID, error) {
+		o, err := session.Outgoing(f, t, content)
+		n.objects = append(n.objects, o)
+		return o.ID, err
+	}
+	refs, err := add(object.Blob, text)
+	if err != nil {
+		return err
+	}
+	root := []object.TreeEntry{{Mode: object.ModeFile, Name: manifestName, ID: refs}}
+	for _, d := range []struct { // in the order that a tree has
+		name  string
+		packs []packEntry
+	}{{baseDir, n.manifest.Bases}, {packDir, n.manifest.Packs}} {
+		if len(d.packs) == 0 {
+			continue
+		}
+		var packs []object.TreeEntry
+		for _, p := range d.packs {
+			packs = append(packs, object.TreeEntry{Mode: object.ModeFile, Name: p.Name, ID: p.Blob})
+		}
+		tree, err := add(object.Tree, session.EncodeTree(packs))
+		if err != nil {
+			return err
+		}
+		root = append(root, object.TreeEntry{Mode: object.ModeDir, Name: d.name, ID: tree})
+	}
+	tree, err := add(object.Tree, session.EncodeTree(root))
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "tree %s\n", tree)
+	if !before.IsZero() {
+		fmt.Fprintf(&b, "parent %s\n", before)
+	}
+	who := fmt.Sprintf("artifactfs <artifactfs@localhost> %d +0000", time.Now().Unix())
+	fmt.Fprintf(&b, "author %s\ncommitter %s\n\nContainer of session %s\n", who, who, n.manifest.Session)
+	n.id, err = add(object.Commit, []byte(b.String()))
+	return err
+}
+
+// arrived records that the session remote has accepted the container n.
+func (r *Remote) arrived(n *nextContainer) error {
+	r.set(n.id, n.manifest)
+	err := r.writeIDs(n.manifest, n.ids)
+	if n.anew {
+		err = errors.Join(err, r.rewritten())
+	}
+	return errors.Join(err, r.writeState(state{Tip: n.id, Manifest: n.manifest}))
+}
