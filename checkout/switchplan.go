@@ -15,6 +15,7 @@ import (
 const (
 	hintCommit = "commit or stash them first"
 	hintMove   = "move or remove them first"
+	hintMount  = "artifactfs mount REMOTE DIR --ref BRANCH shows the other files of such a commit"
 )
 
 // switchPlanner plans a switch for the paths in which two trees differ. It implements git's two-way merge of HEAD's tree, the
@@ -26,6 +27,7 @@ type switchPlanner struct {
 	again  bool // whether a killed process may have carried out a part of the switch
 
 	staged, dirty, inTheWay []string // refused paths, by the reason of the refusal
+	unfit                   []string // paths of the target that the working tree cannot have
 	doubtful                []int    // indexes of grafts over files which git must compare with their index entries
 	untracked               []int    // indexes of grafts over files that are not in the index
 }
@@ -66,6 +68,8 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 		}
 	}
 	switch dirty := append(p.staged, p.dirty...); {
+	case len(p.unfit) > 0:
+		return nil, fault.RefusalError{Why: "the working tree cannot have files with these names", Hint: hintMount, Paths: p.unfit}
 	case len(dirty) > 0:
 		slices.Sort(dirty)
 		return nil, fault.RefusalError{Why: "local changes would be overwritten", Hint: hintCommit, Paths: dirty}
@@ -92,6 +96,10 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
+	if !object.CanShowPath(d.Path) && d.NewMode != 0 { // git switch cannot create the file either
+		p.unfit = append(p.unfit, d.Path)
+		return nil
+	}
 	if !object.CanStagePath(d.Path) { // neither the index nor the working tree has such a path
 		return nil
 	}
@@ -108,9 +116,7 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 		return nil
 	}
 	if !object.CanShowPath(d.Path) {
-		c := entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, true)
-		c.Entry.SkipWorktree = true
-		p.plan.Index = append(p.plan.Index, c)
+		p.plan.Index = append(p.plan.Index, entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, false))
 		return nil
 	}
 	g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New}
