@@ -286,12 +286,23 @@ func TestFailuresHeal(t *testing.T) {
 }
 
 func TestHostileEntries(t *testing.T) {
-	for _, name := range []string{"", ".", "..", "a/b", "a\x00b", strings.Repeat("x", object.MaxNameLen+1)} {
+	for _, name := range []string{"", ".", "..", "a/b", ".git", strings.Repeat("x", object.MaxNameLen+1)} {
 		src := worktreetest.New(nil)
-		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root}})
-		if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
-			t.Errorf("invalid name %.20q was accepted", name)
+		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root}, {Name: "z", Mode: object.ModeFile, ID: src.Root}})
+		var shown []string
+		err := open(t, src).ReadDir(t.Context(), Root, 0, func(e Entry) bool {
+			shown = append(shown, e.Name)
+			return true
+		})
+		shown = slices.DeleteFunc(shown, func(s string) bool { return s == "." || s == ".." })
+		if err != nil || !slices.Equal(shown, []string{"z"}) {
+			t.Errorf("names of a directory with %.20q: got %.20q, %v, want only z", name, shown, err)
 		}
+	}
+	nul := worktreetest.New(nil)
+	nul.SetTree("", []object.TreeEntry{{Name: "a\x00b", Mode: object.ModeFile, ID: nul.Root}})
+	if err := open(t, nul).ReadDir(t.Context(), Root, 0, nil); err == nil {
+		t.Error("a name with a zero byte was accepted")
 	}
 	src := worktreetest.New(nil)
 	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: src.Root}, {Name: "a", Mode: object.ModeDir, ID: src.Root}})
