@@ -28,6 +28,8 @@ type Filters struct {
 	owner string // identifies the session and its settings; part of the cache keys of results that belong to the mount
 	path  string
 	log   *zap.Logger
+	// continued is true in a takeover, in which the mount must go on although the disk may be full.
+	continued bool
 
 	mu         sync.Mutex
 	digest     string
@@ -43,7 +45,7 @@ func OpenFilters(p *filter.Programs, session, digest, path string, takeOver bool
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, fmt.Errorf("read unconverted files: %w", err)
 	}
-	f = &Filters{Programs: p, path: path, log: log, digest: digest, unfiltered: map[object.ID]bool{}}
+	f = &Filters{Programs: p, path: path, log: log, continued: takeOver, digest: digest, unfiltered: map[object.ID]bool{}}
 	before, lines, _ := strings.Cut(string(text), "\n")
 	same = before == digest && lines == ""
 	if takeOver && before != "" {
@@ -66,18 +68,30 @@ func parseUnfiltered(lines string) map[object.ID]bool {
 	return all
 }
 
-// Begin writes the record for this mount. The caller has made the mount forget the sizes that are not valid any more.
-func (f *Filters) Begin() error {
+// Begin writes the record for this mount, or continues that of the predecessor. The caller has made the mount forget the sizes that are
+// not valid any more.
+func (f *Filters) Begin() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.continued {
+		if f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+			if len(f.unfiltered) > 0 {
+				_, _ = f.file.WriteString("\n") // ends the line of a predecessor that was killed while it wrote; empty lines are skipped
+			}
+			return nil
+		}
+	}
 	var text strings.Builder
 	text.WriteString(f.digest + "\n")
 	for id := range f.unfiltered {
 		text.WriteString(id.String() + "\n")
 	}
-	err := disk.WriteFileUnsynced(f.path, []byte(text.String()), 0o600)
-	if err == nil {
+	if err = disk.WriteFileUnsynced(f.path, []byte(text.String()), 0o600); err == nil {
 		f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	}
+	if err != nil && f.continued {
+		f.log.Warn("record unconverted files", zap.Error(err))
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("record unconverted files: %w", err)

@@ -25,7 +25,6 @@ var (
 		"daemon.Daemon":       58,
 		"server/gitread.Repo": 43,
 		"fetch.RawView":       42,
-		"worktree.Tree":       41,
 		"overlay.Layer":       41,
 	}
 	commentShareToday = 12.9
