@@ -255,10 +255,10 @@ func TestCacheEntriesOnServer(t *testing.T) {
 	}
 	w.sh(clone, "git -c user.name=n -c user.email=e commit -q --allow-empty -m x")
 	ref := cacheentry.Ref("from git")
-	if err := as("push", "--quiet", "origin", "HEAD:"+ref); err != nil {
-		t.Errorf("push of an entry: %v", err)
+	if err := as("push", "--quiet", "origin", "HEAD:"+ref); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("push of a commit that is no entry: got %v, want a refusal", err)
 	}
-	if err := as("push", "--quiet", "origin", ":"+ref); err != nil {
+	if err := as("push", "--quiet", "origin", ":"+cacheentry.Ref("kept")); err != nil {
 		t.Errorf("removal of an entry: %v", err)
 	}
 	for _, name := range []string{"refs/heads/main", "refs/afs/meta/work", "refs/afs/cache/entries/ab", "refs/afs/cache/other", ref + "/x"} {
