@@ -153,7 +153,7 @@ doc/protocol.md lists the codes.`,
 	}
 	root.SetOut(a.Stdout)
 	root.SetErr(a.Stderr)
-	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	root.SetHelpCommand(helpCommand(root))
 	root.SetUsageTemplate(usageTemplate)
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
@@ -181,6 +181,24 @@ doc/protocol.md lists the codes.`,
 		cli.CompleteFlag(root, name, values...)
 	}
 	return root
+}
+
+// helpCommand returns the command that prints the same as --help. It is hidden, because each help text names --help.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			of, rest, err := root.Find(args)
+			if err == nil && len(rest) > 0 {
+				err = root.Args(root, args)
+			}
+			if err != nil {
+				return err
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		},
+	}
 }
 
 // usageTemplate replaces cobra's template of help texts.

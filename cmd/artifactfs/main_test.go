@@ -288,6 +288,9 @@ func TestHelpTeaches(t *testing.T) {
 	}
 	for name, args := range pages {
 		help := a.ok(args...)
+		if got := a.ok(append([]string{"help"}, args[:len(args)-1]...)...); got != help {
+			t.Errorf("artifactfs help %s: got %q, want what --help prints", name, got)
+		}
 		for _, want := range []string{"Usage:\n  artifactfs", "Examples:\n  ", "artifactfs " + name, "--json"} {
 			if !strings.Contains(help, want) {
 				t.Errorf("help of %q has no %q:\n%s", name, want, help)
