@@ -7,7 +7,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
@@ -82,7 +83,7 @@ func openPack(path string, f object.Format, foreign bool) (_ *packFiles, err err
 	}
 	defer func() {
 		if err != nil {
-			syscall.Munmap(data)
+			unix.Munmap(data)
 		}
 	}()
 	idx, err := ParseIndex(data, f)
@@ -149,7 +150,7 @@ func (p *pack) serial() uint64 { return p.number }
 // then.
 func (p *pack) close() {
 	if f := p.files.Swap(nil); f != nil {
-		syscall.Munmap(f.idx.data)
+		unix.Munmap(f.idx.data)
 		f.pack.Close()
 	}
 }

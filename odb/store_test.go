@@ -247,6 +247,10 @@ func TestStoreClosed(t *testing.T) {
 	if _, _, err := s.Get(id, noLimit); !errors.Is(err, ErrNotFound) || s.Has(id) || len(s.users) != 0 {
 		t.Errorf("get after Close: got %v", err)
 	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil || bytes.Contains(maps, []byte(s.dir+"/")) {
+		t.Errorf("an index is still mapped after Close: %v", err)
+	}
 }
 
 // TestWriteToFails: WriteTo returns the writer's error, and does not try another copy after a part was written.
