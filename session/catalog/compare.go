@@ -318,21 +318,13 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of side s. Objects that no session has can be read from this mirror. If one of
-// the compared sessions is mounted, the mirror uses the credentials of the session's mount.
+// mirrorOf returns a mirror of the mounted remote of side s. Objects that no session has can be read from this mirror.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {
 		return m, nil
 	}
-	r := control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
-	// The mount of a compared session has credentials for the mounted remote.
-	for _, s := range c.sides {
-		if s.o.mount != nil {
-			r = remotes.WithSessionRemote(s.o.mount.Request(), control.RemoteOrigin)
-		}
-	}
-	m, err := c.all.mirrorFor(ctx, r)
+	m, err := c.all.mirrorFor(ctx, c.all.originRequest(url))
 	if err == nil {
 		c.mirrors[url] = m
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -49,7 +50,7 @@ func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mir
 func (all *Catalog) mirrorThrough(ctx context.Context, remote *thin.Remote) (*mirror.Mirror, error) {
 	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
-		o, _, err := all.Remotes.Session(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
+		o, _, err := all.Remotes.Session(all.originRequest(url))
 		return o, err
 	}
 	m, err := mirror.Open(ctx, mirror.Options{Dir: all.State, Remote: remote, Origin: origin})
@@ -57,6 +58,17 @@ func (all *Catalog) mirrorThrough(ctx context.Context, remote *thin.Remote) (*mi
 		return nil, fault.SessionRemote(remote, err)
 	}
 	return m, nil
+}
+
+// originRequest returns a request that opens the mounted remote of a session, with the credentials of a mount of this remote if there is
+// one. The parameter url has no secrets.
+func (all *Catalog) originRequest(url string) control.MountRequest {
+	for _, m := range all.Mounts.Writable() {
+		if m.Record.Remote == url {
+			return remotes.WithSessionRemote(m.Request(), control.RemoteOrigin)
+		}
+	}
+	return control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
 }
 
 // openAt opens a session for reading. The parameter of is the session's name. The parameter at is the URL of the session remote
