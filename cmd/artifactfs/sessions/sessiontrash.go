@@ -61,14 +61,36 @@ func deleteAt(ctx context.Context, a *cli.App, w work, remote string) (string, e
 	}
 	for _, s := range all {
 		if s.Name == w.of {
-			at, err := hosting.WithToken(ctx, a, s.SessionRemote)
-			if err != nil || at == s.SessionRemote {
-				return "", err
-			}
-			return at, nil
+			return withNewToken(ctx, a, s.SessionRemote)
 		}
 	}
 	return "", nil
+}
+
+// undeleteAt returns the session remote for a request to restore a session, as deleteAt does.
+func undeleteAt(ctx context.Context, a *cli.App, client *control.Client, session, remote string) (string, error) {
+	if remote != "" {
+		return loginAt(ctx, a, "undelete", remote)
+	}
+	trash, err := client.SessionTrash(ctx, control.SessionTrashRequest{})
+	if err != nil {
+		return "", nil // the error of the request to restore the session has the cause
+	}
+	for _, s := range trash.Deleted {
+		if s.Name == session {
+			return withNewToken(ctx, a, s.Remote)
+		}
+	}
+	return "", nil
+}
+
+// withNewToken returns the URL of a session remote with a token, and "" if this user has none for it.
+func withNewToken(ctx context.Context, a *cli.App, remote string) (string, error) {
+	at, err := hosting.WithToken(ctx, a, remote)
+	if err != nil || at == remote {
+		return "", err
+	}
+	return at, nil
 }
 
 // loginAt returns a session remote as it is sent in a request: as an absolute path, or as a URL with the credentials for it.
@@ -140,11 +162,11 @@ not have been on this host. Undelete does not mount the session; artifactfs sess
 			if err := control.ValidSession(args[0]); err != nil {
 				return cli.Usage(cmd, errors.New(err.Cause))
 			}
-			at, err := loginAt(cmd.Context(), a, "undelete", remote)
+			client, err := a.EnsureDaemon(cmd.Context())
 			if err != nil {
 				return err
 			}
-			client, err := a.EnsureDaemon(cmd.Context())
+			at, err := undeleteAt(cmd.Context(), a, client, args[0], remote)
 			if err != nil {
 				return err
 			}
