@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
@@ -232,6 +233,11 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	if f := m.far; f != nil && m.record.Checkpoint != nil {
 		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
 			m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
+	}
+	if by := m.agent.Status().TakenOverBy; m.resumed && by != "" && m.objects.sessionRemote != nil {
+		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: these are the files of this host; "+
+			"artifactfs session fork %s DIR mounts the newest ones", by, m.Session,
+			control.ShellWord(sessionlink.Link{Remote: m.objects.sessionRemote.URL(), Session: m.Session}.String()))})
 	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
