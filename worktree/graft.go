@@ -67,6 +67,25 @@ type Place struct {
 	Name string
 }
 
+// ChangedName is a name that a graft has changed.
+type ChangedName struct {
+	Place
+	Path     string    // path of the name, relative to the root
+	Old, New NameState // states before and after the change
+	Lookups  uint64    // as Kernel.Lookups returned it for the new node immediately after the change
+}
+
+// NameState is what a name stands for. It is the zero value if the name does not exist.
+type NameState struct {
+	Node Node
+	Dir  bool // whether Node is a directory
+}
+
+// stateOf returns the NameState of a name that has a node with this mode.
+func stateOf(n Node, mode uint32) NameState {
+	return NameState{n, n != 0 && mode&syscall.S_IFMT == syscall.S_IFDIR}
+}
+
 // Stale contains the names and the attributes that a graft has changed and that the kernel may have in its caches.
 type Stale struct {
 	Places []Place
@@ -106,6 +125,9 @@ type GraftResult struct {
 	// returns a path of the graft only if the path was also changed in another way.
 	Since Changes
 	Stale Stale
+	// Changed contains the names in Stale in the order of the changes. A name occurs twice if a file was removed to create a directory
+	// with its name.
+	Changed []ChangedName
 
 	// TakeBack reverses the graft: each path gets its previous contents, attributes and times. Afterwards Stale must be invalidated
 	// again. If TakeBack returns an error, which wraps ErrPartial, some paths are reversed. Keep ends the time in which TakeBack can be
@@ -153,7 +175,11 @@ func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token 
 			return g.takeBack()
 		}
 	}
-	r.Done, r.Stale = g.done, Stale{g.places, slices.Sorted(maps.Keys(g.stale)), g.listings}
+	places := make([]Place, len(g.changed))
+	for i, c := range g.changed {
+		places[i] = c.Place
+	}
+	r.Done, r.Stale, r.Changed = g.done, Stale{places, slices.Sorted(maps.Keys(g.stale)), g.listings}, g.changed
 	return r, err
 }
 
@@ -177,8 +203,9 @@ type grafting struct {
 	roots  []graftRoot         // roots in the inode table, besides the base tree, that stand for the same tree
 	chosen map[string]Node     // nodes below these roots, by path, for the paths that cannot use a node of the base tree
 	dirs   map[string]graftDir // directories of the mount, by path
-	places []Place             // names for the result Stale
 	stale  map[Node]bool       // nodes for the result Stale
+
+	changed []ChangedName // for the result
 
 	listings map[Node]bool // nodes in stale that are directories
 
@@ -277,18 +304,24 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 			return err
 		}
 		for i, at := range some {
-			if old := list[at].Over.Node; old != 0 {
-				g.editor.release(old)
+			old := list[at].Over
+			if old.Node != 0 {
+				g.editor.release(old.Node)
 			}
-			g.changed(dirs[i].node, path.Base(list[at].Path))
+			c := ChangedName{Old: stateOf(old.Node, old.Mode), New: stateOf(g.done[at].Attr.Node, g.done[at].Attr.Mode)}
+			if c.Old.Dir && c.New.Node == 0 || g.done[at].Kept {
+				c.New = c.Old // prune removes the directory, or a program has changed the path
+			}
+			g.note(dirs[i].node, list[at].Path, c)
 		}
 	}
 	return nil
 }
 
-// changed records that the name in directory dir was changed, for the result Stale.
-func (g *grafting) changed(dir Node, name string) {
-	g.places = append(g.places, Place{dir, name})
+// note records the change c of the path in the parameter at, whose directory is dir, for the results Stale and Changed.
+func (g *grafting) note(dir Node, at string, c ChangedName) {
+	c.Place, c.Path, c.Lookups = Place{dir, path.Base(at)}, at, g.view.lookups(c.New.Node)
+	g.changed = append(g.changed, c)
 	g.stale[dir], g.listings[dir] = true, true
 }
 

@@ -413,3 +413,46 @@ func (g *grafter) edit(rng *rand.Rand) {
 	}
 	_ = err // most pairs are invalid: the tree returns an error and stays unchanged
 }
+
+// A graft reports each changed name with its nodes, and directories that it has created or removed.
+func TestGraftReportsChangedNames(t *testing.T) {
+	g := newGrafter(t, files{"kept": {Data: "k"}, "changed": {Data: "1"}, "gone": {Data: "g"}, "old/dir/x": {Data: "x"}, "turns": {Data: "t"}},
+		files{"kept": {Data: "k"}, "changed": {Data: "2"}, "new": {Data: "n"}, "fresh/dir/z": {Data: "z"}, "turns/in": {Data: "i"}})
+	before := map[string]Node{}
+	node := func(path string) (n Node) {
+		f, err := g.Find(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Node
+	}
+	for _, path := range []string{"changed", "gone", "old", "old/dir", "old/dir/x", "turns"} {
+		before[path] = node(path)
+	}
+	plan := slices.DeleteFunc(g.plan(1), func(p Graft) bool { return p.Path == "kept" })
+	r, err := g.Graft(t.Context(), g.roots[1], plan, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Keep()
+	got := map[string]string{}
+	for _, c := range r.Changed {
+		state := func(s NameState, n Node) string {
+			return fmt.Sprintf("%t %t", s.Node == n && n != 0, s.Dir)
+		}
+		what := state(c.Old, before[c.Path])
+		if c.New.Node != 0 {
+			what += " > " + state(c.New, node(c.Path))
+		}
+		got[c.Path] += what + "; "
+	}
+	const file, dir, none = "true false", "true true", "false false"
+	want := map[string]string{
+		"changed": file + " > " + file + "; ", "gone": file + "; ", "old/dir/x": file + "; ", "old/dir": dir + "; ", "old": dir + "; ",
+		"new": none + " > " + file + "; ", "fresh": none + " > " + dir + "; ", "fresh/dir": none + " > " + dir + "; ",
+		"fresh/dir/z": none + " > " + file + "; ", "turns": file + "; " + none + " > " + dir + "; ", "turns/in": none + " > " + file + "; ",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("changed names: got %q, want %q", got, want)
+	}
+}

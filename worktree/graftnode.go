@@ -253,7 +253,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	g.dirs[at] = made
-	g.changed(parent.node, name)
+	g.note(parent.node, at, ChangedName{New: NameState{made.node, true}})
 	g.stale[made.node], g.listings[made.node] = true, true
 	return nil
 }
@@ -330,7 +330,7 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
-	done := false
+	done, old := false, Node(0)
 	err = g.editor.replacing(ctx, parent.node, parent.block, name, func(v victim) error {
 		if v.node == 0 {
 			done = true
@@ -344,6 +344,7 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 			if n, _ := e.entry(parent.node, parent.block, name); n != v.node {
 				return errReplaced
 			}
+			old = v.node
 			dir, err := e.inode(v.node)
 			if err != nil {
 				return err
@@ -358,7 +359,7 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	})
 	if done && err == nil {
 		delete(g.dirs, at)
-		g.changed(parent.node, name)
+		g.note(parent.node, at, ChangedName{Old: NameState{old, old != 0}})
 	}
 	return done, err
 }

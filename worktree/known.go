@@ -41,6 +41,15 @@ func (k *Kernel) Known(covers func(path string) (file, below bool)) (files []Nod
 	return files
 }
 
+// Lookups returns the number of references that the kernel has to a node.
+func (k *Kernel) Lookups(n Node) uint64 {
+	if !k.gate.enter() {
+		return 0
+	}
+	defer k.gate.leave()
+	return k.view.lookups(n)
+}
+
 // knows reports whether the kernel may have a reference to a node. It does not look up the nodes that the overlay has created.
 func (k *Kernel) knows(n Node) bool {
 	r, ok := k.view.base.Table.Record(n)

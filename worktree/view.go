@@ -32,6 +32,17 @@ func (v *view) look(f func(m merged)) {
 	v.layer.View(func(r overlay.Reader) { f(merged{r, v.base}) })
 }
 
+// lookups implements Kernel.Lookups.
+func (v *view) lookups(n Node) (count uint64) {
+	if r, ok := v.base.Table.Record(n); ok && !n.Own() {
+		return r.Lookups()
+	}
+	if v.layer != nil {
+		v.layer.View(func(r overlay.Reader) { count = r.Lookups(n) })
+	}
+	return count
+}
+
 // reach implements Tree.Reach: it returns the attributes of a node whose number the caller has read from a file handle.
 func (v *view) reach(n Node) (Attr, error) {
 	var in overlay.Inode

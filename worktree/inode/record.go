@@ -135,6 +135,9 @@ func (r *Record) Forget(k uint64) (last bool) {
 	}
 }
 
+// Lookups returns the number of references that the kernel holds to the node.
+func (r *Record) Lookups() uint64 { return uint64(r.lookups.Load()) }
+
 // Known reports whether the kernel holds a reference to the node.
 func (r *Record) Known() bool { return r.lookups.Load() > 0 }
 
