@@ -99,6 +99,9 @@ type Options struct {
 	Objects Objects
 	Hidden  string
 
+	// EventProcess is the event process that a process which served the mount before has left.
+	EventProcess EventProcess
+
 	// Git, if not nil, makes ".git" in the root look different to different programs (gitForms). Objects must not be nil then.
 	Git *GitDir
 
@@ -117,6 +120,7 @@ type Server struct {
 	raw        *raw.Server
 	fs         *fileSystem
 	redirects  *redirects // nil on a read-only mount
+	events     *eventFS   // nil on a read-only mount
 	device     *Device
 	writes     *writing
 	sending    chan struct{} // semaphore of capacity 1, which is held during syncfs(2)
@@ -180,6 +184,11 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 			requests = newGitForms(hidden, s.fs, dir, o.Hidden, len(d.answer) > 0, o.Git)
 			s.fs.git.varies = true
 		}
+	}
+	if w != nil {
+		s.events = &eventFS{RawFileSystem: requests, w: w}
+		s.events.begin(o.EventProcess)
+		requests = s.events
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)
