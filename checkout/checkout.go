@@ -95,11 +95,12 @@ type Checkout struct {
 	Base object.ID // tree that the mount started from
 	// Lock takes git's lock of the index. It returns gitdir.ErrLocked if a git command holds the lock.
 	Lock      func(ctx context.Context) (Index, error)
-	Device    func() (uint32, error) // device number of the mount
-	Added     func() []string        // returns the paths of files that are missing in the base tree
-	Redirects func() []string        // returns the redirected paths, each with a slash at the end
-	Show      func(tree object.ID)   // sets the tree whose contents are prefetched
-	Reads     bool                   // whether git may read ignore files that are not fetched
+	Device    func() (uint32, error)               // device number of the mount
+	Added     func() []string                      // returns the paths of files that are missing in the base tree
+	Redirects func() []string                      // returns the redirected paths, each with a slash at the end
+	Show      func(tree object.ID)                 // sets the tree whose contents are prefetched
+	Notify    func(changed []worktree.ChangedName) // reports a completed change to those who watch the working tree
+	Reads     bool                                 // whether git may read ignore files that are not fetched
 
 	// Refuses returns an error if a path must not be changed because another session has locked it. It is called for all paths before
 	// anything is changed. Changes that follow the branch on the remote, and repetitions of interrupted changes, are not refused.
@@ -167,6 +168,7 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 		c.Log.Warn("release the index lock", zap.String("dir", c.Dir), zap.Error(err))
 	}
 	c.end(pending)
+	c.Notify(done.Changed)
 	return nil
 }
 

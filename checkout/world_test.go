@@ -260,6 +260,7 @@ func (w *world) checkout(j *Journal) *Checkout {
 		},
 		Device: func() (uint32, error) { return 1, nil },
 		Added:  w.tree.Overlay().Added, Redirects: func() []string { return nil }, Show: func(object.ID) {},
+		Notify: func([]worktree.ChangedName) {},
 	}
 }
 

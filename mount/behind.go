@@ -43,6 +43,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		cancel()
 		return false
 	}
+	m.events = newRaiser(m)
 	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
 	m.follower = m.newFollower()
 	m.work.Store = m.store

@@ -61,6 +61,7 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 // restores the bind mounts and returns an error that names the processes that use the mount. If force is true, it detaches
 // everything instead.
 func (m *Mount) unserve(ctx context.Context, force bool) error {
+	defer m.events.Pause()()
 	m.filters.Release() // idle filter programs would keep the mount busy, because their working directory is in it
 	if m.foreign() {
 		return m.leaveForeign(force)
@@ -125,6 +126,7 @@ func (m *Mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
+	m.events.Close()
 	m.profiles.End(context.Background())
 	m.inherited.Close()
 	m.endAgent()

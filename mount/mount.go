@@ -27,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/gitside"
+	"github.com/artifactfs/artifactfs/mount/inotify"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/mount/origin"
@@ -126,6 +127,7 @@ type serving struct {
 	submodules submodules        // mounts of submodules inside this one
 	agent      *agent.Agent      // creates and pushes the checkpoints of the session
 	handover   takeover.Handover // stores state and descriptors for a successor
+	events     *inotify.Raiser   // raises inotify events for paths that the daemon changes; nil: none
 
 	Events *gitside.Events // events of the background work for which requests wait
 	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.

@@ -4,10 +4,13 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/gitside"
+	"github.com/artifactfs/artifactfs/mount/inotify"
 	"github.com/artifactfs/artifactfs/mount/moves"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -52,11 +55,23 @@ func (m *Mount) Moves() *moves.Mover { return m.moves }
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
 		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,
-		Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
+		Events: m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
 		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
 		Refuses: m.locking.refuses,
 	}
+}
+
+// newRaiser returns the part of the mount m that raises inotify events. A read-only mount has none, because the kernel refuses the system
+// calls that would raise them.
+func newRaiser(m *Mount) *inotify.Raiser {
+	if !m.Writable() {
+		return nil
+	}
+	return inotify.New(&inotify.Raiser{
+		Dir: m.Dir, Server: m.server, Kernel: m.tree.Kernel(), Log: m.host.Log,
+		Note: func(p fuse.EventProcess) { m.handover.Update(func(h *takeover.State) { h.Events = p }) },
+	})
 }
 
 // newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.

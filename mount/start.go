@@ -250,6 +250,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
 		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
+		EventProcess: m.handover.State().Events,
 	}
 	if !m.inside.Wanted() {
 		o.Git = &fuse.GitDir{Path: gitPath(m.home), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}

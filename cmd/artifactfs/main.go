@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/mount/inotify"
 	"github.com/spf13/cobra"
 )
 
@@ -28,6 +29,9 @@ import (
 func main() {
 	if query.IsHook(os.Args[0]) { // the separate hook program is not installed, so this program acts as the hook
 		os.Exit(query.Hook(os.Args, os.Stdout))
+	}
+	if inotify.IsProcess(os.Args) {
+		os.Exit(inotify.Run(os.Args[1], os.Stdin))
 	}
 	serving.HideSecrets()
 	cli.CompleteEnvironment()

@@ -42,7 +42,7 @@ var floors = [][]string{
 	{"gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint", "session/locks/keeper"},
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
-	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/remotes"},
+	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/inotify", "mount/remotes"},
 	{"mount/watch"},
 	{"session/resume", "session/treediff", "session/forge", "session/proposals"},
 	{"session/promotion", "session/lifecycle"},

@@ -30,7 +30,7 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 			return lock, nil
 		},
 		Device: func() (uint32, error) { return mountpoint.DeviceOf(m.Mount.Dir) },
-		Added:  m.Tree.Overlay().Added, Redirects: m.Redirects, Show: m.Show,
+		Added:  m.Tree.Overlay().Added, Redirects: m.Redirects, Show: m.Show, Notify: m.Events.Raise,
 		Reads: m.Reads, Refuses: m.Refuses,
 	}
 }

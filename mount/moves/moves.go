@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/mount/inotify"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
@@ -35,6 +36,7 @@ type Mover struct {
 	Follow        bool               // whether the mount follows its branch on the remote
 	Reads         bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
 	Handover      *takeover.Handover // stores state for a successor
+	Events        *inotify.Raiser    // raises inotify events for changed paths; nil: none
 
 	State   string // path of the state directory
 	Log     *zap.Logger

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -55,6 +56,8 @@ type State struct {
 	History  bool `json:"history,omitempty"`   // whether the history is complete or was not requested
 	Hydrated bool `json:"hydrated,omitempty"`  // whether prefetching has ended
 	Filled   bool `json:"filled,omitempty"`    // whether git's index contains all sizes that are known
+	// Events is the event process of the mount (package inotify).
+	Events fuse.EventProcess `json:"events,omitzero"`
 	// Stale is true while files are changed whose old contents may be in the kernel's cache.
 	Stale bool `json:"stale,omitempty"`
 	// Discard is true if the mount is being unmounted and its session is to be discarded.
