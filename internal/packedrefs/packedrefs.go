@@ -64,15 +64,20 @@ func EncodeTags(refs []Ref, peeled bool) []byte {
 		text = []byte(tagsPeeled)
 	}
 	for _, r := range refs {
-		text = append(text, r.ID.String()...)
-		text = append(text, ' ')
-		text = append(text, r.Name...)
+		text = appendRef(text, r, peeled)
+	}
+	return text
+}
+
+func appendRef(text []byte, r Ref, peeled bool) []byte {
+	text = append(text, r.ID.String()...)
+	text = append(text, ' ')
+	text = append(text, r.Name...)
+	text = append(text, '\n')
+	if peeled && !r.Peeled.IsZero() && strings.HasPrefix(r.Name, "refs/tags/") {
+		text = append(text, '^')
+		text = append(text, r.Peeled.String()...)
 		text = append(text, '\n')
-		if peeled && !r.Peeled.IsZero() && strings.HasPrefix(r.Name, "refs/tags/") {
-			text = append(text, '^')
-			text = append(text, r.Peeled.String()...)
-			text = append(text, '\n')
-		}
 	}
 	return text
 }

@@ -1,7 +1,13 @@
 package packedrefs
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -59,4 +65,68 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("file %q was read as %+v, then as %+v (%v)", text, refs, again, err)
 		}
 	})
+}
+
+// Refs are found by their whole names only.
+func TestFile(t *testing.T) {
+	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	for _, header := range []string{"", tagsPeeled} {
+		f := File(header + a + " refs/afs/policy2\n" + b + " refs/tags/v1\n^" + a + "\n" + a + " refs/tags/v10\n")
+		for name, want := range map[string]string{
+			"refs/afs/policy2": a, "refs/afs/policy": "", "refs/tags/v1": b, "refs/tags/v10": a, "refs/tags": "", "sorted": "", "": "",
+		} {
+			if got := f.ID(name); got != want {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+		if got := maps.Collect(f.Below("refs/tags/")); !maps.Equal(got, map[string]string{"refs/tags/v1": b, "refs/tags/v10": a}) {
+			t.Errorf("refs below refs/tags/: got %v", got)
+		}
+	}
+	if got := File("").ID("refs/tags/v1"); got != "" {
+		t.Errorf("ref of an empty file: got %q", got)
+	}
+	if _, err := Map(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without packed-refs: got %v", err)
+	}
+}
+
+// Every ref of a file is found, and changes of a file give the same text as the changed refs, with and without lines of peeled tags.
+func TestFileOfRandomRefs(t *testing.T) {
+	id := func(n int) object.ID { return object.MustID(fmt.Sprintf("%040x", n+1)) }
+	for _, peeled := range []bool{true, false} {
+		var before, after, changes []Ref
+		for i := range 600 {
+			r := Ref{Name: fmt.Sprintf("refs/tags/v%04d", i), ID: id(i)}
+			if i%3 == 0 && peeled {
+				r.Peeled = id(1000 + i)
+			}
+			changed := Ref{Name: r.Name}
+			switch i % 5 {
+			case 0: // created
+				changes, after = append(changes, r), append(after, r)
+				continue
+			case 1: // moved, and a tag of another kind
+				changed.ID = id(2000 + i)
+				changes, after = append(changes, changed), append(after, changed)
+			case 2:
+				changes = append(changes, changed)
+			default:
+				after = append(after, r)
+			}
+			before = append(before, r)
+		}
+		f := File(EncodeTags(before, peeled))
+		for _, r := range before {
+			if got := f.ID(r.Name); got != r.ID.String() {
+				t.Errorf("%s: got %q, want %q", r.Name, got, r.ID)
+			}
+		}
+		if got, want := f.With(changes), EncodeTags(after, peeled); !bytes.Equal(got, want) {
+			t.Errorf("after changes, peeled %v: got\n%s\nwant\n%s", peeled, got, want)
+		}
+		if got, want := File(EncodeTags(nil, peeled)).With(after), EncodeTags(after, peeled); !bytes.Equal(got, want) {
+			t.Errorf("an empty file with refs, peeled %v: got\n%s\nwant\n%s", peeled, got, want)
+		}
+	}
 }

@@ -29,7 +29,7 @@ func trashed(ref string) (name string, ok bool) {
 // copy must have the annotations that the repository has.
 func (j *judge) checkTrash(u records.RefUpdate) error {
 	name, _ := trashed(u.Name)
-	if u.Removes() || u.New == j.refs.id(session.AnnotationsRef(name)) {
+	if u.Removes() || u.New == j.refs.ID(session.AnnotationsRef(name)) {
 		return nil
 	}
 	return approval.Refused("the trash can contain only annotations that the repository has")
@@ -44,7 +44,7 @@ func (j *judge) checkAnnotations(u records.RefUpdate) (refused, err error) {
 	f := reffile.File{Ref: u.Name, Name: annotate.LogFile}
 	var old []byte
 	switch {
-	case j.refs.id(u.Name) != u.Old && !(u.Creates() && j.refs.id(u.Name) == ""):
+	case j.refs.ID(u.Name) != u.Old && !(u.Creates() && j.refs.ID(u.Name) == ""):
 		return errStale, nil
 	case !u.Creates():
 		if old, err = j.file(f, u.Old); err != nil && !invalid(err) {

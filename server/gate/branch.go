@@ -100,7 +100,7 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 		return nil, nil
 	}
 	name := strings.TrimPrefix(u.Name, headsPrefix)
-	switch old := j.refs.id(u.Name); {
+	switch old := j.refs.ID(u.Name); {
 	case old == u.New && !u.Removes(): // another push has made the same update, so that this one changes nothing
 		j.assume(u.Name)
 		return nil, nil

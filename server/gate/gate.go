@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -126,12 +127,12 @@ func newJudge(p Push) (*judge, error) {
 	if j.format, err = object.ParseFormat(p.Format); err != nil {
 		return nil, err
 	}
-	j.refs, err = openRefs(p.Dir)
+	j.refs.File, err = packedrefs.Map(p.Dir)
 	return j, err
 }
 
 func (j *judge) close() {
-	j.refs.close()
+	j.refs.Unmap()
 	if j.objects != nil {
 		j.objects.Close()
 	}
@@ -148,7 +149,7 @@ func (j *judge) verdict() Verdict {
 
 // assume notes that the decision depends on the present value of a ref, and returns the value.
 func (j *judge) assume(name string) string {
-	id := j.refs.id(name)
+	id := j.refs.ID(name)
 	j.assumed[name] = id
 	return id
 }

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -442,45 +441,6 @@ func TestActor(t *testing.T) {
 	}
 	if got := Actor(writer); got != "writer" {
 		t.Errorf("token with a name: got %q", got)
-	}
-}
-
-// Refs are found by their whole names only.
-func TestRefFile(t *testing.T) {
-	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
-	for _, header := range []string{"", "# pack-refs with: peeled sorted \n"} {
-		f := refFile(header + a + " refs/afs/policy2\n" + b + " refs/tags/v1\n^" + a + "\n" + a + " refs/tags/v10\n")
-		for name, want := range map[string]string{
-			"refs/afs/policy2": a, "refs/afs/policy": "", "refs/tags/v1": b, "refs/tags/v10": a, "refs/tags": "", "sorted": "", "": "",
-		} {
-			if got := f.id(name); got != want {
-				t.Errorf("%s: got %q, want %q", name, got, want)
-			}
-		}
-		if got := f.below("refs/tags/"); !slices.Equal(got, []records.Ref{{Name: "refs/tags/v1", ID: b}, {Name: "refs/tags/v10", ID: a}}) {
-			t.Errorf("refs below refs/tags/: got %v", got)
-		}
-	}
-	if got := refFile("").id("refs/tags/v1"); got != "" {
-		t.Errorf("ref of an empty file: got %q", got)
-	}
-	if _, err := openRefs(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without packed-refs: got %v", err)
-	}
-	// Every ref of a larger file is found, with and without lines of peeled tags.
-	var text strings.Builder
-	for i := range 300 {
-		fmt.Fprintf(&text, "%040d refs/tags/v%04d\n%s", i, 2*i, strings.Repeat("^"+a+"\n", i%2))
-	}
-	f := refFile(text.String())
-	for i := range 600 {
-		want := ""
-		if i%2 == 0 {
-			want = fmt.Sprintf("%040d", i/2)
-		}
-		if got := f.id(fmt.Sprintf("refs/tags/v%04d", i)); got != want {
-			t.Errorf("ref %d: got %q, want %q", i, got, want)
-		}
 	}
 }
 

@@ -53,7 +53,7 @@ func (j *judge) profileAt(name, commit string) (p profile.Profile, err error) {
 
 // held returns a refusal if the session is on hold in the repository.
 func (j *judge) held(name string) (refused, err error) {
-	p, err := j.profileAt(name, j.refs.id(session.MetaRef(name)))
+	p, err := j.profileAt(name, j.refs.ID(session.MetaRef(name)))
 	if err != nil || !p.Held() {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (j *judge) checkLocks(u records.RefUpdate) (refused, err error) {
 		return approval.Refused(locks.Ref + " can only be removed with a token for the REST API"), nil
 	case u.Name != locks.Ref:
 		return approval.Refused("no ref can be below " + locks.Ref), nil
-	case j.refs.id(u.Name) != u.Old && !(u.Creates() && j.refs.id(u.Name) == ""):
+	case j.refs.ID(u.Name) != u.Old && !(u.Creates() && j.refs.ID(u.Name) == ""):
 		return errStale, nil
 	}
 	read := func(commit string) (locks.File, error) {

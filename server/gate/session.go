@@ -52,7 +52,7 @@ func (j *judge) checkApprovals(ctx context.Context, u records.RefUpdate) (refuse
 	f := reffile.File{Ref: u.Name, Name: approval.LogFile}
 	var old []byte
 	if !u.Creates() {
-		if j.refs.id(u.Name) != u.Old {
+		if j.refs.ID(u.Name) != u.Old {
 			return errStale, nil
 		}
 		forced, err := j.Forced(ctx, u)
@@ -143,7 +143,7 @@ func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused,
 	if !p.ProtectsSession(name) {
 		return nil, nil
 	}
-	if j.refs.id(u.Name) != u.Old {
+	if j.refs.ID(u.Name) != u.Old {
 		return errStale, nil
 	}
 	newest, err := j.newest(name)
@@ -154,7 +154,7 @@ func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused,
 		j.assume(r.Name) // a checkpoint that is pushed now is not deleted with the session
 	}
 	own := []records.Ref{}
-	if id := j.refs.id(approval.Ref(name)); id != "" {
+	if id := j.refs.ID(approval.Ref(name)); id != "" {
 		own = append(own, records.Ref{Name: approval.Ref(name), ID: id})
 	}
 	logs, damaged, err := j.logs(ctx, own, "")
