@@ -70,6 +70,9 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 		if _, err := t.exec(ctx, set, repo.key, t.now); err != nil {
 			return nil, err
 		}
+		if err := t.recordChanges(ctx, repo, refs); err != nil {
+			return nil, err
+		}
 		if p.Events != nil {
 			events = p.Events(refs.done)
 		}

@@ -175,8 +175,8 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 				return err
 			}
 		}
-		for _, query := range []string{"DELETE FROM refs WHERE repo = $1", "DELETE FROM links WHERE repo = $1",
-			"DELETE FROM archives WHERE repo = $1"} {
+		for _, query := range []string{"DELETE FROM refs WHERE repo = $1", "DELETE FROM changed_refs WHERE repo = $1",
+			"DELETE FROM links WHERE repo = $1", "DELETE FROM archives WHERE repo = $1"} {
 			if _, err := t.exec(ctx, query, repo.key); err != nil {
 				return err
 			}
@@ -216,24 +216,35 @@ type Snapshot struct {
 	Repo  Repo
 	Refs  []Ref // refs sorted by name
 	Packs []Pack
+	// Changed are the refs that were changed since the version of SnapshotSince, sorted by name, with an empty ID for a removed one.
+	Changed []Ref
 }
 
 // Snapshot returns a repository with its refs and packs.
 func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error) {
-	err = r.db.read(ctx, "read repository "+id, func(t *tx) error {
+	err = r.snapshot(ctx, id, &s, func(*tx, refRows) (bool, error) { return false, nil })
+	return s, err
+}
+
+// snapshot reads a snapshot. The function changed sets the field Changed, or returns false if all refs must be read.
+func (r *Repos) snapshot(ctx context.Context, id string, s *Snapshot, changed func(t *tx, refs refRows) (bool, error)) error {
+	return r.db.read(ctx, "read repository "+id, func(t *tx) error {
 		var refs refRows
 		if err := t.one(ctx, append([]any{&refs.own, &refs.shared}, repoFields(&s.Repo)...), "SELECT repo, shared, "+repoColumns+
 			" FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
 			return err
 		}
-		if s.Refs, err = t.allRefs(ctx, refs); err != nil {
+		known, err := changed(t, refs)
+		if err == nil && !known {
+			s.Refs, err = t.allRefs(ctx, refs)
+		}
+		if err != nil {
 			return err
 		}
 		s.Packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM links l JOIN packs p ON p.pack = l.pack
 			WHERE l.repo = $1 ORDER BY l.pack`, refs.own)
 		return err
 	})
-	return s, err
 }
 
 // Refs returns the refs of a repository, sorted by name.

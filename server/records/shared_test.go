@@ -10,12 +10,35 @@ import (
 	"time"
 )
 
+// follower has the refs of a repository at a version.
+type follower struct {
+	version Version
+	refs    map[string]string
+}
+
+// follow brings the refs up to date, and returns the number of changes that it has read in place of all refs.
+func (f *follower) follow(t *testing.T, db *DB, id string) int {
+	t.Helper()
+	s, err := db.Repos.SnapshotSince(t.Context(), id, f.version)
+	do(t, err)
+	if f.version = s.Repo.Version; s.Changed == nil {
+		clear(f.refs)
+	}
+	for _, r := range append(s.Refs, s.Changed...) {
+		if f.refs[r.Name] = r.ID; r.ID == "" {
+			delete(f.refs, r.Name)
+		}
+	}
+	return len(s.Changed)
+}
+
 // TestForksOfManyRefs changes refs of repositories at random while they are forked, and compares them with a map for each repository.
 func TestForksOfManyRefs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
 		random := rand.New(rand.NewPCG(1, 2))
 		models := map[string]map[string]string{}
+		followers, learned := map[string]*follower{}, 0 // of changes
 		var ids []string
 		model := map[string]string{}
 		for _, r := range manyRefs(3 * maxOwn) {
@@ -37,6 +60,13 @@ func TestForksOfManyRefs(t *testing.T) {
 				}
 				if got := refsOf(t, db, id); got != strings.Join(text, " ") {
 					t.Fatalf("refs of %s: got %d bytes, want %d", id, len(got), len(strings.Join(text, " ")))
+				}
+				if followers[id] == nil {
+					followers[id] = &follower{refs: map[string]string{}}
+				}
+				learned += followers[id].follow(t, db, id)
+				if !maps.Equal(followers[id].refs, want) {
+					t.Fatalf("refs of %s by changes: got %d, want %d", id, len(followers[id].refs), len(want))
 				}
 			}
 		}
@@ -73,6 +103,9 @@ func TestForksOfManyRefs(t *testing.T) {
 			}
 			check()
 		}
+		if learned == 0 {
+			t.Error("all refs were read for each change")
+		}
 		if n := rows(t, db, "shared_refs"); n < 2 {
 			t.Errorf("shared sets: got %d, want several", n)
 		}
@@ -87,8 +120,8 @@ func TestForksOfManyRefs(t *testing.T) {
 			}
 		}
 		do(t, db.Events.Drop(ctx, time.Now()))
-		if refs, sets := rows(t, db, "refs"), rows(t, db, "shared_refs"); refs != 0 || sets != 0 {
-			t.Errorf("after all repositories were deleted: %d refs and %d shared sets", refs, sets)
+		if refs, sets, changed := rows(t, db, "refs"), rows(t, db, "shared_refs"), rows(t, db, "changed_refs"); refs+sets+changed != 0 {
+			t.Errorf("after all repositories were deleted: %d refs, %d shared sets and %d changes", refs, sets, changed)
 		}
 	})
 }

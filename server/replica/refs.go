@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
@@ -20,6 +21,58 @@ import (
 // manyTags is the number of tags from which on a replica stores the objects that tags point to. For fewer tags, it is faster if git
 // reads the tags in each fetch, which takes 80 ms for 10,000 tags.
 const manyTags = 200
+
+// refs returns the file packed-refs of a snapshot. If the snapshot has only changed refs, it is made from the present file of the replica.
+func (s *Set) refs(ctx context.Context, dir string, format object.Format, snap records.Snapshot) ([]byte, error) {
+	if snap.Changed == nil {
+		refs, err := parseRefs(format, snap.Refs)
+		if err != nil {
+			return nil, err
+		}
+		peeled, err := s.peel(ctx, dir, format, refs)
+		if err != nil {
+			return nil, err
+		}
+		return packedrefs.EncodeTags(refs, peeled), nil
+	}
+	changed, err := parseRefs(format, slices.DeleteFunc(slices.Clone(snap.Changed), func(r records.Ref) bool { return r.ID == "" }))
+	if err != nil {
+		return nil, err
+	}
+	now, err := packedrefs.Map(dir)
+	if err != nil {
+		return nil, objects.Classify(err)
+	}
+	defer now.Unmap()
+	complete := true
+	if packedrefs.TagsPeeled(now) {
+		if complete, err = s.ask(ctx, dir, format, tagsOf(changed)); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range snap.Changed {
+		if r.ID == "" {
+			changed = append(changed, packedrefs.Ref{Name: r.Name})
+		}
+	}
+	slices.SortFunc(changed, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
+	text := now.With(changed)
+	if !complete {
+		refs, err := packedrefs.Decode(text)
+		return packedrefs.EncodeTags(refs, false), err
+	}
+	return text, nil
+}
+
+// tagsOf returns the refs below refs/tags/.
+func tagsOf(refs []packedrefs.Ref) (tags []*packedrefs.Ref) {
+	for i := range refs {
+		if strings.HasPrefix(refs[i].Name, "refs/tags/") {
+			tags = append(tags, &refs[i])
+		}
+	}
+	return tags
+}
 
 // parseRefs returns refs in the form of packed-refs.
 func parseRefs(format object.Format, refs []records.Ref) ([]packedrefs.Ref, error) {
@@ -41,12 +94,7 @@ func parseRefs(format object.Format, refs []records.Ref) ([]packedrefs.Ref, erro
 // are read from its packed-refs, all others by git. An object that cannot be read makes peel return false: a thin repository may lack
 // objects.
 func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs []packedrefs.Ref) (bool, error) {
-	var tags []*packedrefs.Ref
-	for i := range refs {
-		if strings.HasPrefix(refs[i].Name, "refs/tags/") {
-			tags = append(tags, &refs[i])
-		}
-	}
+	tags := tagsOf(refs)
 	if len(tags) < manyTags {
 		return false, nil
 	}
@@ -55,17 +103,24 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 		return false, err
 	}
 	var unknown []*packedrefs.Ref
-	var stdin strings.Builder
 	for _, t := range tags {
 		if peeled, ok := known[t.ID]; ok {
 			t.Peeled = peeled
-			continue
+		} else {
+			unknown = append(unknown, t)
 		}
-		unknown = append(unknown, t)
-		stdin.WriteString(t.ID.String() + "^{}\n")
 	}
-	if len(unknown) == 0 {
+	return s.ask(ctx, dir, format, unknown)
+}
+
+// ask sets the field Peeled of tags by git, and returns false if an object cannot be read.
+func (s *Set) ask(ctx context.Context, dir string, format object.Format, tags []*packedrefs.Ref) (bool, error) {
+	if len(tags) == 0 {
 		return true, nil
+	}
+	var stdin strings.Builder
+	for _, t := range tags {
+		stdin.WriteString(t.ID.String() + "^{}\n")
 	}
 	cmd := s.git.Command(ctx, "--git-dir="+dir, "cat-file", "--batch-check=%(objectname)")
 	cmd.Stdin = strings.NewReader(stdin.String())
@@ -74,10 +129,10 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 		return false, fmt.Errorf("peel tags: %w", err)
 	}
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	if len(lines) != len(unknown) {
-		return false, fmt.Errorf("peel tags: git has answered %d of %d questions", len(lines), len(unknown))
+	if len(lines) != len(tags) {
+		return false, fmt.Errorf("peel tags: git has answered %d of %d questions", len(lines), len(tags))
 	}
-	for i, t := range unknown {
+	for i, t := range tags {
 		id, err := object.ParseIDOf(format, lines[i])
 		if err != nil {
 			return false, nil // git has printed that the object is missing

@@ -480,7 +480,7 @@ func TestTags(t *testing.T) {
 	src := b.Create(t, "repo", object.SHA1)
 	commit := src.Write(t, "main", "file", "text").String()
 	var input strings.Builder
-	for i := range 300 {
+	for i := range 500 {
 		fmt.Fprintf(&input, "tag v%03d\nfrom %s\ntagger a <a@b> 1600000000 +0000\ndata 2\nt\n\n", i, commit)
 	}
 	cmd := gitcmd.New(t.Context(), "--git-dir="+src.Path, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet")
@@ -520,7 +520,7 @@ func TestTags(t *testing.T) {
 	}
 	push(0, 1)
 	refs := []records.RefUpdate{}
-	for i := 1; i < 299; i++ {
+	for i := 1; i < 499; i++ {
 		name := fmt.Sprintf("refs/tags/v%03d", i)
 		refs = append(refs, records.RefUpdate{Name: name, Old: strings.Repeat("0", 40), New: tag(name)})
 	}
@@ -528,15 +528,23 @@ func TestTags(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(t, b, src.ID).Release()
-	push(299, 300) // to a replica that stores the objects of the other tags
+	push(499, 500) // to a replica that stores the objects of the other tags, and learns the changes only
+	for _, name := range []string{"refs/tags/v100", "refs/tags/light"} {
+		u := records.RefUpdate{Name: name, Old: tag(name), New: strings.Repeat("0", 40)}
+		if _, err := b.DB.Repos.Push(t.Context(), records.Push{RepoID: src.ID, Updates: []records.RefUpdate{u}}); err != nil {
+			t.Fatal(err)
+		}
+		gittest.Must(t, src.Path, "update-ref", "-d", name)
+	}
+	src.Write(t, "other", "file", "more")
 	r := acquire(t, b, src.ID)
 	defer r.Release()
 	if got, want := show(r.Dir), show(src.Path); got != want {
 		t.Errorf("git ls-remote: got %s, want %s", got, want)
 	}
 	text, err := os.ReadFile(filepath.Join(r.Dir, "packed-refs"))
-	if n := strings.Count(string(text), "\n^"); err != nil || n != 300 {
-		t.Errorf("packed-refs has %d peeled tags (%v), want 300", n, err)
+	if n := strings.Count(string(text), "\n^"); err != nil || n != 499 {
+		t.Errorf("packed-refs has %d peeled tags (%v), want 499", n, err)
 	}
 }
 

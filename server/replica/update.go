@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -27,7 +26,13 @@ const snapshots = 5
 // update brings a replica up to date. The caller has the turn.
 func (s *Set) update(ctx context.Context, e *entry) (err error) {
 	for range snapshots {
-		snap, err := s.db.Repos.Snapshot(ctx, e.id)
+		read := s.db.Repos.Snapshot
+		if e.made {
+			read = func(ctx context.Context, id string) (records.Snapshot, error) {
+				return s.db.Repos.SnapshotSince(ctx, id, e.repo.Version)
+			}
+		}
+		snap, err := read(ctx, e.id)
 		if err != nil {
 			return err
 		}
@@ -45,10 +50,6 @@ func (s *Set) update(ctx context.Context, e *entry) (err error) {
 // apply changes a replica to a snapshot. If it fails, the replica is still complete as of the old generation, and may have new packs.
 func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error {
 	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
-	if err != nil {
-		return err
-	}
-	refs, err := parseRefs(format, snap.Refs)
 	if err != nil {
 		return err
 	}
@@ -70,11 +71,11 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	if err := s.place(filepath.Join(e.dir, "HEAD"), "ref: refs/heads/"+snap.Repo.DefaultBranch+"\n"); err != nil {
 		return objects.Classify(err)
 	}
-	peeled, err := s.peel(ctx, e.dir, format, refs)
+	text, err := s.refs(ctx, e.dir, format, snap)
 	if err != nil {
 		return err
 	}
-	if err := disk.WriteFileUnsynced(filepath.Join(e.dir, "packed-refs"), packedrefs.EncodeTags(refs, peeled), 0o600); err != nil {
+	if err := disk.WriteFileUnsynced(filepath.Join(e.dir, "packed-refs"), text, 0o600); err != nil {
 		return objects.Classify(err)
 	}
 	e.made, e.repo = true, snap.Repo
