@@ -1,7 +1,6 @@
 package githttp
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -11,14 +10,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// offers keeps the first message of protocol version 2, in which git names its capabilities. It depends only on the git program and
-// the object format of the repository, so a fetch's first request needs neither a process nor a replica.
+// offers keeps the first message of protocol version 2, in which git names its capabilities, and the capabilities for pushes. They depend
+// only on the git program and the object format of the repository, so a fetch's first request needs neither a process nor a replica.
 //
 // Locks: mu is held while git runs.
 type offers struct {
 	mu      sync.Mutex
 	program program
-	texts   map[string][]byte // messages by object format
+	texts   map[string][]byte // messages by object format, and capabilities by receivePack and object format
 }
 
 // program identifies the version of a program.
@@ -41,7 +40,7 @@ func currentProgram() (program, error) {
 	return program{path, info.Size(), info.ModTime()}, nil
 }
 
-// get returns the message for repositories of an object format. If the message is not known, get calls the function ask, which gets it
+// get returns the text with a key, which names an object format. If it is not known, get calls the function ask, which gets it
 // from git.
 func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
 	now, err := currentProgram()
@@ -59,9 +58,6 @@ func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Co
 	text, err := ask(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if !bytes.HasSuffix(text, []byte("0000")) {
-		return nil, fmt.Errorf("capabilities of git end unexpectedly")
 	}
 	o.texts[format] = text
 	return text, nil

@@ -1,21 +1,27 @@
 package githttp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/replica"
 )
 
 const (
@@ -101,6 +107,14 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer at.Release()
+	if e.service == receivePack && !e.version1() {
+		return e.advertiseToPush(ctx, at, out)
+	}
+	return e.askRefs(ctx, at, out)
+}
+
+// askRefs writes the refs of a replica as git does.
+func (e *exchange) askRefs(ctx context.Context, at *replica.Replica, out io.Writer) error {
 	return e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{out: out, time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory)}
 		c.cmd, err = e.git(ctx, nil, "--http-backend-info-refs", at.Dir)
@@ -108,10 +122,68 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	})
 }
 
+// version1 reports whether the client has requested version 1 of the protocol.
+func (e *exchange) version1() bool {
+	return slices.Contains(strings.Split(e.r.Header.Get("Git-Protocol"), ":"), "version=1")
+}
+
+// advertiseToPush writes the refs of a replica as git receive-pack does, which needs a second for 100,000 refs: it looks each object up.
+func (e *exchange) advertiseToPush(ctx context.Context, at *replica.Replica, out io.Writer) error {
+	refs, err := packedrefs.Map(at.Dir)
+	if err != nil {
+		return err
+	}
+	defer refs.Unmap()
+	if _, err := os.Lstat(filepath.Join(at.Dir, "shallow")); err == nil || len(refs) < fewRefs {
+		return e.askRefs(ctx, at, out)
+	}
+	offered, err := e.s.offers.get(ctx, e.service+" "+e.repo.ObjectFormat, func(ctx context.Context) ([]byte, error) {
+		first := &head{}
+		err := e.askRefs(ctx, at, first)
+		_, text, _ := bytes.Cut(first.text, []byte("\x00"))
+		text, _, found := bytes.Cut(text, []byte("\n"))
+		if err == nil && !found {
+			err = errors.New("git has not named its capabilities")
+		}
+		return text, err
+	})
+	if err != nil {
+		return err
+	}
+	buffer := bufio.NewWriterSize(out, 64<<10)
+	rest := "\x00" + string(offered)
+	var line []byte
+	for name, id := range refs.Below("refs/") {
+		line = pktline.AppendLine(line[:0], id+" "+name+rest)
+		if _, err := buffer.Write(line); err != nil {
+			return err
+		}
+		rest = ""
+	}
+	if _, err := buffer.Write(pktline.AppendFlush(nil)); err != nil {
+		return err
+	}
+	return buffer.Flush()
+}
+
+// fewRefs is the size in bytes of packed-refs below which git writes the refs for a push.
+const fewRefs = 16 << 10
+
+// head keeps the first KiB that is written to it.
+type head struct{ text []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	h.text = append(h.text, p[:min(len(p), 1<<10-len(h.text))]...)
+	return len(p), nil
+}
+
 // askCapabilities returns the capabilities of git for protocol version 2.
 func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
 	var text bytes.Buffer
 	err := e.advertiseRefs(ctx, &text)
+	if err == nil && !bytes.HasSuffix(text.Bytes(), []byte("0000")) {
+		err = errors.New("capabilities of git end unexpectedly")
+	}
 	return text.Bytes(), err
 }
 

@@ -212,12 +212,12 @@ func (p *Push) pushedKind(id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	packs, err := odb.Open(p.copy.Dir+"/objects", format)
-	if err != nil {
-		return "", err
+	if p.packs == nil { // once, because a push can have 100,000 branches
+		if p.packs, err = odb.Open(p.copy.Dir+"/objects", format); err != nil {
+			return "", err
+		}
 	}
-	defer packs.Close()
-	t, _, err := packs.Size(parsed)
+	t, _, err := p.packs.Size(parsed)
 	return t.String(), err
 }
 

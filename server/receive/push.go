@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +17,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -32,8 +35,9 @@ type Push struct {
 	commands Commands
 	merged   map[string]string // sessions by the branches into which the push merges them, as far as the server has made the push
 	copy     *replica.Copy
-	hook     *os.File // end of the socket that git inherits
-	socket   *os.File // end of the socket of this process
+	hook     *os.File   // end of the socket that git inherits
+	socket   *os.File   // end of the socket of this process
+	packs    *odb.Store // nil until the hook asks for the kind of an object
 
 	mu       sync.Mutex
 	decided  bool // receive-pack has sent the updates to the hook
@@ -69,7 +73,37 @@ func (p *Push) Dir() string { return p.copy.Dir }
 // Configure sets the environment and the inherited descriptors of a command.
 func (p *Push) Configure(cmd *exec.Cmd) {
 	cmd.Env = p.r.git.Env
+	if shown := p.shown(); shown != nil {
+		cmd.Env = append(slices.Clone(cmd.Env), settings(append(p.r.settings, shown...))...)
+	}
 	cmd.ExtraFiles = []*os.File{p.hook}
+}
+
+// manyRefs is the size in bytes of packed-refs from which on git compares a push with the refs that it moves only: to look 100,000 refs up
+// takes git a third of a second. mostMoved is the number of these refs.
+const manyRefs, mostMoved = 256 << 10, 50
+
+// shown returns settings of git that hide all refs but those that the push moves, and the default branch, when git searches for the
+// objects that the repository has already. It returns nil for a push that creates refs, or of few refs: the new commits may be based on
+// any ref, and git would walk through all history that it does not see.
+func (p *Push) shown() [][2]string {
+	refs, err := packedrefs.Map(p.copy.Dir)
+	if err != nil {
+		return nil
+	}
+	defer refs.Unmap()
+	if len(refs) < manyRefs || len(p.commands.Updates) > mostMoved {
+		return nil
+	}
+	const key = "receive.hideRefs"
+	list := [][2]string{{key, "refs"}, {key, "!refs/heads/" + p.copy.Repo.DefaultBranch}}
+	for _, u := range p.commands.Updates {
+		if refs.ID(u.Name) != u.Old {
+			return nil
+		}
+		list = append(list, [2]string{key, "!" + u.Name})
+	}
+	return list
 }
 
 // Started must be called when receive-pack has been started, so that Serve notices its end.
@@ -113,6 +147,9 @@ func (p *Push) End() {
 	}
 	if p.copy == nil {
 		return
+	}
+	if p.packs != nil {
+		p.packs.Close()
 	}
 	if p.pack != nil && len(p.done) > 0 {
 		if err := p.copy.Adopt(*p.pack); err != nil {

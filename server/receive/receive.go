@@ -52,8 +52,9 @@ type MakeEvents = func(done []records.RefUpdate) []records.Event
 
 // Receiver receives pushes. Its methods may be called from any goroutine.
 type Receiver struct {
-	o   Options
-	git gitcmd.Confined
+	o        Options
+	git      gitcmd.Confined
+	settings [][2]string // of git, which its environment contains
 }
 
 // New writes the hook and returns a Receiver.
@@ -65,11 +66,18 @@ func New(o Options) (*Receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write hook of git: %w", err)
 	}
-	git := o.Replicas.Git()
-	git.Env = append(git.Env, "GIT_CONFIG_COUNT=2",
-		"GIT_CONFIG_KEY_0=core.hooksPath", "GIT_CONFIG_VALUE_0="+dir,
-		"GIT_CONFIG_KEY_1=receive.procReceiveRefs", "GIT_CONFIG_VALUE_1=refs")
-	return &Receiver{o: o, git: git}, nil
+	r := &Receiver{o: o, git: o.Replicas.Git(), settings: [][2]string{{"core.hooksPath", dir}, {"receive.procReceiveRefs", "refs"}}}
+	r.git.Env = append(r.git.Env, settings(r.settings)...)
+	return r, nil
+}
+
+// settings returns the variables of the environment for settings of git.
+func settings(list [][2]string) []string {
+	env := []string{fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(list))}
+	for i, s := range list {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, s[1]))
+	}
+	return env
 }
 
 // writeHook writes the script. It prevents that this process starts another one at the same time: the child would hold the script open
