@@ -35,6 +35,7 @@ const (
 	CodeForbidden           = 10900 // the token does not allow the act
 	CodeConflict            = 10901 // the state of the repository does not allow the act
 	CodeRefused             = 10902 // the policy of the repository does not allow the act
+	CodeQuota               = 10903 // a quota of the namespace is used up
 )
 
 // Error is a failure that the server has reported.

@@ -127,6 +127,17 @@ type Usage struct {
 		Own    int64 `json:"own"`    // bytes of packs that no other repository, or no other namespace, has
 		Shared int64 `json:"shared"` // bytes of packs that other repositories, or other namespaces, have too, such as forks
 	} `json:"stored,omitempty"`
+	Quota *struct { // of a namespace; limits of 0 mean no limit
+		Bytes    int64 `json:"bytes"`
+		Repos    int64 `json:"repositories"`
+		Refs     int64 `json:"refs"`
+		Requests int64 `json:"requests_per_minute"`
+		Used     struct {
+			Bytes int64 `json:"bytes"`
+			Repos int64 `json:"repositories"`
+			Refs  int64 `json:"refs"`
+		} `json:"used"`
+	} `json:"quota,omitempty"`
 }
 
 // Usage returns the usage of a repository in the days from first to last, which have the form 2006-01-02; "" means today. If name is

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,8 +20,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/quota"
 )
 
 const monitoringDir = "../deploy/monitoring"
@@ -95,6 +98,16 @@ func (w *watched) families() map[string]*metricstest.Family {
 	return must[map[string]*metricstest.Family](w)(metricstest.Parse(string(text)))
 }
 
+// quotaFamilies returns the metrics of a server about quotas.
+func quotaFamilies(t testing.TB) map[string]*metricstest.Family {
+	t.Helper()
+	var text bytes.Buffer
+	out := metrics.NewWriter(&text)
+	(*quota.Keeper)(nil).Metrics(out)
+	check2(t, out.Flush())
+	return must[map[string]*metricstest.Family](t)(metricstest.Parse(text.String()))
+}
+
 // panelExpressions returns the expressions of the dashboard by the title of their panel. Variables of Grafana have the values that
 // Grafana would insert.
 func panelExpressions(t testing.TB) map[string][]string {
@@ -125,6 +138,7 @@ var (
 func TestMonitoringNames(t *testing.T) {
 	w := newWatched(t)
 	all := w.families()
+	maps.Copy(all, quotaFamilies(t)) // of a server
 	texts := map[string]string{}
 	for _, name := range []string{"alerts.yml", "alerts_test.yml"} {
 		texts[name] = string(must[[]byte](t)(os.ReadFile(filepath.Join(monitoringDir, name))))

@@ -37,6 +37,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/server/retention"
@@ -79,6 +80,8 @@ type Options struct {
 	GitMemory int64          // that each process of git can allocate at most, in bytes; 0: 2 GiB
 	Memory    int64          // of this process and all processes of git, in bytes; 0: that of the machine or the control group
 
+	Quotas quota.Limits // of each namespace
+
 	MaxEntries int64 // maximum size in bytes of the cache entries of each repository; 0: no limit
 }
 
@@ -113,6 +116,7 @@ type Server struct {
 	store    objects.Store
 	stream   *events.Stream
 	memory   *places.Memory // of git processes
+	quotas   *quota.Keeper
 	draining atomic.Bool    // the server has been told to end
 	closers  []func() error // in the order of opening
 }
@@ -211,6 +215,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.memory = limitMemory(o.Memory, o.GitMemory)
 	s.meter = meter.New(s.db.Usage, s.db.Audit, s.log)
 	s.closeLater(s.meter.Close)
+	s.quotas = quota.New(s.db, o.Quotas)
+	s.meter.Register(s.quotas.Metrics)
 	store, err := objects.Open(cmp.Or(o.Objects, filepath.Join(o.Data, "objects")))
 	if err != nil {
 		return err
@@ -242,7 +248,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver, Account: s.Account, Node: node,
 		Log: s.log})
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
-		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Memory: s.memory, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
+		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}
@@ -251,7 +257,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.closeLater(acts.Close)
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Archiver: archiver, Keeper: keeper,
-		Memory: s.memory, Compat: o.Compat, Log: s.log})
+		Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
 	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Archives: s.db.Archives,
 		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Memory: s.memory, Log: s.log})

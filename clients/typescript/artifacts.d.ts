@@ -325,6 +325,24 @@ export interface Usage {
   operations: UsageRow[];
   /** Bytes now. For a namespace, packs that several of its repositories have are counted once. */
   stored?: Stored;
+  /** Of a namespace. */
+  quota?: Quota;
+}
+
+/** Limits of a namespace. A field is missing if there is no limit. What exceeds one is refused with code 10903, and status 429 for requests, 403 for others. */
+export interface Quota {
+  bytes?: number;
+  repositories?: number;
+  refs?: number;
+  /** To each server. */
+  requests_per_minute?: number;
+  used: QuotaUsed;
+}
+
+export interface QuotaUsed {
+  bytes: number;
+  repositories: number;
+  refs: number;
 }
 
 export interface EventSource {

@@ -51,7 +51,7 @@ var floors = [][]string{
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
-	{"daemon", "relay/shelf", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
+	{"daemon", "relay/shelf", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/quota", "server/openapi/openapitest", "internal/clientgen"},
 	{"relay", "server/replica/replicatest", "server/receive", "server/gitread", "server/archive"},
 	{"server/githttp", "server/upkeep", "server/retention", "server/imports", "server/webhooks", "server/review", "server/comparing"},
 	{"server/api", "server/ui"},

@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/server/retention"
@@ -70,6 +71,7 @@ type Options struct {
 	Archiver *archive.Archiver // archives and reopens sessions
 	Keeper   *retention.Keeper // applies the rules of namespaces
 	Compat   bool              // behave as the live service where it differs from its documentation
+	Quotas   *quota.Keeper     // nil for none
 	Memory   *places.Memory    // of all git processes; nil: no limit for all together
 	Log      *zap.Logger
 	Now      func() time.Time // nil for time.Now

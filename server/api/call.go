@@ -79,7 +79,10 @@ func (c *call) authorize(id string) error {
 	case id != "" && !strings.EqualFold(id, c.a.o.Account):
 		return &Fault{http.StatusForbidden, codeAuthentication, "Authentication error", ""}
 	}
-	return c.validNames()
+	if err := c.validNames(); err != nil {
+		return err
+	}
+	return c.a.o.Quotas.Request(c.params["namespace"])
 }
 
 // authorizeRepo finds the repository in the path and checks the token, which may be one of this repository. A token that does not allow

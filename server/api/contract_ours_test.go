@@ -139,7 +139,7 @@ func TestExtensions(t *testing.T) {
 		{name: "usage of a repository", ask: "GET " + extension + "/namespaces/team/repos/base/usage", status: 200,
 			want: ok(`{"operations":[],"stored":{"own":0,"shared":0}}`)},
 		{name: "usage of a namespace", ask: "GET " + extension + "/namespaces/team/usage?first=2026-01-01&last=2026-01-31",
-			status: 200, want: ok(`{"operations":[],"stored":{"own":0,"shared":0}}`)},
+			status: 200, want: ok(`{"operations":[],"stored":{"own":0,"shared":0},"quota":{"used":{"bytes":0,"repositories":1,"refs":0}}}`)},
 		{name: "usage of a bad day", ask: "GET " + extension + "/namespaces/team/usage?first=today", status: 400,
 			want: fault(10100, "Invalid ISO date", "/first")},
 

@@ -150,6 +150,22 @@ type usageRow struct {
 type usageInfo struct {
 	Operations []usageRow  `json:"operations"`
 	Stored     *storedInfo `json:"stored"`
+	Quota      *quotaInfo  `json:"quota,omitempty"`
+}
+
+// quotaInfo contains what a namespace may store and do, and what it stores. A quota of 0 is left out: there is no limit.
+type quotaInfo struct {
+	Bytes    int64    `json:"bytes,omitempty"`
+	Repos    int64    `json:"repositories,omitempty"`
+	Refs     int64    `json:"refs,omitempty"`
+	Requests int64    `json:"requests_per_minute,omitempty"`
+	Used     usedInfo `json:"used"`
+}
+
+type usedInfo struct {
+	Bytes int64 `json:"bytes"`
+	Repos int64 `json:"repositories"`
+	Refs  int64 `json:"refs"`
 }
 
 // storedInfo contains the bytes of the packs that only this repository, or only this namespace, has, and the bytes of those that
@@ -172,7 +188,12 @@ func namespaceUsage(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.usage(n.Name, "", &storedInfo{own, shared})
+	used, err := c.a.o.Records.Namespaces.Amounts(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	l := c.a.o.Quotas.Limits()
+	return c.usage(n.Name, "", &storedInfo{own, shared}, &quotaInfo{l.Bytes, l.Repos, l.Refs, l.Requests, usedInfo(used)})
 }
 
 func repoUsage(c *call) error {
@@ -186,11 +207,11 @@ func repoUsage(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.usage(r.Namespace, r.ID, &storedInfo{own, shared})
+	return c.usage(r.Namespace, r.ID, &storedInfo{own, shared}, nil)
 }
 
 // usage sends the counters of a namespace, or of one of its repositories. The default is the present day.
-func (c *call) usage(namespace, repoID string, stored *storedInfo) error {
+func (c *call) usage(namespace, repoID string, stored *storedInfo, quota *quotaInfo) error {
 	q := c.query()
 	first, last := q.text("first"), q.text("last")
 	today := c.a.o.Now().UTC().Format("2006-01-02")
@@ -210,7 +231,7 @@ func (c *call) usage(namespace, repoID string, stored *storedInfo) error {
 	if err != nil {
 		return err
 	}
-	u := usageInfo{Operations: make([]usageRow, len(rows)), Stored: stored}
+	u := usageInfo{Operations: make([]usageRow, len(rows)), Stored: stored, Quota: quota}
 	for i, r := range rows {
 		u.Operations[i] = usageRow{r.Day, r.RepoID, r.Operation, r.Count, r.Bytes}
 	}

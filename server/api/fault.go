@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
@@ -38,6 +39,7 @@ const (
 	codeForbidden = 10900
 	codeConflict  = 10901
 	codeRefused   = 10902
+	codeQuota     = 10903
 )
 
 // documentation is the prefix of the page of each code in the reference.
@@ -117,9 +119,12 @@ func faultOf(err error) (f *Fault, log bool) {
 	var unknown *http.MaxBytesError
 	var act *review.Problem
 	var entry *cacheentry.ConflictError
+	var exceeded quota.Exceeded
 	switch {
 	case errors.As(err, &own):
 		return own, false
+	case errors.As(err, &exceeded):
+		return &Fault{exceeded.Status(), codeQuota, exceeded.Error(), ""}, false
 	case errors.As(err, &act):
 		return actFault(act), false
 	case errors.As(err, &entry):

@@ -85,6 +85,9 @@ func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo)
 	case !errors.Is(err, records.ErrNotFound):
 		return n.Repo, newRepo{}, err
 	}
+	if err := c.a.o.Quotas.Add(ctx, r.Namespace, records.Amounts{Repos: 1, Refs: int64(len(n.Refs))}); err != nil {
+		return n.Repo, newRepo{}, err
+	}
 	token, text := access.Mint(records.Token{Role: records.RepoToken, Scope: records.WriteScope, Namespace: r.Namespace, RepoID: r.ID,
 		Actor: c.who().Actor, Expires: now.Add(firstTokenTTL)}, now)
 	stamp := c.stamp()

@@ -27,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -44,6 +45,7 @@ type Options struct {
 	Account  string       // in events
 	Dir      string       // for files of the server; it is created
 	Limits   Limits
+	Quotas   *quota.Keeper  // nil for none
 	Memory   *places.Memory // of all git processes; nil: no limit for all together
 	Compat   bool           // behave as the live service where it differs from its documentation: read-only repositories accept pushes
 	Log      *zap.Logger
@@ -110,7 +112,8 @@ func New(o Options, processors int) (*Server, error) {
 	s := &Server{o: o, limits: o.Limits.complete(processors), git: o.Replicas.Git()}
 	var err error
 	s.receiver, err = receive.New(receive.Options{
-		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Log: o.Log, Events: s.pushed,
+		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Quotas: o.Quotas, Log: o.Log,
+		Events: s.pushed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open git server: %w", err)
@@ -226,6 +229,9 @@ func (e *exchange) admit(ctx context.Context, at target) error {
 		return err
 	}
 	e.repo = repo
+	if err := e.s.o.Quotas.Request(repo.Namespace); err != nil {
+		return err
+	}
 	switch {
 	case missing:
 		return refusal{http.StatusNotFound, "Repository not found"}

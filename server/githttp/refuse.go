@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -32,7 +33,10 @@ var errTooLarge = errors.New("the request is too large")
 // refusalFor returns the answer to a request that has failed, and whether the server is the cause.
 func refusalFor(err error) (answer refusal, ours bool) {
 	var git *gitcmd.Error
+	var exceeded quota.Exceeded
 	switch {
+	case errors.As(err, &exceeded):
+		return refusal{exceeded.Status(), exceeded.Error()}, false
 	case errors.As(err, &answer):
 		return answer, false
 	case errors.Is(err, access.ErrMissing):
@@ -84,6 +88,8 @@ func (e *exchange) refuse(err error) {
 		h.Set("WWW-Authenticate", access.Challenge)
 	case http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
+	case http.StatusTooManyRequests:
+		h.Set("Retry-After", "60")
 	}
 	e.audit(answer.status, "")
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.s.limits.Idle))

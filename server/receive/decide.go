@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -89,6 +92,9 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	}
 	if len(wanted) == 0 {
 		return results
+	}
+	if err := p.allow(ctx, wanted); err != nil {
+		return fill(results, err)
 	}
 	detail := ""
 	for _, u := range verdict.Used {
@@ -272,6 +278,34 @@ func (p *Push) make(ctx context.Context, merges []events.Merge, push records.Pus
 			return nil, err
 		}
 	}
+}
+
+// allow returns an error if the namespace would store more than its quotas.
+func (p *Push) allow(ctx context.Context, updates []records.RefUpdate) error {
+	var more records.Amounts
+	for _, u := range updates {
+		switch {
+		case u.Removes():
+			more.Refs--
+		case u.Creates():
+			more.Refs++
+		}
+	}
+	added, err := p.copy.Added()
+	for _, hash := range added {
+		for _, x := range []string{".pack", ".idx"} {
+			if info, statErr := os.Stat(filepath.Join(p.copy.Packs(), "pack-"+hash+x)); statErr == nil {
+				more.Bytes += info.Size()
+			}
+		}
+	}
+	if err == nil {
+		err = p.r.o.Quotas.Add(ctx, p.copy.Repo.Namespace, more)
+	}
+	if exceeded := (quota.Exceeded{}); errors.As(err, &exceeded) {
+		return exceeded
+	}
+	return p.failIf(err)
 }
 
 // store stores the pack that git has received. It returns nil if git has received no pack, or one that the repository already has.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -40,6 +41,7 @@ type Options struct {
 	Dir      string // directory of the hook; it is created
 	Records  *records.DB
 	Replicas *replica.Set
+	Quotas   *quota.Keeper // nil for none
 	Log      *zap.Logger
 	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
 	// returns is called within the transaction. merges are the updates that merge sessions. If Events is nil, pushes have no events.

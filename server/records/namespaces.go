@@ -134,3 +134,40 @@ func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, 
 	})
 	return own, shared, err
 }
+
+// Amounts is what a namespace stores.
+type Amounts struct {
+	Bytes int64 // of packs and archived sessions; what several of its repositories have is counted once
+	Repos int64
+	Refs  int64
+}
+
+// Amounts returns what a namespace stores. The time grows with the number of its packs and refs.
+func (n *Namespaces) Amounts(ctx context.Context, name string) (a Amounts, err error) {
+	const of = "(SELECT repo FROM repos WHERE namespace_folded = $1 AND deleted = 0)"
+	err = n.db.read(ctx, "measure namespace "+name, func(t *tx) error {
+		for _, part := range []struct {
+			sum   *int64
+			query string
+		}{
+			{&a.Repos, "SELECT count(*) FROM repos WHERE namespace_folded = $1 AND deleted = 0"},
+			{&a.Bytes, "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo IN " + of + ")"},
+			{&a.Bytes, "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM archives WHERE repo IN " + of},
+			{&a.Refs, "SELECT count(*) FROM refs WHERE length(id) > 0 AND repo IN " + of},
+			{&a.Refs, `SELECT CAST(COALESCE(SUM(r.n * (SELECT count(*) FROM refs s WHERE s.repo = -r.shared)), 0) AS BIGINT) FROM (SELECT shared,
+				count(*) AS n FROM repos WHERE namespace_folded = $1 AND deleted = 0 AND shared <> 0 GROUP BY shared) r`},
+		} {
+			n, err := t.count(ctx, part.query, fold(name))
+			if err != nil {
+				return err
+			}
+			*part.sum += n
+		}
+		// Refs that hide one of a shared set, which was counted.
+		hidden, err := t.count(ctx, `SELECT count(*) FROM repos r JOIN refs o ON o.repo = r.repo JOIN refs s ON s.repo = -r.shared AND s.name = o.name
+			WHERE r.namespace_folded = $1 AND r.deleted = 0 AND r.shared <> 0`, fold(name))
+		a.Refs -= hidden
+		return err
+	})
+	return a, err
+}

@@ -53,11 +53,13 @@ func TestForksOfManyRefs(t *testing.T) {
 		}
 		check := func() {
 			t.Helper()
+			total := 0
 			for id, want := range models {
 				var text []string
 				for _, name := range slices.Sorted(maps.Keys(want)) {
 					text = append(text, name+"="+strings.TrimLeft(want[name], "0"))
 				}
+				total += len(want)
 				if got := refsOf(t, db, id); got != strings.Join(text, " ") {
 					t.Fatalf("refs of %s: got %d bytes, want %d", id, len(got), len(strings.Join(text, " ")))
 				}
@@ -68,6 +70,9 @@ func TestForksOfManyRefs(t *testing.T) {
 				if !maps.Equal(followers[id].refs, want) {
 					t.Fatalf("refs of %s by changes: got %d, want %d", id, len(followers[id].refs), len(want))
 				}
+			}
+			if a, err := db.Namespaces.Amounts(ctx, "NS"); err != nil || a.Refs != int64(total) || a.Repos != int64(len(models)) {
+				t.Fatalf("amounts of the namespace: got %+v, %v, want %d repositories and %d refs", a, err, len(models), total)
 			}
 		}
 		for round := range 12 {

@@ -49,6 +49,8 @@ __all__ = [
     "RetentionStep",
     "RetentionSteps",
     "Usage",
+    "Quota",
+    "QuotaUsed",
     "EventSource",
     "EventMetadata",
     "EventActor",
@@ -413,6 +415,25 @@ class Usage(TypedDict):
     operations: list[UsageRow]
     stored: NotRequired[Stored]
     """Bytes now. For a namespace, packs that several of its repositories have are counted once."""
+    quota: NotRequired[Quota]
+    """Of a namespace."""
+
+
+class Quota(TypedDict):
+    """Limits of a namespace. A field is missing if there is no limit. What exceeds one is refused with code 10903, and status 429 for requests, 403 for others."""
+
+    bytes: NotRequired[int]
+    repositories: NotRequired[int]
+    refs: NotRequired[int]
+    requests_per_minute: NotRequired[int]
+    """To each server."""
+    used: QuotaUsed
+
+
+class QuotaUsed(TypedDict):
+    bytes: int
+    repositories: int
+    refs: int
 
 
 class EventSource(TypedDict):

@@ -1,0 +1,55 @@
+package githttp
+
+import (
+	"crypto/rand"
+	"net/http/httptest"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/quota"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// A push that would exceed a quota of the namespace is rejected with the reason, and changes nothing. Removals make room.
+func TestQuotas(t *testing.T) {
+	w := newWorld(t, Limits{})
+	limits := quota.Limits{Amounts: records.Amounts{Refs: 2, Bytes: 20_000}}
+	git, err := New(Options{Records: w.db, Replicas: w.set, Guard: w.guard, Dir: t.TempDir(), Log: zap.NewNop(),
+		Quotas: quota.New(w.db, limits)}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	w.http = httptest.NewServer(git)
+	t.Cleanup(w.http.Close)
+	repo, url := w.repo("r", "sha1")
+	work := w.work("sha1")
+	w.do(work, "push", "-q", url, "main", "main:one")
+	w.refused("(the namespace would exceed its quota of 2 refs)", work, "push", url, "main:two")
+	w.do(work, "push", "-q", url, ":one")
+	w.do(work, "push", "-q", url, "main:two")
+	text := make([]byte, 30_000)
+	rand.Read(text)
+	w.commit(work, "file", string(text))
+	w.refused("(the namespace would exceed its quota of 20000 bytes)", work, "push", url, "main")
+	if used, err := w.db.Namespaces.Amounts(t.Context(), "NS"); err != nil || used.Repos != 1 || used.Refs != 2 || used.Bytes > 20_000 ||
+		used.Bytes == 0 || len(w.refs(repo)) != 2 {
+		t.Errorf("amounts after refusals: got %+v, %v", used, err)
+	}
+	git, err = New(Options{Records: w.db, Replicas: w.set, Guard: w.guard, Dir: t.TempDir(), Log: zap.NewNop(),
+		Quotas: quota.New(w.db, quota.Limits{Requests: 1})}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	w.http = httptest.NewServer(git)
+	t.Cleanup(w.http.Close)
+	_, token := w.token(records.Token{RepoID: repo.ID})
+	for i, want := range []int{200, 429} {
+		status, h, text := w.get("GET", "/git/ns/r.git/info/refs?service=git-upload-pack", "Bearer "+token, nil, "Git-Protocol", "version=2")
+		if status != want || want == 429 && h.Get("Retry-After") != "60" {
+			t.Errorf("request %d: got %d %v %q, want %d", i+1, status, h, text, want)
+		}
+	}
+}
