@@ -16,7 +16,7 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 	o := s.o
 	importer, err := imports.New(imports.Options{Account: s.Account, Records: s.db, Replicas: replicas,
 		Scratch: filepath.Join(o.Data, "imports"), Secrets: o.Secrets, CAFile: o.CAFile, AllowPrivate: s.allowPrivate(),
-		AllowHTTP: o.ImportHTTP, Compat: o.Compat, Memory: s.memory, Meter: s.meter, Log: s.log})
+		AllowHTTP: o.ImportHTTP, Compat: o.Compat, Quotas: s.quotas, Memory: s.memory, Meter: s.meter, Log: s.log})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -45,6 +46,7 @@ type Options struct {
 	MaxTime      time.Duration
 	Parallel     int            // maximum number of imports that run in this process at the same time; 0: 6. A namespace gets a third of them
 	Memory       *places.Memory // of all git processes; nil: no limit for all together
+	Quotas       *quota.Keeper  // nil for none
 
 	Meter *meter.Meter
 	Log   *zap.Logger

@@ -32,6 +32,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -595,6 +596,26 @@ func TestImportsAreLimited(t *testing.T) {
 		t.Errorf("import of too many bytes: %+v", s)
 	}
 	small.Close()
+	full := newNode(t, dir, "full", Options{})
+	full.o.Quotas = quota.New(full.o.Records, quota.Limits{Amounts: records.Amounts{Bytes: 1000}})
+	if err := full.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := full.end(t, r); s.State != Failed || s.Error != "the namespace would exceed its quota of 1000 bytes" {
+		t.Errorf("import over the quota: %+v", s)
+	}
+	large := newUpstream(t, object.SHA1)
+	if _, err := large.repo.Commit("main", map[string]gittest.File{"f": {Data: []byte("f")}}, strings.Repeat("large ", 200_000)); err != nil {
+		t.Fatal(err)
+	}
+	full.o.Quotas = nil
+	if err := full.Start(t.Context(), r, Request{URL: large.url}, records.Cause{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := full.end(t, r); s.State != Failed || !strings.Contains(s.Error, "bytes, and can have 1048576") {
+		t.Errorf("import of a large commit: %+v", s)
+	}
+	full.Close()
 	stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 1000})
 	defer stall.Remove()
 	slow := newNode(t, dir, "slow", Options{MaxTime: 300 * time.Millisecond})

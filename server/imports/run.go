@@ -316,14 +316,6 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	if err != nil {
 		return err
 	}
-	var pack *records.Pack
-	if hash != "" {
-		stored, err := a.o.Replicas.Store(ctx, filepath.Join(a.dir, "objects", "pack"), hash)
-		if err != nil {
-			return err
-		}
-		pack = &stored
-	}
 	shallow, err := a.shallow()
 	if err != nil {
 		return err
@@ -341,6 +333,10 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 		zero = strings.Repeat("0", 64)
 	}
 	changes, kept := updates(here, there, last, a.m.Branch, zero)
+	pack, err := a.store(ctx, hash, changes)
+	if err != nil {
+		return err
+	}
 	again := len(last) > 0
 	var commits map[string]events.Commits
 	if again { // new commits have the same events as those of a push

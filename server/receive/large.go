@@ -2,6 +2,7 @@ package receive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,58 +18,70 @@ const (
 	maxTree   = 16 << 20
 )
 
-// tooLarge returns an error if the pushed pack contains a commit, tag or tree that is too large.
-func (p *Push) tooLarge(ctx context.Context) error {
-	err := p.eachAdded(ctx, func(id object.ID, t object.Type, size int64) error {
-		switch {
-		case (t == object.Commit || t == object.Tag) && size > maxCommit:
-			return fmt.Errorf("%s %s has %d bytes, and can have %d", t, id, size, maxCommit)
-		case t == object.Tree && size > maxTree:
-			return fmt.Errorf("tree %s has %d bytes, and can have %d", id, size, maxTree)
-		}
-		return nil
-	})
-	return err
+// Large is the error of an object that is too large.
+type Large struct {
+	Type object.Type
+	ID   object.ID
+	Size int64
 }
 
-// eachAdded calls a function with the objects of the pushed pack, until it returns an error.
-func (p *Push) eachAdded(ctx context.Context, do func(id object.ID, t object.Type, size int64) error) error {
+func (l Large) Error() string {
+	limit := maxCommit
+	if l.Type == object.Tree {
+		limit = maxTree
+	}
+	return fmt.Sprintf("%s %s has %d bytes, and can have %d", l.Type, l.ID, l.Size, limit)
+}
+
+// tooLarge returns an error if the pushed pack contains a commit, tag or tree that is too large.
+func (p *Push) tooLarge(ctx context.Context) error {
 	added, err := p.copy.Added()
-	if err != nil || len(added) == 0 {
-		return p.failIf(err)
+	if err == nil {
+		err = CheckSizes(ctx, filepath.Join(p.copy.Dir, "objects"), p.copy.Repo.ObjectFormat, added)
 	}
-	format, err := object.ParseFormat(p.copy.Repo.ObjectFormat)
-	if err != nil {
-		return p.failIf(err)
+	if large := (Large{}); errors.As(err, &large) {
+		return large
 	}
-	packs, err := odb.Open(filepath.Join(p.copy.Dir, "objects"), format)
+	return p.failIf(err)
+}
+
+// CheckSizes returns an error of type Large if one of the packs with the given hashes in a directory of objects contains a commit, tag or
+// tree that is too large.
+func CheckSizes(ctx context.Context, objects, format string, hashes []string) error {
+	if len(hashes) == 0 {
+		return nil
+	}
+	f, err := object.ParseFormat(format)
 	if err != nil {
-		return p.failIf(err)
+		return err
+	}
+	packs, err := odb.Open(objects, f)
+	if err != nil {
+		return err
 	}
 	defer packs.Close()
-	for _, hash := range added {
-		text, err := os.ReadFile(filepath.Join(p.copy.Packs(), "pack-"+hash+".idx"))
+	for _, hash := range hashes {
+		text, err := os.ReadFile(filepath.Join(objects, "pack", "pack-"+hash+".idx"))
 		if err != nil {
-			return p.failIf(err)
+			return err
 		}
-		index, err := odb.ParseIndex(text, format)
+		index, err := odb.ParseIndex(text, f)
 		if err != nil {
-			return p.failIf(err)
+			return err
 		}
 		for i := range index.Len() {
 			if err := ctx.Err(); err != nil {
-				return p.failIf(err)
+				return err
 			}
 			id, err := index.ID(i)
 			if err != nil {
-				return p.failIf(err)
-			}
-			t, size, err := packs.Size(id)
-			if err != nil {
-				return p.failIf(err)
-			}
-			if err := do(id, t, size); err != nil {
 				return err
+			}
+			switch t, size, err := packs.Size(id); {
+			case err != nil:
+				return err
+			case (t == object.Commit || t == object.Tag) && size > maxCommit, t == object.Tree && size > maxTree:
+				return Large{t, id, size}
 			}
 		}
 	}
