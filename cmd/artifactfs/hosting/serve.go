@@ -120,7 +120,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"All together can allocate 5/8 of the memory of the machine or control group")
 	f.Var((*cli.Size)(&o.Git.Push), "max-push-size", "refuse pushes that are larger than `SIZE` (default 4G)")
 	f.Var(&o.Quotas, "namespace-quota", "`QUOTAS` of each namespace, such as bytes=10000000000,repositories=1000,refs=100000,\n"+
-		"requests=6000 (in a minute, for each server); what exceeds one is refused (default: none)")
+		"requests=6000 (in a minute, to each server); what exceeds one is refused\n"+
+		"(default: none)")
 	f.Var((*cli.Size)(&o.MaxEntries), "max-cache-size", "remove the oldest cache entries (artifactfs session cache) of each\n"+
 		"repository that has more than `SIZE` of them (default: only those that have expired)")
 	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
