@@ -124,7 +124,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", Tenant: "team", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true,
 		MountFetch: MountFetch{History: HistoryFull, Prefetch: PrefetchAll, PrefetchBudget: 1 << 40, Wait: WaitGit, Via: "http://relay:9428", CacheSize: 2, StoreFrom: "/host", Timeout: time.Minute,
 			Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
-		MountAccess: MountAccess{AllowOther: true, GroupWrite: true, IDMap: true, ACL: true, UID: 1<<32 - 1, GID: 7},
+		MountAccess: MountAccess{AllowOther: true, GroupWrite: true, IDMap: true, ACL: true, UID: 1<<32 - 1, GID: 7, Umask: new(uint32)},
 		MountLogin: MountLogin{TokenFile: "/t", Token: "hunter2", SessionToken: "hunter3", SessionTokenFile: "/s",
 			Environment: Environment{"A=1", "B=x\ny=z"}},
 		Follow: true, FollowInterval: time.Second, GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Environment is a list of environment variables, NAME=value. The values may be secrets, so an Environment is not shown when it is
@@ -34,6 +36,15 @@ func DecodeEnvironment(text []byte) Environment {
 		}
 	}
 	return e
+}
+
+// CallerUmask returns the umask of this process, for MountRequest.Umask. It returns nil if the kernel does not report it.
+func CallerUmask() *uint32 {
+	s, err := proc.Self.Status()
+	if err != nil {
+		return nil
+	}
+	return s.Umask
 }
 
 // maxEnvironment is the maximum size in bytes of an environment in a request. It is chosen so that the request line does not become

@@ -34,10 +34,13 @@ type MountAccess struct {
 	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
 	// GroupWrite lets the group do all that the owner may do with files and directories of the base tree.
 	GroupWrite bool `json:"group_write,omitempty"`
+	// Umask is the umask with which files and directories of the base tree get their permissions; nil: 022.
+	Umask *uint32 `json:"umask,omitempty"`
 	// IDMap permits idmapped mounts of the mount, which containers in user namespaces need. It has no effect before Linux 6.12.
 	IDMap bool `json:"id_map,omitempty"`
 
-	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
+	// ExactOwner makes a Client send UID, GID and Umask unchanged. If it is false, a Client replaces a value of 0 by the caller's
+	// own id, and no Umask by the caller's own.
 	ExactOwner bool `json:"-"`
 }
 

@@ -115,10 +115,11 @@ func (r MountRequest) withDefaults() MountRequest {
 	return r
 }
 
-// ofCaller returns the request with this process's user and group in place of ids that are 0, unless ExactOwner is set.
+// ofCaller returns the request with this process's user, group and umask in place of missing ones, unless ExactOwner is set.
 func (r MountRequest) ofCaller() MountRequest {
 	if !r.ExactOwner {
 		r.UID, r.GID = cmp.Or(r.UID, uint32(os.Getuid())), cmp.Or(r.GID, uint32(os.Getgid()))
+		r.Umask = cmp.Or(r.Umask, CallerUmask())
 	}
 	return r
 }

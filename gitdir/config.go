@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -18,7 +19,7 @@ const (
 	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
 	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
 	// helperRemote is the name of the promisor remote through which git requests missing objects from the daemon. Its section
-	// must precede the section of origin, because git tries promisor remotes in the order of the configuration file.
+	// must precede the section of the mounted remote, because git tries promisor remotes in the order of the configuration file.
 	// (extensions.partialClone would have the same effect, but libgit2 refuses repositories with this setting.)
 	helperRemote = "artifactfs"
 )
@@ -41,15 +42,16 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
 	}
-	c.SetOption("remote", "origin", "url", o.Remote).
-		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
+	remote := refname.Remote(path)
+	c.SetOption("remote", remote, "url", o.Remote).
+		SetOption("remote", remote, "fetch", "+refs/heads/*:refs/remotes/"+remote+"/*")
 	// Set these keys only for partial clones. If the remote is a plain file server, each of these keys would make git request
 	// missing objects from the remote again and again.
 	if o.Partial {
-		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
+		c.SetOption("remote", remote, "promisor", "true").SetOption("remote", remote, "partialclonefilter", "blob:none")
 	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
-		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
+		c.SetOption("branch", branch, "remote", remote).SetOption("branch", branch, "merge", o.Ref)
 	}
 	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it.
 	// If a user runs maintenance, git 2.55 would repack in geometric steps by default. This fails if all packs of the promisor are in
@@ -93,6 +95,9 @@ func (o Options) setMonitor(path string) error {
 			SetOption("core", "", "untrackedCache", "true").
 			// git treats FUSE as a network file system, for which a monitor must be allowed.
 			SetOption("fsmonitor", "", "allowRemote", "true")
+	}
+	if o.Streams {
+		c.SetOption("core", "", "bigFileThreshold", bigFile)
 	}
 	var b bytes.Buffer
 	if err := config.NewEncoder(&b).Encode(c); err != nil {

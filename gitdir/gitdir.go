@@ -1,5 +1,5 @@
 // Package gitdir creates the git directory of a mount. In this directory, HEAD is at the requested branch or commit, the remote
-// is named `origin`, the objects of the store are used through alternates, and the index records every file of the new working
+// is named as by git clone, the objects of the store are used through alternates, and the index records every file of the new working
 // tree as unchanged. While the history is incomplete, the directory lists the shallow commits.
 //
 // Stock git can use the directory like any other. The files have the formats of git's gitrepository-layout(5).
@@ -36,12 +36,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -50,6 +52,7 @@ type Options struct {
 	Format   object.Format // object format of the repository
 	WorkTree string        // absolute path of the root of the mount
 	Remote   string        // URL of the remote without secrets
+	Called   string        // name that a new directory gives to the remote (clone.defaultRemoteName); "": origin
 	Objects  string        // the store's objects directory
 	Ref      string        // full name of the requested branch or tag; "" if a commit id was requested
 	Commit   object.ID     // commit that Ref points to, or the requested commit; zero if the branch has no commit
@@ -63,9 +66,10 @@ type Options struct {
 	Monitor string
 	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If Helper is "", git requests
 	// missing objects from the remote.
-	Helper string
-	Inside bool    // whether the git directory is visible inside the mount, at .git in the working tree; see insideDir
-	Logins []Login // remotes for which the daemon has logins
+	Helper  string
+	Inside  bool    // whether the git directory is visible inside the mount, at .git in the working tree; see insideDir
+	Streams bool    // Checkout.StreamsSmall
+	Logins  []Login // remotes for which the daemon has logins
 
 	// Session is the objects directory of a session, used through alternates like Objects; "" if there is none.
 	Session string
@@ -111,6 +115,9 @@ func Create(path string, o Options) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create git directory: %w", err)
 	}
+	if err := o.nameRemote(path); err != nil {
+		return nil, fmt.Errorf("create git directory: %w", err)
+	}
 	cfg, err := o.configure(c, path)
 	if err != nil {
 		return nil, fmt.Errorf("create git directory: %w", err)
@@ -136,6 +143,28 @@ func Create(path string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("create git directory: %w", err)
 	}
 	return d, nil
+}
+
+// nameRemote stores the name of the remote in a new git directory. If the State has remote-tracking branches, but none of a remote with
+// the name o.Called, it takes the name from these, because on another host the user may have another setting.
+func (o Options) nameRemote(path string) error {
+	name := o.Called
+	if !refname.ValidRemote(name) || name == helperRemote {
+		name = refname.DefaultRemote
+	}
+	if o.State != nil {
+		has := func(r packedrefs.Ref) bool { return strings.HasPrefix(r.Name, "refs/remotes/"+name+"/") }
+		if rs := o.State.Remote; len(rs) > 0 && !slices.ContainsFunc(rs, has) {
+			first, _, _ := strings.Cut(strings.TrimPrefix(rs[0].Name, "refs/remotes/"), "/")
+			if refname.ValidRemote(first) && first != helperRemote {
+				name = first
+			}
+		}
+	}
+	if name == refname.DefaultRemote {
+		return nil
+	}
+	return disk.WriteFile(filepath.Join(path, refname.RemoteFile), []byte(name), 0o644)
 }
 
 // writeRefs writes the refs of a new git directory and the first entries of their reflogs.
@@ -259,7 +288,7 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 	return disk.WriteFile(path, []byte(text.String()), 0o644)
 }
 
-// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested branch always has
+// SetRefs replaces the remote-tracking branches of the mounted remote and adds the remote's tags. The requested branch always has
 // a remote-tracking branch, even if the parameter remote lacks the branch. Local branches and existing tags keep their values,
 // because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
@@ -273,10 +302,10 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		return fmt.Errorf("write refs: %w", err)
 	}
 	var refs []packedrefs.Ref
-	kept := map[string]bool{}
+	kept, below := map[string]bool{}, refname.Tracking(d.path, "")
 	for _, r := range packed {
 		// Drop all remote-tracking branches. The code below adds those that the remote still has.
-		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
+		if !strings.HasPrefix(r.Name, below) {
 			refs, kept[r.Name] = append(refs, r), true
 		}
 	}
@@ -286,7 +315,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	tracking := false
 	for _, r := range remote {
 		if branch, ok := strings.CutPrefix(r.Name, "refs/heads/"); ok {
-			r.Name = "refs/remotes/origin/" + branch
+			r.Name = below + branch
 		} else if !strings.HasPrefix(r.Name, "refs/tags/") || kept[r.Name] {
 			continue
 		}
@@ -300,27 +329,24 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
 }
 
-// originHead is the symbolic ref to the remote's default branch.
-const originHead = "refs/remotes/origin/HEAD"
-
-// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch. The parameter branch is a full name, or "" if the
+// SetDefault sets the ref HEAD of the mounted remote, such as refs/remotes/origin/HEAD, to the remote's default branch. The parameter branch is a full name, or "" if the
 // default branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {
 		return nil
 	}
-	path := filepath.Join(d.path, originHead)
+	path := filepath.Join(d.path, refname.Tracking(d.path, "HEAD"))
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return disk.WriteFile(path, []byte("ref: refs/remotes/origin/"+name+"\n"), 0o644)
+	return disk.WriteFile(path, []byte("ref: "+refname.Tracking(d.path, name)+"\n"), 0o644)
 }
 
 // tracking returns the name of the remote-tracking branch of the requested branch.
 func (d *Dir) tracking() string {
-	return "refs/remotes/origin/" + strings.TrimPrefix(d.head.Name, "refs/heads/")
+	return refname.Tracking(d.path, strings.TrimPrefix(d.head.Name, "refs/heads/"))
 }

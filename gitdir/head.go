@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/guard"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -224,7 +225,7 @@ func (d *Dir) branch(ctx context.Context, to Destination) error {
 // remote-tracking branch. If the user requested a commit, ref is "" and Track does nothing.
 func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
-		ref = "refs/remotes/origin/" + branch
+		ref = refname.Tracking(d.path, branch)
 	}
 	if ref == "" {
 		return nil

@@ -70,7 +70,7 @@ func usedEntries(list []byte) (used []byte) {
 	for entry := range bytes.SplitAfterSeq(list, []byte{0}) {
 		key, _, _ := strings.Cut(strings.TrimSuffix(string(entry), "\x00"), "\n")
 		switch key {
-		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile":
+		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks", "clone.defaultremotename", "core.bigfilethreshold":
 		default:
 			if !strings.HasPrefix(key, "filter.") && !convert.LeavesOutLFS([]byte(key)) {
 				continue
@@ -79,6 +79,51 @@ func usedEntries(list []byte) (used []byte) {
 		used = append(used, entry...)
 	}
 	return used
+}
+
+// LinksAsFiles reports whether core.symlinks is false: git then checks out symbolic links as files that contain the target.
+func (c Checkout) LinksAsFiles() bool {
+	value, ok := c.setting("core.symlinks")
+	return ok && !isTrue(value)
+}
+
+// RemoteName returns the value of clone.defaultRemoteName, or "".
+func (c Checkout) RemoteName() string {
+	name, _ := c.setting("clone.defaultremotename")
+	return name
+}
+
+// bigFile is git's default of core.bigFileThreshold.
+const bigFile = "512m"
+
+// StreamsSmall reports whether core.bigFileThreshold is less than git's default. git then streams small files into a pack and, before it
+// keeps one, asks the remote for it, although no remote can have a file that the user has just written.
+func (c Checkout) StreamsSmall() bool {
+	value, _ := c.setting("core.bigfilethreshold")
+	size, limit := bytesOf(value), bytesOf(bigFile)
+	return size > 0 && size < limit
+}
+
+// bytesOf parses a number of bytes as git does: with the suffix k, m or g, or without one. For anything else it returns 0.
+func bytesOf(value string) int64 {
+	value = strings.ToLower(value)
+	number := strings.TrimRight(value, "kmg")
+	n, err := strconv.ParseInt(number, 10, 64)
+	shift, ok := map[string]int{"": 0, "k": 10, "m": 20, "g": 30}[value[len(number):]]
+	if err != nil || !ok {
+		return 0
+	}
+	return n << shift
+}
+
+// setting returns the last value of a setting in Config. The result ok is false if the setting is missing or has no value.
+func (c Checkout) setting(name string) (value string, ok bool) {
+	for entry := range strings.SplitSeq(string(c.Config), "\x00") {
+		if key, v, has := strings.Cut(entry, "\n"); key == name {
+			value, ok = v, has
+		}
+	}
+	return value, ok
 }
 
 // Size returns the total size of the settings in bytes.

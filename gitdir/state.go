@@ -68,7 +68,7 @@ var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "descri
 // writeState writes the refs, files and reflogs of a State to a new git directory. The caller writes HEAD afterwards.
 func (o Options) writeState(path string) error {
 	s := o.State
-	err := disk.WriteFile(filepath.Join(path, "packed-refs"), packedrefs.Encode(nil, o.stateRefs()), 0o644)
+	err := disk.WriteFile(filepath.Join(path, "packed-refs"), packedrefs.Encode(nil, o.stateRefs(path)), 0o644)
 	for name, f := range s.Files {
 		if !Carries(name) {
 			continue
@@ -84,12 +84,12 @@ func (o Options) writeState(path string) error {
 }
 
 // stateRefs returns the refs of a State that are valid.
-func (o Options) stateRefs() []packedrefs.Ref {
+func (o Options) stateRefs(path string) []packedrefs.Ref {
 	var refs []packedrefs.Ref
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
-		// Leave out originHead, because it is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
-		if validRef(r.Name) && r.Name != originHead && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
+		// Leave out HEAD of the remote, because it is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
+		if validRef(r.Name) && r.Name != refname.Tracking(path, "HEAD") && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
 			seen[r.Name] = true
 			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
 		}

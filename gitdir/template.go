@@ -16,6 +16,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/refname"
 )
 
 // madeSuffix is part of the name of the directory in which git init creates a repository. The name consists of the name of the
@@ -105,7 +106,7 @@ func copyTree(from, to string) error {
 	})
 }
 
-// writeLogs writes the first entries of the reflogs of HEAD, of the branch and of origin/HEAD, as git clone does. The
+// writeLogs writes the first entries of the reflogs of HEAD, of the branch and of HEAD of the remote, as git clone does. The
 // entries contain the user's identity.
 func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
@@ -131,7 +132,7 @@ func (o Options) writeLogs(path string) error {
 		logs = append(logs, o.Ref)
 	}
 	if o.Default != "" {
-		logs = append(logs, originHead)
+		logs = append(logs, refname.Tracking(path, "HEAD"))
 	}
 	for _, name := range logs {
 		name = filepath.Join(path, "logs", name)

@@ -2,10 +2,12 @@ package integration
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -134,6 +136,58 @@ func TestConversionsEqualClone(t *testing.T) {
 			w.compareTrees(m.Dir, clone)
 		})
 	}
+}
+
+// The user's umask, core.symlinks=false, clone.defaultRemoteName and a small core.bigFileThreshold have the same effects as in a clone,
+// also for a successor and after a restart, whose processes have another umask.
+func TestSettingsEqualClone(t *testing.T) {
+	w := newWorld(t)
+	config := filepath.Join(w.root, "gitconfig")
+	for _, s := range []string{"core.symlinks=false", "clone.defaultRemoteName=upstream", "core.bigFileThreshold=1"} {
+		key, value, _ := strings.Cut(s, "=")
+		w.git(w.root, "config", "--file", config, key, value)
+	}
+	w.env = append(w.env, "GIT_CONFIG_GLOBAL="+config)
+	r := w.repo("settings.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{".gitattributes": {Data: []byte("* text eol=crlf\n")},
+		"dir/link": {Data: []byte("a\nb"), Mode: "120000"},
+		"dir/run":  {Data: []byte("#!/bin/sh\n"), Mode: "100755"}, "file": {Data: []byte("text\n")}})
+	url := w.serve(gittest.ServerOptions{}).URL("settings.git")
+	sh := func(dir, script string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command("sh", append([]string{"-c", "umask 077; " + script, binary}, args...)...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), w.env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+		return string(out)
+	}
+	clone, m := w.place("c"), mounted{w: w}
+	sh(w.root, `git clone -q "$@"`, url, clone)
+	check(t, json.Unmarshal([]byte(sh(w.root, `"$0" "$@"`, "--state", w.state, "mount", url, w.place("m"), "--json", "--wait", "git")), &m.MountReply))
+	w.compareTrees(m.Dir, clone)
+	// The link stays a link for git, although a program has replaced it by a file.
+	change := `echo c >dir/new && mv dir/new dir/link && echo new >new && git -c user.name=t -c user.email=t@t commit -q -m 1 dir/link 2>&1 &&
+		git add new 2>&1 && git status --short && git ls-tree HEAD dir/ && git rev-parse --abbrev-ref @{u}`
+	if got, want := sh(m.Dir, change), sh(clone, change); got != want || !strings.Contains(got, "120000 blob") {
+		t.Errorf("git in the mount: got %q, want %q", got, want)
+	}
+	w.compareTrees(m.Dir, clone)
+	w.ok("checkpoint", m.Dir)
+	repo := filepath.Join(w.state, "mounts", m.ID, "session.git")
+	ref := w.git(repo, "for-each-ref", "--format=%(refname)", "refs/afs/j")
+	if got, want := w.git(repo, "ls-tree", strings.TrimSpace(ref), "dir/"), w.git(m.Dir, "ls-tree", "HEAD", "dir/"); got != want {
+		t.Errorf("checkpoint: got %q, want %q", got, want)
+	}
+	old := w.serving()
+	check(t, syscall.Kill(old, syscall.SIGKILL))
+	w.until("another worker serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
+	w.dropCaches()
+	w.compareTrees(m.Dir, clone)
+	w.killDaemon()
+	w.ok("mount", url, m.Dir, "--wait", "git")
+	w.compareTrees(m.Dir, clone)
 }
 
 func TestTransportsEqualClone(t *testing.T) {

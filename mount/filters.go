@@ -13,15 +13,17 @@ import (
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // filterDeadline is how long a filter program may run without output. It is long because git-lfs prints nothing while it
 // downloads a file.
 const filterDeadline = 15 * time.Minute
 
-// openFilters sets the filter programs that convert the contents of files in the mount (see gitattributes(5)), and its view of the
-// contents. As when git starts the programs, GIT_DIR and GIT_WORK_TREE are set in their environment. The other environment variables
-// are taken from the mount request. c has the settings of the mount, which do not change while the mount exists.
+// openFilters sets the filter programs that convert the contents of files in the mount (see gitattributes(5)), its view of the
+// contents, and the modes of its files. As when git starts the programs, GIT_DIR and GIT_WORK_TREE are set in their environment. The
+// other environment variables are taken from the mount request. c has the settings of the mount, which do not change while the mount
+// exists.
 func (m *Mount) openFilters(c gitdir.Checkout) (err error) {
 	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {
@@ -35,6 +37,8 @@ func (m *Mount) openFilters(c gitdir.Checkout) (err error) {
 	session := m.ID + "\x00" + m.record.Began.UTC().Format(time.RFC3339Nano)
 	record := filepath.Join(m.home.Dir, "unfiltered")
 	m.filters, m.sameSizes, err = fetch.OpenFilters(programs, session, c.Digest(user), record, m.takeoverDone != nil, log)
+	m.modes = worktree.Modes{Umask: m.Request.Umask, GroupWrite: m.Request.GroupWrite, LinksAsFiles: c.LinksAsFiles()}
+	m.settings = c
 	if err == nil {
 		m.view = m.store.View(m.snap, c.Settings(user), m.filters)
 	}

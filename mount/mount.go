@@ -22,6 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/background"
 	"github.com/artifactfs/artifactfs/mount/bind"
@@ -103,14 +104,16 @@ type starting struct {
 // acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
 // both.
 type acquired struct {
-	home    *statedir.Home  // locked home, which is the mount's directory below the state directory
-	record  statedir.Record // record of the session, as stored in the home
-	store   *fetch.Store    // shared with other mounts of the remote
-	release func()          // releases the store
-	objects objects         // objects of the mount that the store can read, and session remotes
-	snap    *fetch.Snapshot // snapshot of the mounted commit; protected by mu once the mount is served
-	view    *fetch.View     // returns the contents of files, converted as git does when it checks a file out
-	filters *fetch.Filters  // programs that convert contents
+	home     *statedir.Home  // locked home, which is the mount's directory below the state directory
+	record   statedir.Record // record of the session, as stored in the home
+	store    *fetch.Store    // shared with other mounts of the remote
+	release  func()          // releases the store
+	objects  objects         // objects of the mount that the store can read, and session remotes
+	snap     *fetch.Snapshot // snapshot of the mounted commit; protected by mu once the mount is served
+	view     *fetch.View     // returns the contents of files, converted as git does when it checks a file out
+	settings gitdir.Checkout // git's settings when the mount was made
+	modes    worktree.Modes  // types and permissions of unchanged files
+	filters  *fetch.Filters  // programs that convert contents
 	// sameSizes is true if the sizes of converted contents that the last mount of the session knew are still valid.
 	sameSizes bool
 	shown     *shownTree // tree whose contents prefetch and readahead fetch

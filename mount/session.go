@@ -69,9 +69,9 @@ func (m *Mount) enter(ctx context.Context) error {
 		}
 	}
 	m.resumed = true
-	// The files keep the owner that they had when the session was started.
+	// The files keep the owner and the permissions that they had when the session was started.
 	m.otherOwner = m.Request.UID != m.record.UID || m.Request.GID != m.record.GID
-	m.Request.UID, m.Request.GID = m.record.UID, m.record.GID
+	m.Request.UID, m.Request.GID, m.Request.Umask = m.record.UID, m.record.GID, m.record.Umask
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (m *Mount) enter(ctx context.Context) error {
 func (m *Mount) initRecord() error {
 	m.record = statedir.Record{
 		Session: m.Session, Tenant: m.Request.Tenant, Remote: m.store.URL(), Dir: m.Dir, Asked: m.Request.Ref,
-		UID: m.Request.UID, GID: m.Request.GID, Began: m.since,
+		UID: m.Request.UID, GID: m.Request.GID, Umask: m.Request.Umask, Began: m.since,
 	}
 	m.home.Created = true
 	return nil
@@ -178,7 +178,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 func (m *Mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
-		GroupWrite: m.Request.GroupWrite, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+		Modes: m.modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {

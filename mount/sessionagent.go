@@ -141,9 +141,10 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.m.tree, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo, Memory: filepath.Join(a.m.home.Dir, captureMemory),
-		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
-		InitialState: a.mountedGitState(), Rules: r.Rules,
+		Tree: a.m.tree, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo,
+		Memory: filepath.Join(a.m.home.Dir, captureMemory),
+		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
+		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.modes.LinksAsFiles,
 		Converts: a.m.view.Returns, Blob: a.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
 		Log: a.m.host.Log.With(zap.String("session", a.m.Session)),
 	})

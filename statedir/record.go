@@ -37,20 +37,21 @@ var (
 // Record is the file session.json in a home, the directory of a mount below the state directory. It contains the base of a
 // session and the options of its last mount. New fields may be added without a new version.
 type Record struct {
-	Version int       `json:"version"` // version of the format; see RecordVersion
-	Session string    `json:"session"` // name of the session
-	Tenant  string    `json:"tenant"`  // control.MountRequest.Tenant of the request that has started the session
-	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
-	Dir     string    `json:"dir"`     // directory where the session is mounted, or was last mounted
-	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "" if the user requested the remote's HEAD
-	Ref     string    `json:"ref"`     // full name of the ref; "" if the user requested a commit by its ID
-	Commit  string    `json:"commit"`  // base commit; "" if the session started on an unborn branch, and then Tree is also ""
-	Tree    string    `json:"tree"`    // base tree of the session
-	Format  string    `json:"format"`  // object format of the IDs (sha1 or sha256)
-	Time    time.Time `json:"time"`    // modification time of files that were not changed
-	UID     uint32    `json:"uid"`     // owner of files that were not changed
-	GID     uint32    `json:"gid"`     // group of files that were not changed
-	Began   time.Time `json:"began"`   // time at which the session started
+	Version int       `json:"version"`         // version of the format; see RecordVersion
+	Session string    `json:"session"`         // name of the session
+	Tenant  string    `json:"tenant"`          // control.MountRequest.Tenant of the request that has started the session
+	Remote  string    `json:"remote"`          // URL of the mounted remote, without secrets
+	Dir     string    `json:"dir"`             // directory where the session is mounted, or was last mounted
+	Asked   string    `json:"asked"`           // ref that the user requested (--ref); "" if the user requested the remote's HEAD
+	Ref     string    `json:"ref"`             // full name of the ref; "" if the user requested a commit by its ID
+	Commit  string    `json:"commit"`          // base commit; "" if the session started on an unborn branch, and then Tree is also ""
+	Tree    string    `json:"tree"`            // base tree of the session
+	Format  string    `json:"format"`          // object format of the IDs (sha1 or sha256)
+	Time    time.Time `json:"time"`            // modification time of files that were not changed
+	UID     uint32    `json:"uid"`             // owner of files that were not changed
+	GID     uint32    `json:"gid"`             // group of files that were not changed
+	Umask   *uint32   `json:"umask,omitempty"` // umask of files that were not changed; nil: 022
+	Began   time.Time `json:"began"`           // time at which the session started
 
 	// Checkpoint is the checkpoint from which the session started, instead of the tree of Commit; nil if the session started from
 	// a commit.

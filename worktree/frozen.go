@@ -182,7 +182,7 @@ func (z *freezing) differing() (paths []string) {
 // unchanged reports whether git would consider a file of the base tree unchanged, because its contents, type and executable bit are those
 // of r, the file's record in the inode table.
 func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
-	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().StatMode()&syscall.S_IFMT {
+	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != m.base.Mode(r.Kind())&syscall.S_IFMT {
 		return false
 	}
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)

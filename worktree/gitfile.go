@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // gitFile is the name of the file in the root that contains the path of git's directory, or of the directory on which git's
@@ -17,9 +18,9 @@ const gitFile = ".git"
 // file ".git" that programs have written gets these contents again, or is replaced by the directory. If programs have created
 // anything else as ".git", such as a directory with entries, putGitFile keeps it.
 func putGitFile(layer *overlay.Layer, o Options) error {
-	mode := uint32(syscall.S_IFREG | 0o644)
+	mode := o.Modes.Of(inode.KindFile)
 	if o.GitDir {
-		mode = syscall.S_IFDIR | 0o755
+		mode = o.Modes.Of(inode.KindDir)
 	}
 	n, presence := layer.Entry(Root, gitFile)
 	if presence != overlay.Present || isOtherGit(layer, n, mode) {

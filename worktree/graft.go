@@ -34,7 +34,7 @@ type Graft struct {
 	// Mode is the mode of the blob. The mode is ModeGitlink for a submodule, for which Tree.Graft creates an empty directory;
 	// ModeDir for an empty directory; and 0 if the path is to be removed.
 	Mode object.Mode
-	Perm uint32 // permission bits for ModeDir; 0 stands for 0755
+	Perm uint32 // permission bits for ModeDir; 0 stands for those that git would set
 	ID   object.ID
 	// The field Over is the state of the path that the caller has seen and that Graft may replace. If the path is in another
 	// state, Graft does not change the path.
@@ -50,6 +50,7 @@ type Found struct {
 	// in the blob's tree.
 	Blob object.ID
 	Exec bool
+	Link bool // the blob is that of a symbolic link, which Mode may show as a file (Modes.LinksAsFiles)
 
 	ctime, size int64  // ctime is in nanoseconds since 1970; size is in bytes, or overlay.SizeOfBase
 	content     uint64 // number by which the overlay identifies the contents
@@ -111,7 +112,7 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	f = Found{Node: n, Mode: in.Mode, ctime: in.Ctime, size: in.Size, content: in.Content}
 	r, base := m.base.Table.Record(n)
 	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.base.Table.Path(n) == path {
-		f.Blob, f.Exec = r.ObjectID(), r.Kind() == inode.KindExec
+		f.Blob, f.Exec, f.Link = r.ObjectID(), r.Kind() == inode.KindExec, r.Kind() == inode.KindSymlink
 	}
 	return f
 }
@@ -429,7 +430,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 		if in.Node, err = e.tx.NewNode(); err != nil {
 			return Grafted{}, err
 		}
-		in = overlay.Inode{Node: in.Node, Mode: inode.KindGitlink.StatMode(), Nlink: 2}
+		in = overlay.Inode{Node: in.Node, Mode: g.base.Mode(inode.KindGitlink), Nlink: 2}
 	} else {
 		n, ok := g.choose(e, p, d)
 		if !ok {
@@ -449,10 +450,10 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 // Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for the mode m.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := inode.KindOf(m)
-	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.StatMode()&syscall.S_IFMT {
+	if f.Blob.IsZero() || f.Blob != id || f.Link != (k == inode.KindSymlink) {
 		return false
 	}
-	return k == inode.KindSymlink || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
+	return f.Link || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
 // graftInode sets the inode that is stored at the end of the update. It replaces an inode of the same node that this update has

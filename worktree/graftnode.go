@@ -231,7 +231,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		if _, ok := e.entry(parent.node, parent.block, name); ok {
 			return syscall.EEXIST
 		}
-		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
+		dir := overlay.Inode{Mode: g.base.Mode(inode.KindDir), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.base.Inode(old, g.base.Table.At(old))
 			e.hideAll(old, b) // later the graft adds the names that should exist, one after the other
@@ -270,7 +270,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	}
 	perm := p.Perm
 	if perm == 0 {
-		perm = inode.KindDir.StatMode() & 0o7777
+		perm = g.base.Mode(inode.KindDir) & 0o7777
 	}
 	n := g.dirs[p.Path].node
 	err = g.update(func(e *edit) error {

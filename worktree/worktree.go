@@ -122,6 +122,7 @@ type (
 	Content   = basetree.Content
 	Source    = basetree.Source
 	Attr      = basetree.Attr
+	Modes     = basetree.Modes
 	BaseEntry = basetree.Entry
 )
 
@@ -141,8 +142,7 @@ type Options struct {
 	Root     object.ID // base tree; the zero ID is an empty directory
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path of the base tree
-	// GroupWrite gives the group of every unchanged path of the base tree the permissions of its owner.
-	GroupWrite bool
+	Modes    Modes     // types and permissions of every unchanged path of the base tree
 
 	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every change
 	// fails with EROFS.
@@ -211,7 +211,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 		}
 	}
 	t := connect(basetree.New(src, table, basetree.Options{Root: o.Root, Time: o.Time, UID: o.UID, GID: o.GID,
-		GroupWrite: o.GroupWrite}))
+		Modes: o.Modes}))
 	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}

@@ -8,12 +8,13 @@ import (
 
 // Status holds some fields of proc_pid_status(5).
 type Status struct {
-	Name      string // name of the command
-	PID       int    // process ID, even if the status describes a thread
-	Pending   uint64 // signals that are pending for the thread or its process; signal n is bit n-1
-	Blocked   uint64 // signals that the thread blocks
-	Threads   int    // number of threads of the process
-	Anonymous int64  // bytes of resident memory that belongs to no file, mainly the heap
+	Name      string  // name of the command
+	PID       int     // process ID, even if the status describes a thread
+	Pending   uint64  // signals that are pending for the thread or its process; signal n is bit n-1
+	Blocked   uint64  // signals that the thread blocks
+	Threads   int     // number of threads of the process
+	Umask     *uint32 // file mode creation mask; nil if the kernel does not report it (before Linux 4.7)
+	Anonymous int64   // bytes of resident memory that belongs to no file, mainly the heap
 }
 
 // Status returns the status of a process or thread.
@@ -37,6 +38,11 @@ func ParseStatus(text []byte) (s Status) {
 			s.PID, _ = strconv.Atoi(string(value))
 		case "Threads":
 			s.Threads, _ = strconv.Atoi(string(value))
+		case "Umask":
+			if n, err := strconv.ParseUint(string(value), 8, 32); err == nil {
+				umask := uint32(n)
+				s.Umask = &umask
+			}
 		case "RssAnon":
 			kib, _ := strconv.ParseInt(string(bytes.TrimSuffix(value, []byte(" kB"))), 10, 64)
 			s.Anonymous = kib << 10

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -167,7 +168,7 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 			return reply, fault.Remote(err)
 		}
 	}
-	known, err := git.Commit(ctx, "refs/remotes/origin/"+branch)
+	known, err := git.Commit(ctx, refname.Tracking(w.Mount.GitDir, branch))
 	if err == nil && known.Commit != tip {
 		err = errors.Join(git.SetShallow(w.Mount.Store.Boundary()), git.Track(ctx, ref, tip))
 	}

@@ -43,6 +43,7 @@ type Side struct {
 	Inherited *takeover.Inherited // descriptors that the predecessor has left
 	Handler   control.Handler     // answers requests that programs in the mount send to the daemon
 	Logins    Logins
+	Settings  gitdir.Checkout // git's settings when the mount was made
 	Log       *zap.Logger
 
 	Snapshot  func() *fetch.Snapshot                             // returns the snapshot of the mounted commit
@@ -181,7 +182,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
-		Logins: s.Logins.helped(ctx),
+		Logins: s.Logins.helped(ctx), Called: s.Settings.RemoteName(), Streams: s.Settings.StreamsSmall(),
 	}, nil
 }
 

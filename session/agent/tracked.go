@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -14,7 +15,7 @@ import (
 // tracked moves the ref of the mount's git directory that shows a branch of the mounted remote, after this session has pushed the branch
 // (writeback.QueueOptions.Tracked). It leaves the ref as it is if git has seen a newer value meanwhile.
 func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, old, now object.ID) error {
-	ref := "refs/remotes/origin/" + branch
+	ref := refname.Tracking(p.gitDir, branch)
 	shown, err := session.NewRefDir(p.gitDir, repo.Format()).Ref(ref)
 	if err != nil || shown == now {
 		return err

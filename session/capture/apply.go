@@ -121,6 +121,13 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	if reason != "" {
 		return false, e.leave(ctx, f, reason)
 	}
+	if f.Mode == object.ModeFile && e.c.o.LinksAsFiles {
+		if was, _, err := e.trees.get(ctx, f.Path); err != nil {
+			return false, err
+		} else if was == object.ModeSymlink {
+			f.Mode = was
+		}
+	}
 	switch f.Kind {
 	case worktree.FrozenLink:
 		id, err := e.out.blob([]byte(f.Target))
@@ -140,8 +147,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		return false, errUnpinned
 	}
 	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
-	// An empty file has the same blob whether git converts it or not.
-	if f.Size > 0 && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
+	// An empty file has the same blob whether git converts it or not, and the target of a link is never converted.
+	if f.Size > 0 && f.Mode != object.ModeSymlink && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
 		e.cleaned = append(e.cleaned, s)
 	} else {
 		e.plain = append(e.plain, s)

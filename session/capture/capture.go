@@ -87,6 +87,9 @@ type Options struct {
 	// unknown.
 	InitialState *InitialState
 	Rules        Rules
+	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file then stays a symbolic link in git if it
+	// was one.
+	LinksAsFiles bool
 	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob differs
 	// from the file's contents. If Converts is nil, no file is converted.
 	Converts func(ctx context.Context, path string) (bool, error)

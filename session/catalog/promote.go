@@ -135,7 +135,7 @@ func (s *source) know(ctx context.Context, p session.Checkpoint) error {
 	layout, _ := s.o.layout()
 	for _, ref := range state.Remote {
 		// A branch that the session pushes to the mounted remote under its own name points to commits of the session.
-		branch, ok := strings.CutPrefix(ref.Name, "refs/remotes/origin/")
+		_, branch, ok := strings.Cut(strings.TrimPrefix(ref.Name, "refs/remotes/"), "/")
 		if own := "refs/heads/" + branch; !ok || layout.There(own) != own {
 			s.Known = append(s.Known, ref.ID)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -175,7 +176,7 @@ func (c *RefCopier) anything(now refsOf) bool {
 }
 
 // theirs returns the values of the mounted remote's branches, tags and notes refs, by name. Values that the last git fetch stored
-// below refs/remotes/origin/ replace older values.
+// in its remote-tracking branches replace older values.
 func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
@@ -186,8 +187,9 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 		}
 	}
 	// The remote-tracking refs are newer than Refs if the user has run git fetch.
+	below := refname.Tracking(c.o.GitDir, "")
 	for name, id := range now.remotes {
-		if branch, ok := strings.CutPrefix(name, "refs/remotes/origin/"); ok {
+		if branch, ok := strings.CutPrefix(name, below); ok {
 			theirs["refs/heads/"+branch] = id
 		}
 	}

@@ -93,7 +93,36 @@ type Tree struct {
 	src      Source
 	root     object.ID // id of the root tree; zero for an empty directory
 	time     time.Time // modification time of every unchanged path
-	group    bool      // the group of every unchanged path has the permissions of the owner
+	modes    Modes
+}
+
+// Modes state which file types and permissions unchanged paths have.
+type Modes struct {
+	// Umask has the permissions that a checkout would not give. Those of the owner are always given. nil: 022.
+	Umask *uint32
+	// GroupWrite gives the group of every unchanged path the permissions of its owner.
+	GroupWrite bool
+	// LinksAsFiles shows symbolic links as files that contain the target, as git does with core.symlinks=false.
+	LinksAsFiles bool
+}
+
+// Of returns the st_mode of an unchanged node of the kind k.
+func (m Modes) Of(k inode.Kind) uint32 {
+	mode := k.StatMode()
+	if k == inode.KindSymlink {
+		if !m.LinksAsFiles {
+			return mode
+		}
+		mode = inode.KindFile.StatMode()
+	}
+	umask := uint32(0o022)
+	if m.Umask != nil {
+		umask = *m.Umask & 0o077
+	}
+	if mode &^= umask; m.GroupWrite {
+		mode |= mode & 0o700 >> 3
+	}
+	return mode
 }
 
 // Options configure New.
@@ -101,23 +130,22 @@ type Options struct {
 	Root     object.ID // id of the root tree; zero for an empty directory
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path
-	// GroupWrite gives the group of every unchanged path the permissions of its owner.
-	GroupWrite bool
+	Modes
 }
 
 // New returns a Tree whose nodes are in table. The Tree does not close the table.
 func New(src Source, table *inode.Table, o Options) *Tree {
-	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time, group: o.GroupWrite}
+	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time, modes: o.Modes}
 }
+
+// Mode returns the st_mode of an unchanged node of the kind k.
+func (t *Tree) Mode(k inode.Kind) uint32 { return t.modes.Of(k) }
 
 // Inode returns the inode that base node n has as long as it is unchanged. r is the record of n.
 func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
-	at, mode := t.time.UnixNano(), r.Kind().StatMode()
-	if t.group {
-		mode |= mode & 0o700 >> 3
-	}
+	at := t.time.UnixNano()
 	in := overlay.Inode{
-		Node: n, Mode: mode, Nlink: 1, UID: t.UID, GID: t.GID, Atime: at, Mtime: at, Ctime: at,
+		Node: n, Mode: t.Mode(r.Kind()), Nlink: 1, UID: t.UID, GID: t.GID, Atime: at, Mtime: at, Ctime: at,
 		Parent: r.Dir(),
 	}
 	if !r.Kind().IsDir() {

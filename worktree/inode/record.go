@@ -78,17 +78,17 @@ func (k Kind) GitMode() object.Mode {
 	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// StatMode returns the st_mode of an unchanged node of this kind. The permissions are those of a checkout with the umask 022.
+// StatMode returns the st_mode of an unchanged node of this kind. The permissions are those of a checkout with the umask 0.
 func (k Kind) StatMode() uint32 {
 	switch k {
 	case KindFile:
-		return syscall.S_IFREG | 0o644
+		return syscall.S_IFREG | 0o666
 	case KindExec:
-		return syscall.S_IFREG | 0o755
+		return syscall.S_IFREG | 0o777
 	case KindSymlink:
 		return syscall.S_IFLNK | 0o777
 	case KindDir, KindGitlink: // git also shows a submodule that is not checked out as an empty directory
-		return syscall.S_IFDIR | 0o755
+		return syscall.S_IFDIR | 0o777
 	}
 	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }

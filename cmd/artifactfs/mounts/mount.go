@@ -213,7 +213,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if !o.foreground {
 		r.Environment = control.CallerEnvironment()
 	}
-	r.Passing, r.Through, r.ExactOwner = a.Passing, a.Through, true
+	r.Passing, r.Through, r.ExactOwner, r.Umask = a.Passing, a.Through, true, control.CallerUmask()
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // send "" instead, because daemons of earlier versions do not know the value "outside"
