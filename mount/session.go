@@ -234,10 +234,13 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
 			m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
 	}
-	if by := m.agent.Status().TakenOverBy; m.resumed && by != "" && m.objects.sessionRemote != nil {
+	if by, newest := m.agent.ContinuedBy(); m.resumed && by != "" {
+		of := m.Session + "@" + string(newest)
+		if m.objects.sessionRemote != nil {
+			of = sessionlink.Link{Remote: m.objects.sessionRemote.URL(), Session: m.Session}.String()
+		}
 		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: these are the files of this host; "+
-			"artifactfs session fork %s DIR mounts the newest ones", by, m.Session,
-			control.ShellWord(sessionlink.Link{Remote: m.objects.sessionRemote.URL(), Session: m.Session}.String()))})
+			"artifactfs session fork %s DIR mounts the newest ones", by, m.Session, control.ShellWord(of))})
 	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",

@@ -115,6 +115,7 @@ type Claimed struct {
 	Lane        Lane // the claimed lane
 	Interrupted bool // the previous writer's process ended without releasing the lane
 	TookOver    bool // the previous writer had not released the lane, and its process may still run
+	Previous    Lane // the lane before the claim, if its writer had another state directory
 }
 
 // Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it, and ErrClosed
@@ -179,6 +180,7 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	// Start a new segment if the previous writer had another state directory, because two state directories must never write to
 	// the same segment.
 	if l.Writer.State != "" && !l.Writer.Same(q.Writer) {
+		c.Previous = *l
 		l.Segment++
 	}
 	l.Writer, l.Since, l.Left = q.Writer, now, nil

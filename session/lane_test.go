@@ -257,8 +257,11 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "theirs.git")
 	git(t, ".", "clone", "--quiet", "--mirror", ours.Dir(), dir)
 	theirs := open(t, dir, session.RepoOptions{Format: object.SHA1, Session: "s"})
-	if _, err := claim(theirs, other, takeOver); err != nil {
-		t.Fatal(err)
+	if c, err := claim(theirs, other, takeOver); err != nil || c.Previous.Writer != w || c.Previous.Segment != c.Lane.Segment-1 {
+		t.Fatalf("take over the lane: got %+v, %v, want the writer and the segment before it", c, err)
+	}
+	if c, err := claim(theirs, other, nil); err != nil || c.Previous.Writer != (session.Writer{}) {
+		t.Errorf("claim the own lane again: got %+v, %v, want no writer before it", c, err)
 	}
 	if _, err := session.Transit(t.Context(), ours, "s", session.Transition{State: session.Paused}); err == nil {
 		t.Error("a session was paused while its writer runs")

@@ -70,6 +70,7 @@ type Agent struct {
 	work        work                   // repository and connections that Open has opened; empty before Open
 	meta        session.Meta           // metadata of the session after this process last claimed a lane or lost its lane to another writer
 	lane        session.Lane           // lane in which this mount makes checkpoints
+	previous    string                 // host that has continued the session before this process claimed the lane; "" if none has
 	closed      bool                   // End was called, so Open fails
 	followed    chan struct{}          // closed, and replaced by a new channel, after each change by another writer was processed
 	checkpoints checkpoints

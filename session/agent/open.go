@@ -90,6 +90,10 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	w.copier = a.work.copier
 	a.work, a.meta, a.lane = w, claimed.Meta, claimed.Lane
 	a.checkpoints.newest, _ = w.capturer.Last()
+	// Without a session remote, the checkpoints of the previous writer are in this repository.
+	if p := claimed.Previous; remote != nil || a.checkpoints.newest.Segment == p.Segment {
+		a.previous = p.Writer.Host
+	}
 	a.mu.Unlock()
 	if segments, err := repo.Refs(session.LanePrefix(a.config.Session)); err == nil && len(segments) > fewSegments {
 		a.config.Background("count checkpoints", a.Recount) // in the background, because counting reads every checkpoint

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,6 +136,14 @@ func (a *Agent) takenBy() string {
 		}
 	}
 	return ""
+}
+
+// ContinuedBy returns the host that has continued the session after this host's last mount of it; "" if none has. The result newest is
+// the checkpoint that this host had as the newest one of the lane when the mount claimed it; "" if there is none.
+func (a *Agent) ContinuedBy() (host string, newest session.CheckpointID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return cmp.Or(a.takenBy(), a.previous), a.checkpoints.newest.ID
 }
 
 // leaveSegment processes a change by another writer who has made checkpoints in a segment of this mount. It sets the ref of
