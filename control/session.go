@@ -183,7 +183,7 @@ type Step struct {
 // LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
 	Path string `json:"path"`           // path relative to the mount
-	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size" (too large) or "type" (not a file or link)
+	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size" (too large), "type" (no file or link) or "worktree" (linked)
 	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }
 

@@ -141,7 +141,7 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.m.tree, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo,
+		Tree: a.m.tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo,
 		Memory: filepath.Join(a.m.home.Dir, captureMemory),
 		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
 		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.modes.LinksAsFiles,

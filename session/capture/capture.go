@@ -68,6 +68,8 @@ type Options struct {
 	Tree *worktree.Tree
 	// WriteBack writes the kernel's cached pages back to the Tree; nil if the kernel caches no writes.
 	WriteBack func(ctx context.Context) error
+	// Dir is the absolute path at which the Tree is mounted; if Dir is empty, linked worktrees inside it are not found.
+	Dir string
 	// GitDir is the git directory of the mount.
 	GitDir string
 	// Repo stores the checkpoints of the session.
@@ -318,6 +320,7 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 		}
 		message = said
 	}
+	s.edit.linked(ctx)
 	s.left = s.edit.left.first()
 	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
 	last, have := c.Last()

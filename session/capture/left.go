@@ -68,7 +68,7 @@ const reported = 100
 
 // why returns the rank of a reason. More surprising reasons have lower ranks.
 func why(w session.Why) int {
-	return slices.Index([]session.Why{session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
+	return slices.Index([]session.Why{session.Linked, session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
 // first returns the paths of the set with the most surprising reasons, at most as many as the constant reported states.

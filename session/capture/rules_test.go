@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
@@ -243,4 +245,26 @@ func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 		return []byte(rules), nil
 	}
 	return w, asked, away
+}
+
+// The report and the state of a checkpoint name linked worktrees inside the mount, also in an ignored directory, until they are removed.
+func TestLinkedWorktreesAreNamed(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text(".claude/\n"), "a": text("a\n")})
+	w.o.Dir = w.plain
+	w.openCapturer()
+	w.mkdir(".claude/worktrees/one")
+	w.git(w.plain, "worktree", "add", "-q", ".claude/worktrees/one", "-b", "one")
+	dir, name := w.parent(".claude/worktrees/one/.git")
+	_, err := w.tree.Mknod(w.ctx, dir, name, syscall.S_IFREG|0o644, 0, cred)
+	must(t, err)
+	w.git(w.plain, "worktree", "add", "-q", filepath.Join(w.dir, "outside"), "-b", "two")
+	p, r := w.checkpoint(session.Manual)
+	const want = ".claude/ ignored, .claude/worktrees/one/ worktree"
+	if s, err := w.repo.State(p); err != nil || reasons(r.Left) != want || reasons(s.Left) != want {
+		t.Errorf("left out: got %s, in the state %s, %v, want %s", reasons(r.Left), reasons(s.Left), err, want)
+	}
+	w.git(w.plain, "worktree", "remove", ".claude/worktrees/one")
+	if _, r := w.checkpoint(session.Manual); reasons(r.Left) != ".claude/ ignored" {
+		t.Errorf("left out after the worktree was removed: got %s", reasons(r.Left))
+	}
 }
