@@ -150,7 +150,7 @@ func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 		return GCResult{}, err
 	}
 	keep := keepers{rules: o.Keep, now: o.Now, archived: !metaID.IsZero() && meta.State == Archived, pinned: map[object.ID]bool{},
-		held: meta.heldByOthers(o.Writer)}
+		held: meta.heldByOthers(o.Writer, o.Now)}
 	for _, p := range pins {
 		keep.pinned[p.ID] = true
 	}
@@ -182,12 +182,11 @@ func (c collector) metaIfThere() (Meta, object.ID, error) {
 	return ReadMeta(c.repo, c.o.Session)
 }
 
-// heldByOthers returns the names of the lanes that a writer other than w holds or may hold: the lane was not released,
-// and the writer's process is not known to have ended.
-func (m Meta) heldByOthers(w Writer) map[string]bool {
+// heldByOthers returns the names of the lanes that a writer other than w holds or may hold; see Held.
+func (m Meta) heldByOthers(w Writer, now time.Time) map[string]bool {
 	held := map[string]bool{}
 	for _, l := range m.Lanes {
-		if l.Left == nil && !l.Writer.Same(w) && l.Writer.Life() != Dead {
+		if m.Held(l.Name, w, now) != nil {
 			held[l.Name] = true
 		}
 	}

@@ -27,28 +27,6 @@ var (
 // lifeStates are the values of LifeState that are valid in stored metadata.
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// HeldError reports that another writer holds a lane of a session, or may hold it: the writer has not released the lane,
-// and its process runs or cannot be checked from this host.
-type HeldError struct {
-	Session, Lane string    // names of the session and of the lane
-	Writer        Writer    // the writer that holds the lane
-	Since         time.Time // when the writer claimed the lane
-	Life          Life      // Lives or Unknown: whether the writer's process runs
-}
-
-// Error returns a text that names the process, or the host if the process cannot be checked, and the time of its claim.
-func (e *HeldError) Error() string {
-	who := "host " + e.Writer.Host
-	if e.Life == Lives {
-		who = fmt.Sprintf("process %d on this host", e.Writer.PID)
-	}
-	since := e.Since.UTC().Format("2006-01-02 15:04:05 MST")
-	if e.Life == Unknown {
-		return fmt.Sprintf("%s holds session %s since %s and may still use it", who, e.Session, since)
-	}
-	return fmt.Sprintf("%s holds session %s since %s", who, e.Session, since)
-}
-
 // TransitionError reports a change of state that is not allowed; see Transit.
 type TransitionError struct {
 	Session  string    // name of the session
@@ -88,19 +66,14 @@ func (m *Meta) lane(name string) *Lane {
 	return nil
 }
 
-// Interrupted reports whether the session is recorded as active although no process works in it: each of its lanes was
-// released, or the process of the lane's writer is known to have ended.
-func (m Meta) Interrupted() bool {
-	held := slices.DeleteFunc(slices.Clone(m.Lanes), func(l Lane) bool { return l.Left != nil })
-	return m.State == Active && !slices.ContainsFunc(held, func(l Lane) bool { return l.Writer.Life() != Dead })
-}
-
 // ClaimRequest holds the parameters of Claim.
 type ClaimRequest struct {
 	Session  string // name of the session
 	Lane     string // name of the lane; "" means MainLane
 	Writer   Writer // writer that wants to hold the lane: the caller
 	TakeOver bool   // claim the lane even if another writer holds it or may hold it
+	// Lease is the duration of the lease; 0: the lane is held until it is released.
+	Lease time.Duration
 	// Continued states that Writer is a new process of a daemon that continues a mount, which was not interrupted. If the earlier process
 	// has held the lane, the history of the session does not change.
 	Continued bool
@@ -113,7 +86,7 @@ type ClaimRequest struct {
 type Claimed struct {
 	Meta        Meta // metadata after the claim
 	Lane        Lane // the claimed lane
-	Interrupted bool // the previous writer's process ended without releasing the lane
+	Interrupted bool // the previous writer has ended without releasing the lane, or its lease is over
 	TookOver    bool // the previous writer had not released the lane, and its process may still run
 	Previous    Lane // the lane before the claim, if its writer had another state directory
 }
@@ -160,20 +133,22 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if l == nil {
 		m.Lanes = append(m.Lanes, Lane{Name: q.Lane, Segment: 1, Left: &now})
 		l = &m.Lanes[len(m.Lanes)-1]
-	} else if l.Left == nil && l.Writer == q.Writer {
-		return c, nil
-	} else if l.Left == nil && q.Continued && l.Writer.Same(q.Writer) {
-		l.Writer = q.Writer
+	} else if l.Left == nil && (l.Writer == q.Writer || q.Continued && l.Writer.Same(q.Writer)) {
+		if l.Writer = q.Writer; l.Lease != int64(q.Lease/time.Second) { // an older version has claimed the lane
+			l.sign(q.Lease, now)
+		}
 		return c, nil
 	} else if l.Left == nil {
-		if c, err = l.leave(m.Session, q); err != nil {
-			return c, err
-		}
 		// Record in the history that the previous writer has not released the lane.
-		if reason := Interrupted; m.State == Active {
-			if c.TookOver {
-				reason = "taken over by " + q.Writer.Host
-			}
+		reason := Interrupted
+		if held := m.Held(q.Lane, q.Writer, now); held == nil {
+			c.Interrupted = true
+		} else if c.TookOver = q.TakeOver; !c.TookOver {
+			return c, held
+		} else {
+			reason = "taken over by " + q.Writer.Host
+		}
+		if m.State == Active {
 			m.transit(Paused, now, q.Actor, reason)
 		}
 	}
@@ -184,41 +159,13 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 		l.Segment++
 	}
 	l.Writer, l.Since, l.Left = q.Writer, now, nil
+	l.sign(q.Lease, now)
 	if m.worked() {
 		m.transit(Resumed, now, q.Actor, q.Reason)
 	} else {
 		m.transit(Active, now, q.Actor, q.Reason)
 	}
 	return c, nil
-}
-
-// leave decides whether q.Writer may take over a lane that its writer has not released, and sets c.Interrupted or c.TookOver. It
-// returns HeldError if q.Writer must not take over the lane. It does not change the lane.
-func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
-	switch life := l.Writer.Life(); {
-	// Only one process at a time serves a state directory, so an earlier process with the same state directory has ended.
-	case l.Writer.Same(q.Writer) || life == Dead:
-		c.Interrupted = true
-	case q.TakeOver:
-		c.TookOver = true
-	default:
-		return c, &HeldError{Session: session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
-	}
-	return c, nil
-}
-
-// Held returns an error that describes the writer of a lane if a writer other than w holds the lane or may hold it. It returns
-// nil if the lane is free, was released, or belongs to w.
-func (m Meta) Held(lane string, w Writer) *HeldError {
-	l := m.lane(lane)
-	if l == nil || l.Left != nil || l.Writer.Same(w) {
-		return nil
-	}
-	life := l.Writer.Life()
-	if life == Dead {
-		return nil
-	}
-	return &HeldError{Session: m.Session, Lane: lane, Writer: l.Writer, Since: l.Since, Life: life}
 }
 
 // worked reports whether the session was ever active.
@@ -276,10 +223,10 @@ func (m *Meta) Become(t Transition, now time.Time) error {
 		if l.Left != nil {
 			continue
 		}
-		if life := l.Writer.Life(); life != Dead {
-			return &HeldError{Session: m.Session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
+		if held := m.Held(l.Name, Writer{}, now); held != nil {
+			return held
 		}
-		// The writer's process has ended without releasing the lane, so release the lane now.
+		// The writer's process has ended without releasing the lane, or its lease is over, so release the lane now.
 		l.Left = &now
 	}
 	if m.State == Active {
@@ -405,6 +352,7 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 		var raw [2]byte
 		rand.Read(raw[:])
 		lane.Name, lane.Segment, lane.Since = laneName(q.Lane, q.Writer.Host, hex.EncodeToString(raw[:])), 1, now
+		lane.sign(time.Duration(lane.Lease)*time.Second, now)
 		m.Lanes = append(m.Lanes, lane)
 		m.Transitions = append(m.Transitions, Transition{State: Active, Time: now, Actor: clip(q.Actor),
 			Reason: clip("lane " + q.Lane + " is used by " + l.Writer.Host + ", continuing in " + lane.Name)})

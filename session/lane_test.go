@@ -217,13 +217,13 @@ func TestACrashIsAPause(t *testing.T) {
 	if _, err := claim(r, dead(t, state), nil); err != nil {
 		t.Fatal(err)
 	}
-	if m, _, _ := session.ReadMeta(r, "s"); !m.Interrupted() {
+	if m, _, _ := session.ReadMeta(r, "s"); !m.Interrupted(time.Now()) {
 		t.Error("session whose writer died: not reported as interrupted")
 	}
 	if c, err := claim(r, here(t, t.TempDir()), nil); err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 {
 		t.Errorf("claim after the writer died: got %+v, %v, want segment 2, interrupted", c, err)
 	}
-	if m, _, _ := session.ReadMeta(r, "s"); m.Interrupted() {
+	if m, _, _ := session.ReadMeta(r, "s"); m.Interrupted(time.Now()) {
 		t.Error("session that a new writer has claimed: reported as interrupted")
 	}
 	want := "open:begun active:mounted paused:interrupted resumed:mounted = active"

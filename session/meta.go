@@ -46,6 +46,10 @@ type Lane struct {
 	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its process has
 	// ended without a release.
 	Left *time.Time `json:"left,omitempty"`
+	// Seen is the time of the writer's last sign of life, and Lease the number of seconds after it for which the writer holds the lane
+	// without another sign. If Lease is 0, as in metadata of older versions, the lane is held until it is released.
+	Seen  time.Time `json:"seen,omitzero"`
+	Lease int64     `json:"lease_seconds,omitempty"`
 }
 
 // Writer identifies the daemon that makes the checkpoints of a lane by its state directory, machine and process. The
@@ -58,6 +62,8 @@ type Writer struct {
 	PIDs    string `json:"pids"`    // name of the PID namespace to which PID belongs
 	PID     int    `json:"pid"`     // ID of the process that runs until the daemon ends
 	Started uint64 `json:"started"` // start time of PID in clock ticks since boot (proc_pid_stat(5), field 22)
+	// Identity is a name that the user guarantees at most one running daemon has, such as the name of a container; "" if none was given.
+	Identity string `json:"identity,omitempty"`
 }
 
 // Transition records one change of a session's state.

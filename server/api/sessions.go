@@ -56,7 +56,7 @@ type sessionInfo struct {
 
 func showSession(s review.Session) sessionInfo {
 	m := s.Meta
-	i := sessionInfo{Name: s.Name, State: string(m.State), Title: m.Title, Task: m.Task, Owner: m.Owner, Tags: m.Tags,
+	i := sessionInfo{Name: s.Name, State: string(m.Now(time.Now())), Title: m.Title, Task: m.Task, Owner: m.Owner, Tags: m.Tags,
 		Expires: optionalTime(m.Expires), Remote: m.Remote, Branch: strings.TrimPrefix(m.Ref, "refs/heads/"), Base: optional(m.Base),
 		Began: optionalTime(m.Began), From: optional(m.From), Checkpoint: optional(s.Newest), Thin: s.Thin,
 		Writers: []writerInfo{}, Damage: optional(s.Damage)}
@@ -67,7 +67,7 @@ func showSession(s review.Session) sessionInfo {
 		i.Hold = &holdInfo{m.Hold.Reason, m.Hold.By, timeText(m.Hold.Since)}
 	}
 	for _, l := range m.Lanes {
-		if l.Left == nil {
+		if m.Held(l.Name, session.Writer{}, time.Now()) != nil {
 			i.Writers = append(i.Writers, writerInfo{l.Writer.Host, timeText(l.Since)})
 		}
 	}

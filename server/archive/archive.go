@@ -193,10 +193,10 @@ func (w *writer) bundle(ctx context.Context, name string) (s records.Archiving, 
 	if err := m.OnHold(name); err != nil {
 		return s, err
 	}
-	if m.State == session.Active {
+	s.Changed = Changed(w.objects, w.format, m, s.Refs)
+	if m.Abandon(s.Changed, time.Now()); m.InUse(time.Now()) {
 		return s, &Refused{name, "is active: unmount it, or run artifactfs session pause if its machine is gone"}
 	}
-	s.Changed = Changed(w.objects, w.format, m, s.Refs)
 	err = w.fill(ctx, &s, m)
 	return s, err
 }

@@ -3,6 +3,7 @@ package gitread
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -12,7 +13,8 @@ import (
 const maxMeta = 1 << 20
 
 // Metas returns the metadata of sessions. The parameter refs has the ids of all refs of the repository by their names. An element of the
-// result is nil if the metadata cannot be read, because it is missing or was written by a later version.
+// result is nil if the metadata cannot be read, because it is missing or was written by a later version. The state is the present one
+// (session.Meta.Now).
 func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string) ([]*session.Meta, error) {
 	var objects []string
 	for _, name := range names {
@@ -27,6 +29,7 @@ func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string)
 			return
 		}
 		if m, err := session.ParseMeta(text, c.Bytes); err == nil && m.Session == names[i/2] {
+			m.State = m.Now(time.Now())
 			metas[i/2] = &m
 		}
 	})

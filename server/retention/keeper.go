@@ -208,7 +208,10 @@ func (k *Keeper) look(ctx context.Context, repo records.Repo, each func(facts)) 
 		if !ok {
 			continue
 		}
-		each(facts{repo: repo.Name, name: name, state: m.State, changed: archive.Changed(store, format, m, refs),
+		changed := archive.Changed(store, format, m, refs)
+		now := time.Now()
+		m.Abandon(changed, now)
+		each(facts{repo: repo.Name, name: name, state: m.Now(now), changed: changed,
 			records: archive.OldestRecords(store, format, m, refs), protected: protected(name), Profile: m.Profile})
 	}
 	for after := ""; ; {
@@ -362,11 +365,12 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 	}
 	defer store.Close()
 	m, ok := metaOf(store, format, s.Session, refs)
-	if !ok || m.State == session.Active || m.Profile.Held() { // it has changed since the plan was made
+	changed := archive.Changed(store, format, m, refs)
+	if m.Abandon(changed, time.Now()); !ok || m.InUse(time.Now()) || m.Profile.Held() { // it has changed since the plan was made
 		return records.ErrChanged
 	}
 	if s.Action == Close {
-		return k.close(ctx, store, snap.Repo, refs, s, by)
+		return k.close(ctx, store, snap.Repo, refs, s, by, changed)
 	}
 	to := archive.TrashPrefix(s.Session, time.Now())
 	var updates []records.RefUpdate
@@ -376,10 +380,12 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 	return k.o.Archiver.Push(ctx, snap.Repo, append(updates, removals...), nil, by)
 }
 
-// close closes a session.
-func (k *Keeper) close(ctx context.Context, store *odb.Store, repo records.Repo, refs []records.Ref, s Step, by archive.By) error {
+// close closes a session that has changed last at the time changed.
+func (k *Keeper) close(ctx context.Context, store *odb.Store, repo records.Repo, refs []records.Ref, s Step, by archive.By,
+	changed time.Time) error {
 	i := slices.IndexFunc(refs, func(r records.Ref) bool { return r.Name == session.MetaRef(s.Session) })
 	next, all, err := archive.EditMeta(store, store.Format(), refs[i].ID, func(m *session.Meta, now time.Time) error {
+		m.Abandon(changed, now)
 		return m.Become(session.Transition{State: session.Closed, Actor: by.Actor, Reason: by.Reason}, now)
 	})
 	if err != nil || len(all) == 0 {

@@ -143,7 +143,7 @@ func (s *Service) Delete(ctx context.Context, by By, repo records.Repo, name str
 			return c, lifeProblem(err)
 		}
 		for _, l := range m.Lanes {
-			if held := m.Held(l.Name, session.Writer{}); held != nil {
+			if held := m.Held(l.Name, session.Writer{}, s.o.Now()); held != nil {
 				return c, lifeProblem(held)
 			}
 		}

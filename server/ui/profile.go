@@ -34,7 +34,7 @@ func (p *place) profile(refs map[string]string, m session.Meta) profileView {
 		v.Compare = p.path + "/compare" + query("p", parent+"@", "p", m.Session+"@")
 	}
 	for _, lane := range m.Lanes {
-		if lane.Left == nil && lane.Since.After(v.Since) {
+		if m.Held(lane.Name, session.Writer{}, time.Now()) != nil && lane.Since.After(v.Since) {
 			v.Writer, v.Since = clip(lane.Writer.Host, 80), lane.Since
 		}
 	}

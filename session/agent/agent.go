@@ -24,6 +24,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -185,6 +186,7 @@ func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	if o.MaxFileSize == 0 {
 		o.MaxFileSize = recorded.MaxFileSize
 	}
+	o.Lease, o.Identity = cmp.Or(o.Lease, recorded.Lease), cmp.Or(o.Identity, recorded.Identity)
 	return o
 }
 

@@ -86,14 +86,30 @@ func (a *Agent) Refused(meta session.Meta) error {
 	if !a.Active() || a.Options().TakeOver {
 		return nil
 	}
-	writer, err := a.config.Writer()
+	writer, err := a.writer()
 	if err != nil {
 		return err
 	}
-	if held := meta.Held(cmp.Or(laneOf(meta, writer), session.MainLane), writer); held != nil {
+	if held := meta.Held(cmp.Or(laneOf(meta, writer), session.MainLane), writer, time.Now()); held != nil {
 		return held
 	}
 	return nil
+}
+
+// writer returns the identity under which this mount writes to the session.
+func (a *Agent) writer() (session.Writer, error) {
+	w, err := a.config.Writer()
+	w.Identity = a.Options().Identity
+	return w, err
+}
+
+// lease returns the duration of the lease with which this mount claims a lane. It is 0 without a session remote, to which signs of life
+// could be pushed.
+func (a *Agent) lease() time.Duration {
+	if a.config.Remotes.Session() == nil {
+		return 0
+	}
+	return cmp.Or(a.Options().Lease, session.DefaultLease)
 }
 
 // setPending records whether the mount is starting and still waits for the session remote to answer the claim.
@@ -135,7 +151,7 @@ func (l *laneClaim) owner() session.Writer {
 // if another writer has claimed the lane.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
-	writer, err := c.Writer()
+	writer, err := l.agent.writer()
 	if err != nil {
 		return session.Claimed{}, err
 	}
@@ -154,7 +170,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	l.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
 		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Continued: c.Turn != nil, Actor: session.Actor(),
-		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches,
+		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches, Lease: l.agent.lease(),
 	})
 }
 
@@ -269,7 +285,7 @@ func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error)
 		return false, err
 	}
 	var refused error
-	if held := theirs.Held(lane, writer); held != nil {
+	if held := theirs.Held(lane, writer, time.Now()); held != nil {
 		refused = held
 	} else if refused = theirs.Ended(); refused == nil {
 		return false, nil

@@ -207,7 +207,8 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 
 // A mount that pushes learns from the reply whether its lane was taken over. A mount that has nothing to push requests the
 // metadata ref at the interval lookEvery while its files change, and at the interval lookIdle if they have not changed for
-// idleAfter. A mount whose session was never pushed requests nothing, because other machines cannot take over such a session.
+// idleAfter; more often if the lease is so short. A mount whose session was never pushed requests nothing, because other machines cannot
+// take over such a session.
 const (
 	lookEvery = 4 * time.Second
 	lookIdle  = 30 * time.Second
@@ -226,8 +227,8 @@ func (o otherWriters) look(ctx context.Context) {
 		if active.Before(began) {
 			active = began
 		}
-		if wait = lookEvery; time.Since(active) > idleAfter {
-			wait = lookIdle
+		if wait = min(lookEvery, a.lease()/3); time.Since(active) > idleAfter {
+			wait = min(lookIdle, a.lease()/3)
 		}
 		if err := o.lookOnce(ctx); err != nil && ctx.Err() == nil {
 			a.log.Debug("read claim of session", zap.String("session", a.config.Session), zap.Error(err))
@@ -250,8 +251,31 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 		return err
 	}
 	theirs, err := a.config.Remotes.SessionRef(ctx, ref)
-	if err != nil || theirs.IsZero() || theirs == ours || writeback.Within(w.repo, ours, theirs) {
+	switch {
+	case err != nil || theirs.IsZero():
 		return err
+	case theirs == ours: // the claim is in force, and the session remote can be reached
+		return o.renew(ctx, w.repo)
+	case writeback.Within(w.repo, ours, theirs):
+		return nil
 	}
 	return w.queue.Sync(ctx, nil)
+}
+
+// renew adds a sign of life to the metadata, which the queue then pushes, if a third of the lease has passed since the last one.
+func (o otherWriters) renew(ctx context.Context, repo *session.Repo) error {
+	a := o.agent
+	a.mu.Lock()
+	lane := a.lane
+	a.mu.Unlock()
+	if !lane.Due(time.Now()) {
+		return nil
+	}
+	renewed, err := session.Renew(ctx, repo, a.config.Session, lane.Name, a.claim.owner())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil && a.lane.Name == lane.Name {
+		a.lane.Seen = renewed.Seen
+	}
+	return err
 }

@@ -46,7 +46,7 @@ func (o *opened) info() control.SessionInfo {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
-	if o.mount == nil && meta.Interrupted() { // the daemon of the last mount has died, and only the next mount records this in the metadata
+	if o.mount == nil && meta.Interrupted(time.Now()) { // the daemon of the last mount has died, and only the next mount records this in the metadata
 		i.History = append(i.History, control.Transition{State: string(session.Paused),
 			Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
@@ -113,10 +113,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 		}
 	}
 	if meta, _, err := session.ReadMeta(o.Repo, o.Session); err == nil {
-		s.State = string(meta.State)
-		if meta.Interrupted() {
-			s.State = string(session.Paused)
-		}
+		s.State = string(meta.Now(time.Now()))
 	}
 	return s
 }

@@ -156,7 +156,7 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		}
 		// If another machine is using the session, delete the session only if takeOver is set.
 		for _, lane := range meta.Lanes {
-			if held := meta.Held(lane.Name, writer); held != nil && !takeOver {
+			if held := meta.Held(lane.Name, writer, now); held != nil && !takeOver {
 				return 0, nil, held
 			}
 		}

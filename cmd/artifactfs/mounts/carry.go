@@ -155,6 +155,11 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 			"is empty and REMOTE is a network URL (http, https, ssh, git), else seed; an\n"+
 			"existing session keeps its mode (default auto)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "resume the session even if another machine seems to use it")
+	f.DurationVar(&s.Lease, "session-lease", 0,
+		"`TIME` after its last sign of life after which other machines may resume the\nsession without --take-over (default 15m)")
+	f.StringVar(&s.Identity, "identity", "",
+		"`NAME` that only one running sandbox has at a time, such as the name of a\n"+
+			"container: a mount with the same name resumes the session without --take-over")
 	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints contain even if git ignores them or they look\n"+
 		"like secrets")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints do not contain")
