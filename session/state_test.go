@@ -67,6 +67,7 @@ func fullState(f object.Format) session.State {
 			{Path: "a\xff b", Mode: object.ModeFile, ID: id(7), Stage: 1}, {Path: "a\xff b", Mode: object.ModeExec, ID: id(8), Stage: 2},
 			{Path: "new", Mode: object.ModeFile, IntentToAdd: true}, {Path: "sparse", Mode: object.ModeSymlink, ID: id(9), SkipWorktree: true, AssumeValid: true},
 			{Path: "sub", Mode: object.ModeGitlink, ID: id(10), Stage: 3},
+			{Path: "x/" + strings.Repeat("long", 90), Mode: object.ModeFile, ID: id(11), SkipWorktree: true}, // no directory can show it
 		}},
 		Files: map[string]session.File{"MERGE_HEAD": {Content: []byte("x\n")}, "rebase-merge/git-rebase-todo": {Content: []byte("pick\n")}, "rebase-merge/run": {Content: []byte{}, Exec: true}},
 		Left:  []session.LeftOut{{Path: "build/", Why: session.Ignored}, {Path: "large", Why: session.TooLarge, Size: 1 << 40}},

@@ -202,7 +202,7 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := files[name]
 		dir, rest, deep := strings.Cut(name, "/")
-		if !validFileName(dir) {
+		if len(dir) > object.MaxNameLen || !validFileName(dir) {
 			return object.ID{}, fmt.Errorf("write checkpoint state: invalid file path %.80q", name)
 		}
 		if deep {
@@ -229,10 +229,10 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	return w.add(object.Tree, EncodeTree(entries)), nil
 }
 
-// validFileName reports whether name can be one component of a path that git stores. It returns false for .git and its variants.
+// validFileName reports whether name can be one component of a path that git stores. It returns false for .git and its variants, and does
+// not limit the length.
 func validFileName(name string) bool {
-	return name != "" && name != "." && name != ".." && len(name) <= object.MaxNameLen && !strings.ContainsAny(name, "/\x00") &&
-		!object.IsDotGit(name)
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00") && !object.IsDotGit(name)
 }
 
 // errState reports objects that do not have the form in which EncodeState makes them.

@@ -51,7 +51,11 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 			x.ID = id
 		}
 		modes := []object.Mode{object.ModeFile, object.ModeExec, object.ModeSymlink, object.ModeGitlink}
-		if e.Stage > 3 || !validPath(x.Path) || !slices.Contains(modes, x.Mode) || x.ID.IsZero() != x.IntentToAdd {
+		longest := object.MaxNameLen
+		if x.SkipWorktree { // such an entry may have a name that no directory can show
+			longest = len(x.Path)
+		}
+		if e.Stage > 3 || !validPath(x.Path, longest) || !slices.Contains(modes, x.Mode) || x.ID.IsZero() != x.IntentToAdd {
 			return nil, fmt.Errorf("%w: invalid index entry %.80q", errState, line)
 		}
 		list = append(list, x)
@@ -59,10 +63,10 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	return list, nil
 }
 
-// validPath reports whether a path can be in an index: every component is a valid file name.
-func validPath(path string) bool {
+// validPath reports whether a path can be in an index: every component is a valid file name, of at most longest bytes.
+func validPath(path string, longest int) bool {
 	for part := range strings.SplitSeq(path, "/") {
-		if !validFileName(part) {
+		if len(part) > longest || !validFileName(part) {
 			return false
 		}
 	}
@@ -108,7 +112,7 @@ func parseDirs(text string) (map[string]uint32, error) {
 		}
 		mode, path, _ := strings.Cut(line, " ")
 		perm, err := strconv.ParseUint(mode, 8, 12)
-		if err != nil || !validPath(path) {
+		if err != nil || !validPath(path, object.MaxNameLen) {
 			return nil, fmt.Errorf("%w: invalid directory entry %.80q", errState, line)
 		}
 		dirs[path] = uint32(perm)
