@@ -329,7 +329,8 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
 }
 
-// SetDefault sets the ref HEAD of the mounted remote, such as refs/remotes/origin/HEAD, to the remote's default branch. The parameter branch is a full name, or "" if the
+// SetDefault sets the ref HEAD of the mounted remote, such as refs/remotes/origin/HEAD, to the remote's default branch. The parameter
+// branch is a full name, or "" if the
 // default branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")

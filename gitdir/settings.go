@@ -70,7 +70,8 @@ func usedEntries(list []byte) (used []byte) {
 	for entry := range bytes.SplitAfterSeq(list, []byte{0}) {
 		key, _, _ := strings.Cut(strings.TrimSuffix(string(entry), "\x00"), "\n")
 		switch key {
-		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks", "clone.defaultremotename", "core.bigfilethreshold":
+		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks", "clone.defaultremotename",
+			"core.bigfilethreshold":
 		default:
 			if !strings.HasPrefix(key, "filter.") && !convert.LeavesOutLFS([]byte(key)) {
 				continue

@@ -350,6 +350,12 @@ func TestOddRepositories(t *testing.T) {
 	for seed := range uint64(3) {
 		kinds[fmt.Sprint("random ", seed)] = oddTree{entries: func(r oddRepo) []oddEntry { return randomOdd(r, seed) }, shown: "?"}
 	}
+	if os.Getenv("AFS_ODD") != "all" {
+		maps.DeleteFunc(kinds, func(name string, _ oddTree) bool {
+			return !slices.Contains([]string{"long name", "file, then directory", "dot git", "filters", "random 0"}, name)
+		})
+		t.Log("NOT TESTED: the other repositories, which AFS_ODD=all adds")
+	}
 	table := &oddTable{cells: map[string]map[string]string{}}
 	t.Run("of", func(t *testing.T) {
 		for name, kind := range kinds {

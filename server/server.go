@@ -248,7 +248,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver, Account: s.Account, Node: node,
 		Log: s.log})
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
-		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
+		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log},
+		runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,8 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s", "--store-from=..")
 	a.ok("mount", "repo")
 	a.ok("mount", "repo", "--read-only", "--redirect=")
+	umask := uint32(unix.Umask(0o022))
+	unix.Umask(int(umask))
 	fetch := control.MountFetch{History: "background", Prefetch: "auto", Wait: "tree"}
 	access := control.MountAccess{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 	login := control.MountLogin{Token: "hunter2"}
@@ -73,6 +75,10 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	defer f.mu.Unlock()
 	for i, r := range f.requests {
 		r.Nonce = "" // the nonce differs in each request
+		if r.Umask == nil || *r.Umask != umask {
+			t.Errorf("umask of request %d: got %v, want %#o", i, r.Umask, umask)
+		}
+		r.Umask = nil
 		if !reflect.DeepEqual(r, want[i]) || r.Token != want[i].Token {
 			t.Errorf("request %d\n got %+v\nwant %+v", i, r, want[i])
 		}

@@ -71,6 +71,9 @@ func (w *world) add(name string, state session.LifeState, p profile.Profile) {
 	_ = head
 	now := time.Now().UTC()
 	m := session.Meta{Version: 1, Session: name, Format: w.format.String(), Began: now.Add(-time.Hour), State: state, Lanes: []session.Lane{}, Profile: p}
+	if state == session.Active {
+		m.Lanes = append(m.Lanes, session.Lane{Name: "main", Segment: 1, Since: now.Add(-time.Hour), Writer: session.Writer{Host: "elsewhere"}})
+	}
 	m.Transitions = []session.Transition{{State: session.Active, Time: now.Add(-time.Hour), Actor: "me"}}
 	id, all, err := m.Encode(w.format, object.ID{}, now)
 	w.ok(err)

@@ -164,7 +164,8 @@ func (n *Namespaces) Amounts(ctx context.Context, name string) (a Amounts, err e
 			*part.sum += n
 		}
 		// Refs that hide one of a shared set, which was counted.
-		hidden, err := t.count(ctx, `SELECT count(*) FROM repos r JOIN refs o ON o.repo = r.repo JOIN refs s ON s.repo = -r.shared AND s.name = o.name
+		hidden, err := t.count(ctx, `SELECT count(*) FROM repos r JOIN refs o ON o.repo = r.repo
+		JOIN refs s ON s.repo = -r.shared AND s.name = o.name
 			WHERE r.namespace_folded = $1 AND r.deleted = 0 AND r.shared <> 0`, fold(name))
 		a.Refs -= hidden
 		return err

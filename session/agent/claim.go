@@ -86,7 +86,7 @@ func (a *Agent) Refused(meta session.Meta) error {
 	if !a.Active() || a.Options().TakeOver {
 		return nil
 	}
-	writer, err := a.writer()
+	writer, err := a.claim.identity()
 	if err != nil {
 		return err
 	}
@@ -96,20 +96,20 @@ func (a *Agent) Refused(meta session.Meta) error {
 	return nil
 }
 
-// writer returns the identity under which this mount writes to the session.
-func (a *Agent) writer() (session.Writer, error) {
-	w, err := a.config.Writer()
-	w.Identity = a.Options().Identity
+// identity returns the identity under which this mount writes to the session.
+func (l *laneClaim) identity() (session.Writer, error) {
+	w, err := l.agent.config.Writer()
+	w.Identity = l.agent.Options().Identity
 	return w, err
 }
 
 // lease returns the duration of the lease with which this mount claims a lane. It is 0 without a session remote, to which signs of life
 // could be pushed.
-func (a *Agent) lease() time.Duration {
-	if a.config.Remotes.Session() == nil {
+func (l *laneClaim) lease() time.Duration {
+	if l.agent.config.Remotes.Session() == nil {
 		return 0
 	}
-	return cmp.Or(a.Options().Lease, session.DefaultLease)
+	return cmp.Or(l.agent.Options().Lease, session.DefaultLease)
 }
 
 // setPending records whether the mount is starting and still waits for the session remote to answer the claim.
@@ -151,7 +151,7 @@ func (l *laneClaim) owner() session.Writer {
 // if another writer has claimed the lane.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
-	writer, err := l.agent.writer()
+	writer, err := l.identity()
 	if err != nil {
 		return session.Claimed{}, err
 	}
@@ -170,7 +170,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	l.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
 		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Continued: c.Turn != nil, Actor: session.Actor(),
-		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches, Lease: l.agent.lease(),
+		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches, Lease: l.lease(),
 	})
 }
 

@@ -227,8 +227,8 @@ func (o otherWriters) look(ctx context.Context) {
 		if active.Before(began) {
 			active = began
 		}
-		if wait = min(lookEvery, a.lease()/3); time.Since(active) > idleAfter {
-			wait = min(lookIdle, a.lease()/3)
+		if wait = min(lookEvery, a.claim.lease()/3); time.Since(active) > idleAfter {
+			wait = min(lookIdle, a.claim.lease()/3)
 		}
 		if err := o.lookOnce(ctx); err != nil && ctx.Err() == nil {
 			a.log.Debug("read claim of session", zap.String("session", a.config.Session), zap.Error(err))

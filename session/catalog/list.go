@@ -46,7 +46,8 @@ func (o *opened) info() control.SessionInfo {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
-	if o.mount == nil && meta.Interrupted(time.Now()) { // the daemon of the last mount has died, and only the next mount records this in the metadata
+	// If the daemon of the last mount has died, only the next mount records this in the metadata.
+	if o.mount == nil && meta.Interrupted(time.Now()) {
 		i.History = append(i.History, control.Transition{State: string(session.Paused),
 			Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}

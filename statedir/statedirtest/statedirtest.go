@@ -77,7 +77,8 @@ func Record() statedir.Record {
 	return statedir.Record{
 		Version: statedir.RecordVersion, Tenant: "team", Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app",
 		Asked: "main", Ref: "refs/heads/main",
-		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(), Umask: new(uint32), UID: 7, GID: 8,
+		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(), Umask: new(uint32),
+		UID: 7, GID: 8,
 		Began: time.Unix(1700000001, 0).UTC(), Until: time.Unix(1700600000, 0).UTC(),
 		Redirects: []statedir.Redirect{{Path: "web/dist", Backing: "0"}}, Configured: []string{"web/dist"},
 		Counted: true, Changed: 3, Bytes: 4096,

@@ -27,6 +27,7 @@ var (
 		"server/gitread.Repo": 43,
 		"fetch.RawView":       42,
 		"overlay.Layer":       41,
+		"session/agent.Agent": 41,
 	}
 	commentShareToday = 12.9
 )
