@@ -204,6 +204,16 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	return unsavedError(err)
 }
 
+// KeepNewest makes a checkpoint if files or the git directory of the mount of a may have changed since the newest checkpoint. It does
+// nothing if the mount makes no checkpoints, or if nothing was ever changed, so that such a session gets no repository.
+func KeepNewest(ctx context.Context, a *Agent) error {
+	if !a.Active() || !a.unsaved() {
+		return nil
+	}
+	_, _, err := a.Checkpoint(ctx, session.Idle, "")
+	return err
+}
+
 // Flush copies the current refs of the git directory into the session's repository.
 func (a *Agent) Flush(ctx context.Context) error {
 	a.turn.hurry(ctx)

@@ -50,13 +50,18 @@ type comparing struct {
 
 // SessionCompare compares two or more checkpoints. It returns the changes of each checkpoint relative to the tree that it
 // started from. For each path that several checkpoints changed, it reports whether git can merge the changes. If the sessions
-// were started from different mounted remotes, it returns fault.ErrOtherRemote.
+// were started from different mounted remotes, it returns fault.ErrOtherRemote. A side that names the newest checkpoint of a session that
+// is mounted here is the present state of the session; a side without any checkpoint is the tree that the session started from.
 func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
 	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
 	defer c.close()
 	for _, side := range r.Sides {
-		if err := c.open(ctx, side, r.Dir); err != nil {
+		err := all.keepNewest(ctx, side.Of, side.SessionRemote, side.ID)
+		if err == nil {
+			err = c.open(ctx, side, r.Dir)
+		}
+		if err != nil {
 			return reply, fault.ExplainSessionAt("compare", "session "+side.Of, err)
 		}
 	}
@@ -100,23 +105,23 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 		c.opened[key] = o
 	}
 	s := &compareSide{o: o, at: r.SessionRemote}
-	if o.Repo == nil {
-		return fault.ErrNoCheckpoint
+	if err := o.addRepo(c.all); err != nil {
+		return err
 	}
-	if s.checkpoint, err = o.Find(ctx, r.ID); err != nil {
+	if s.checkpoint, err = o.state(ctx, r.ID); err != nil {
+		return err
+	}
+	if s.meta, err = o.metadata(); err != nil {
 		return err
 	}
 	if o.far != nil {
-		s.meta, _ = o.far.Meta(o.Session)
 		s.reply.SessionRemote = o.far.Remote().URL()
-	} else if s.meta, _, err = session.ReadMeta(o.Repo, o.Session); err != nil {
-		return err
 	}
 	// Checkpoints of different repositories have no common base.
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
-	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.Shown(s.checkpoint), s.meta.Base, []string{}
+	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shownState(s.checkpoint), s.meta.Base, []string{}
 	// Users lists each actor of the session's transitions once.
 	for _, t := range s.meta.Transitions {
 		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
@@ -46,7 +44,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	}
 	// To compare the working tree, make a checkpoint of its current state.
 	if r.B == "" && o.mount != nil && o.mount.Agent.Active() {
-		if _, _, err := o.mount.Agent.Checkpoint(ctx, session.Idle, ""); err != nil {
+		if err := all.keepNewest(ctx, r.Of, r.SessionRemote, r.B); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
 		}
 		now, err := all.OpenMount(o.mount)
@@ -59,18 +57,17 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 			p.a = now
 		}
 	}
-	if o.Repo == nil || p.a.Repo == nil {
-		return reply, fault.ExplainSession("compare checkpoints of", r.Of, fault.ErrNoCheckpoint)
+	for _, side := range []*opened{p.a, o} {
+		if err := side.addRepo(all); err != nil {
+			return reply, fault.ExplainSession("read session", side.Session, err)
+		}
 	}
 	if r.A == "" {
 		if from, err = p.a.baseTree(ctx); err != nil {
 			return reply, fault.ExplainSessionAt("read session", r.Of, err)
 		}
 	}
-	b, err := o.Find(ctx, r.B)
-	if errors.Is(err, session.ErrNoCheckpoint) && r.B == "" { // the session has no checkpoint, because nothing has changed yet
-		return reply, nil
-	}
+	b, err := o.state(ctx, r.B)
 	if err != nil {
 		return reply, fault.ExplainSession("compare checkpoint", r.B, err)
 	}

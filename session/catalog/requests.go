@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -251,10 +252,15 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	}, o.mount.Contents(ctx))
 }
 
-// Find returns the checkpoint of the session that name refers to; an empty name refers to the newest checkpoint.
+// Find returns the checkpoint of the session that name refers to; an empty name refers to the newest checkpoint. If the session has none,
+// the error is fault.ErrNoCheckpoint.
 func (o *opened) Find(ctx context.Context, name string) (session.Checkpoint, error) {
 	if o.Repo == nil {
 		return session.Checkpoint{}, fault.ErrNoCheckpoint
 	}
-	return Find(ctx, o.Repo, o.mount, name)
+	p, err := Find(ctx, o.Repo, o.mount, name)
+	if isNewest(name) && errors.Is(err, session.ErrNoCheckpoint) {
+		err = fault.ErrNoCheckpoint
+	}
+	return p, err
 }

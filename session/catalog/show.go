@@ -13,10 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
-// SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records.
+// SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records. If the
+// newest checkpoint is requested, it makes one of the changes that no checkpoint contains yet.
 func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{},
 		Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
+	if err := all.keepNewest(ctx, r.Of, r.SessionRemote, r.ID); err != nil {
+		return reply, fault.ExplainSession("make a checkpoint of", r.Of, err)
+	}
 	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)

@@ -35,8 +35,9 @@ changed paths. For a path that two or more sessions have changed, it prints a ve
 Compare changes nothing. It fetches only contents of changed files.
 
 SESSION is the name of a session on this host, mounted or not. A session that is not on this host is looked up on the
-session remote of the mount that contains the current directory. Without @ID, the newest checkpoint is compared. @, @~1
-and so on without SESSION name checkpoints of the session that is mounted at the current directory. With
+session remote of the mount that contains the current directory. Without @ID, the newest state is compared: if the
+session is mounted on this host and was changed, compare makes a checkpoint first, and a session without changes is
+compared as it was started. @, @~1 and so on without SESSION name checkpoints of the session that is mounted at the current directory. With
 --session-remote URL, sessions are looked up on that git repository, and no mount is needed on this host. A link,
 URL#session=SESSION@ID, names the session remote, the session and the checkpoint.
 
@@ -130,8 +131,13 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		if base == "" {
 			base = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), lastChars(s.Checkpoint.Session, 24),
-			s.Checkpoint.ID[:min(12, len(s.Checkpoint.ID))], base,
+		name := lastChars(s.Checkpoint.Session, 24)
+		if id := s.Checkpoint.ID; id != "" {
+			name += "@" + id[:min(12, len(id))]
+		} else {
+			name += ", unchanged"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), name, base,
 			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Users, ", "))
 	}
 	w.Flush()
