@@ -101,14 +101,17 @@ type ChangeCount struct {
 type SessionApprovalsRequest struct {
 	Of            string `json:"of"`                       // session: directory of a mount, or name of a session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
-	To            string `json:"to,omitempty"`             // repository that has the approvals (URL or absolute path); "": the session remote
+	// To is the repository that has the approvals (URL or absolute path). "": the session remote and, if the session is on this host, the
+	// mounted remote.
+	To string `json:"to,omitempty"`
 }
 
 // SessionApprovalsReply is the output of `session approvals --json`.
 type SessionApprovalsReply struct {
-	Session    string     `json:"session"`    // name of the session
-	Repository string     `json:"repository"` // repository that has the approvals, without secrets
-	Approvals  []Approval `json:"approvals"`  // all requests, newest first
+	Session    string     `json:"session"`          // name of the session
+	Repository string     `json:"repository"`       // repository that has the approvals, or the session remote; without secrets
+	Approvals  []Approval `json:"approvals"`        // all requests, newest first; each names the repository that has it
+	Unread     []string   `json:"unread,omitempty"` // why requests of further repositories are missing, as texts for people
 }
 
 // SessionPolicyRequest requests the policy of a repository, or changes it.

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -27,7 +28,8 @@ import (
 type approving struct {
 	all     *Catalog
 	session string
-	o       *opened // the session, as its session remote has it
+	asked   control.MountRequest // request that has opened the session remote
+	o       *opened              // the session, as its session remote has it
 	// target is the mirror of the repository that has the branch and the approvals. It is the mirror of the session remote unless the
 	// request names another repository.
 	target *mirror.Mirror
@@ -93,7 +95,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	if err != nil {
 		return nil, err
 	}
-	ap := &approving{all: all, session: r.Session, newest: newest, paths: map[string][]string{}}
+	ap := &approving{all: all, session: r.Session, asked: r, newest: newest, paths: map[string][]string{}}
 	defer func() {
 		if err != nil {
 			ap.Close()
@@ -117,21 +119,41 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 		}
 	}
 	if to != "" {
-		r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote
-		r = remotes.WithSessionRemote(r, to)
-		r.Session = ""
-		other, m, err := all.connect(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		ap.target, ap.remote = m, other.Remote
+		return ap, ap.turnTo(ctx, to)
 	}
+	return ap, ap.readPolicy(ctx)
+}
+
+// turnTo continues with the approvals in another repository: a URL or path, or control.RemoteOrigin for the mounted remote.
+func (ap *approving) turnTo(ctx context.Context, to string) error {
+	r := ap.asked
+	r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote
+	r = remotes.WithSessionRemote(r, to)
+	r.Session = ""
+	other, m, err := ap.all.connect(ctx, r)
+	if err != nil {
+		return err
+	}
+	ap.closeTarget()
+	ap.target, ap.remote = m, other.Remote
+	return ap.readPolicy(ctx)
+}
+
+// readPolicy reads the policy of the repository that has the approvals.
+func (ap *approving) readPolicy(ctx context.Context) error {
 	v, err := ap.store().Read(ctx, policyFile)
 	if err != nil {
-		return nil, ap.explain(err)
+		return ap.explain(err)
 	}
 	ap.policy, ap.problem = approval.ParsePolicy(v.Content)
-	return ap, nil
+	clear(ap.paths)
+	return nil
+}
+
+// mountedElsewhere reports whether the mounted remote of the session is another repository than the one that has the approvals.
+func (ap *approving) mountedElsewhere() bool {
+	mounted := cmp.Or(ap.asked.Remote, ap.o.record.Remote)
+	return mounted != "" && statedir.WithoutSecrets(mounted) != ap.remote.URL()
 }
 
 // connect opens the session remote of a request, and a mirror of it. The mirror closes the remote.
@@ -152,10 +174,15 @@ func (ap *approving) Close() {
 	if ap.o == nil {
 		return
 	}
-	if ap.target != ap.o.far {
+	ap.closeTarget()
+	ap.o.Close()
+}
+
+// closeTarget closes the mirror of the repository that has the approvals, unless this repository is the session remote.
+func (ap *approving) closeTarget() {
+	if ap.target != nil && ap.target != ap.o.far {
 		ap.all.CloseMirror(ap.target)
 	}
-	ap.o.Close()
 }
 
 // store returns the files of the repository that has the approvals.
@@ -257,19 +284,63 @@ func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[str
 	return tips, standard, nil
 }
 
-// SessionApprovals lists the requests for approval of a session, newest first.
+// SessionApprovals lists the requests for approval of a session, newest first. Unless the request names a repository, it lists the
+// requests on the session remote and, for a session of this host, those on the mounted remote.
 func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
 	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
+	if err := rev.Catalog.keepNewest(ctx, r.Of, r.SessionRemote, ""); err != nil {
+		return reply, explained(err)
+	}
 	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, r.To, false)
+	if missing := new(fault.NoSuchSessionError); r.SessionRemote == "" && (errors.Is(err, fault.ErrNoCheckpoint) || errors.As(err, missing)) {
+		reply.Session, reply.Repository = rev.Catalog.nameOf(ctx, r.Of), missing.Remote // no request can exist before the first push
+		return reply, nil
+	}
 	if err != nil {
 		return reply, explained(err)
 	}
 	defer ap.Close()
 	reply.Session, reply.Repository = ap.session, ap.remote.URL()
+	if reply.Approvals, err = ap.list(ctx); err != nil {
+		return reply, explained(err)
+	}
+	if r.To != "" || r.SessionRemote != "" || !ap.mountedElsewhere() {
+		return reply, nil
+	}
+	err = ap.turnTo(ctx, control.RemoteOrigin)
+	var more []control.Approval
+	if err == nil {
+		more, err = ap.list(ctx)
+	}
+	if ctx.Err() != nil {
+		return reply, explained(ctx.Err())
+	}
+	if err != nil {
+		reply.Unread = append(reply.Unread, explained(err).Error())
+	}
+	reply.Approvals = append(reply.Approvals, more...)
+	slices.SortStableFunc(reply.Approvals, func(a, b control.Approval) int { return b.Time.Compare(a.Time) })
+	return reply, nil
+}
+
+// nameOf returns the name of a session of this host. The parameter of is the name, or a directory of the session.
+func (all *Catalog) nameOf(ctx context.Context, of string) string {
+	if m, err := all.Mounts.Mounted(ctx, of); err == nil && m != nil {
+		return m.Session
+	}
+	if id, err := all.Homes.IDOf(of); err == nil {
+		return id
+	}
+	return of
+}
+
+// list returns the requests in the repository that has the approvals, newest first.
+func (ap *approving) list(ctx context.Context) ([]control.Approval, error) {
+	all := []control.Approval{}
 	l, err := ap.log(ctx)
 	if err != nil {
-		return reply, explained(err)
+		return all, err
 	}
 	var branches []string
 	for _, record := range l.Records {
@@ -279,7 +350,7 @@ func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprov
 	}
 	tips, _, err := ap.tips(ctx, branches...)
 	if err != nil {
-		return reply, explained(err)
+		return all, err
 	}
 	for _, record := range slices.Backward(l.Records) {
 		if record.Op != approval.Request {
@@ -287,14 +358,14 @@ func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprov
 		}
 		v, err := ap.judge(ctx, l, record)
 		if ctx.Err() != nil {
-			return reply, explained(ctx.Err())
+			return all, ctx.Err()
 		}
 		if err != nil { // for example, the branch was rewritten and its old commit removed
 			v.Status, v.Missing = approval.Open, "a new request: the changed files cannot be read: "+err.Error()
 		}
-		reply.Approvals = append(reply.Approvals, ap.shown(v, tips[record.Subject.Target]))
+		all = append(all, ap.shown(v, tips[record.Subject.Target]))
 	}
-	return reply, nil
+	return all, nil
 }
 
 // SessionPolicy returns the policy of a repository, after it has replaced the policy if the request contains one. Only a valid policy

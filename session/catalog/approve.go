@@ -49,11 +49,21 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	if r.Action == control.ApprovePromote {
 		to = cmp.Or(to, control.RemoteOrigin)
 	}
+	if r.Op == control.ApproveRequest {
+		if err := rev.Catalog.keepNewest(ctx, r.Of, r.SessionRemote, r.ID); err != nil {
+			return reply, err
+		}
+	}
 	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
 	if err != nil {
 		return reply, err
 	}
 	defer ap.Close()
+	if r.Op != control.ApproveRequest && to == "" && r.SessionRemote == "" && ap.mountedElsewhere() {
+		if to, err = ap.findRequest(ctx, r.Request); err != nil {
+			return reply, err
+		}
+	}
 	who, err := userOf(ctx, ap.remote, r.Actor)
 	if err != nil {
 		return reply, ap.explain(err)
@@ -121,6 +131,22 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 		reply.To = ap.remote.URL()
 	}
 	return reply, nil
+}
+
+// findRequest finds the repository that has a request: the session remote, or the mounted remote. It turns to the latter and returns
+// control.RemoteOrigin if only the mounted remote has the request.
+func (ap *approving) findRequest(ctx context.Context, id string) (to string, err error) {
+	l, err := ap.log(ctx)
+	if err != nil {
+		return "", err
+	}
+	if _, ok := l.Find(id); ok {
+		return "", nil
+	}
+	if err := ap.turnTo(ctx, control.RemoteOrigin); err != nil {
+		return "", err
+	}
+	return control.RemoteOrigin, nil
 }
 
 // explainRefusal adds a hint to the error if the server has refused a grant or a denial because of the token.

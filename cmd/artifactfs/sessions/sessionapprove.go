@@ -227,7 +227,7 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&r.Text, "message", "m", "", "the `REASON` to record")
-	f.StringVar(&to, "to", "", "the repository `URL` that has the branch (default: the session remote)")
+	f.StringVar(&to, "to", "", "the repository `URL` that has the branch (default: the session remote, else the\nmounted remote)")
 	ofFlag(a, cmd, &of)
 	farFlag(a, cmd, &remote)
 	return cmd
@@ -261,8 +261,9 @@ func approvalsCommand(a *cli.App) *cobra.Command {
 		Use:   "approvals [SESSION|LINK] [--all]",
 		Short: "List the requests for approval of a session",
 		Long: `Approvals prints the requests for approval of a session that wait for reviewers or are granted, and the newest request.
-A request is void if the session was changed after the checkpoint that was reviewed. --all also prints all requests
-that are void, denied, withdrawn or expired.
+It lists the requests on the session remote and, for a session of this host, those on the mounted remote. A request is
+void if the session was changed after the checkpoint that was reviewed; if the session is mounted and was changed,
+approvals makes a checkpoint first. --all also prints all requests that are void, denied, withdrawn or expired.
 
 ` + addressHelp,
 		Example: `  artifactfs session approvals
@@ -277,7 +278,7 @@ that are void, denied, withdrawn or expired.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&all, "all", false, "also list requests that are void, denied, withdrawn or expired")
-	f.StringVar(&to, "to", "", "list the requests in the repository `URL` (default: the session remote)")
+	f.StringVar(&to, "to", "", "list the requests in the repository `URL` (default: the session remote and the\nmounted remote)")
 	ofFlag(a, cmd, &of)
 	farFlag(a, cmd, &remote)
 	return cmd
@@ -302,6 +303,9 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 	if err != nil {
 		return cli.Failure("list approvals of", w.name(), err)
 	}
+	for _, why := range reply.Unread {
+		fmt.Fprintf(a.Stderr, "artifactfs: requests on the mounted remote are missing: %s\n", why)
+	}
 	if !all {
 		newest := ""
 		if len(reply.Approvals) > 0 {
@@ -324,6 +328,9 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 		target, grants, missing := r.Branch, voters(r.Grants), r.Missing
 		if target == "" {
 			target = "-"
+		}
+		if r.Repository != reply.Repository {
+			target += " of " + r.Repository
 		}
 		if r.Moved && (r.Status == "open" || r.Status == "granted") {
 			missing = "new request, because " + r.Branch + " has moved"
