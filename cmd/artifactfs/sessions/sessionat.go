@@ -120,8 +120,8 @@ func sessionLinkCommand(a *cli.App) *cobra.Command {
 		Short: "Print a URL by which any machine can inspect, fork or resume a session",
 		Long: `Link prints URL#session=NAME@CHECKPOINT: the session remote, the name of the session, and a checkpoint (default: the
 newest; if the session is mounted and was changed since, link makes one first). artifactfs session show, session fork,
-session resume and artifactfs mount accept the link on any machine that can read the session remote. The link contains no
-secret.
+session resume and artifactfs mount accept the link on any machine that can read the session remote. The link contains
+no secret.
 
 ` + addressHelp,
 		Example: `  artifactfs session link

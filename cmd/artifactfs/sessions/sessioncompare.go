@@ -37,9 +37,9 @@ Compare changes nothing. It fetches only contents of changed files.
 SESSION is the name of a session on this host, mounted or not. A session that is not on this host is looked up on the
 session remote of the mount that contains the current directory. Without @ID, the newest state is compared: if the
 session is mounted on this host and was changed, compare makes a checkpoint first, and a session without changes is
-compared as it was started. @, @~1 and so on without SESSION name checkpoints of the session that is mounted at the current directory. With
---session-remote URL, sessions are looked up on that git repository, and no mount is needed on this host. A link,
-URL#session=SESSION@ID, names the session remote, the session and the checkpoint.
+compared as it was started. @, @~1 and so on without SESSION name checkpoints of the session that is mounted at the
+current directory. With --session-remote URL, sessions are looked up on that git repository, and no mount is needed on
+this host. A link, URL#session=SESSION@ID, names the session remote, the session and the checkpoint.
 
 --json prints all changes of each session, and the verdict for each pair of sessions.`,
 		Example: `  artifactfs session compare try-1 try-2 try-3
