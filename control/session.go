@@ -264,6 +264,9 @@ type RestoreReply struct {
 	// Kept are paths that other processes changed during the restore, and that were left unchanged.
 	Kept   []string `json:"kept"`
 	DryRun bool     `json:"dry_run"` // nothing was changed
+	// Git states that a program had removed the name ".git" from the root of the mount, and that it was created again. If only this name
+	// was requested, Checkpoint is empty.
+	Git bool `json:"git,omitempty"`
 }
 
 // ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote and Ref of Mount

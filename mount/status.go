@@ -2,8 +2,11 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -12,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport/via"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
@@ -45,6 +49,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(s.Notes, m.moves.Unfinished()...)
 	s.Notes = append(s.Notes, m.locking.notes()...)
 	s.Notes = append(s.Notes, m.shownCheckpoint()...)
+	s.Notes = append(s.Notes, gitNotes(m)...)
 	s.Session = m.Listed().Status()
 	// A failure to reach the remote is reported first. Refused objects are objects whose answers were invalid three times.
 	for _, r := range stats.Refused {
@@ -102,6 +107,26 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Blobs.Profile = m.profiles.Status()
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
 	return s
+}
+
+// gitNotes returns a note if programs have removed ".git" from the root of the mount, or HEAD from the git directory, so that git finds no
+// repository there.
+func gitNotes(m *Mount) []string {
+	dir := control.ShellWord(m.Dir)
+	if worktree.GitRemoved(m.tree) {
+		return []string{"the name .git was removed, so git finds no repository; artifactfs session restore -C " + dir + " @ .git brings it back"}
+	}
+	if m.side.Dir() == nil {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(gitPath(m.home), "HEAD")); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	note := "HEAD was removed from the git directory, so git finds no repository"
+	if p, _ := m.agent.Newest(); p.ID != "" {
+		note += fmt.Sprintf("; artifactfs session fork -C %s %s NEWDIR mounts the newest checkpoint with its branches", dir, p.ID)
+	}
+	return []string{note}
 }
 
 // relayStatus returns the status of a relay, or nil if there is none.

@@ -3,6 +3,7 @@ package worktree
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
@@ -50,6 +51,33 @@ func putGitFile(layer *overlay.Layer, o Options) error {
 	return nil
 }
 
+// GitRemoved reports whether the root has no name ".git" any more, because a program has removed or renamed the file that Open has created.
+// It returns false for a Tree without such a file.
+func GitRemoved(t *Tree) bool {
+	if t.putGit == nil || !t.gate.enter() {
+		return false
+	}
+	defer t.gate.leave()
+	_, presence := t.view.layer.Entry(Root, gitFile)
+	return presence != overlay.Present
+}
+
+// RestoreGit creates the file ".git" in the root again if GitRemoved returns true. The kernel must then forget that it has found no such
+// name: it must get the result stale. The result has no places if nothing was created.
+func RestoreGit(t *Tree) (stale Stale, err error) {
+	if !GitRemoved(t) {
+		return stale, nil
+	}
+	if !t.gate.enter() {
+		return stale, ErrClosed
+	}
+	defer t.gate.leave()
+	if err := t.putGit(); err != nil {
+		return stale, err
+	}
+	return Stale{Places: []Place{{Root, gitFile}}, Nodes: []Node{Root}, Dirs: map[Node]bool{Root: true}}, nil
+}
+
 // isOtherGit reports whether putGitFile has created the node n as ".git" with another type than that in mode: a file although
 // mode is that of a directory, or the reverse.
 func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
@@ -72,6 +100,9 @@ func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 // replaceGit replaces the node old of ".git" in the root by a new node, and returns the new node.
 func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
 	err = layer.Update(func(tx *overlay.Tx) (err error) {
+		if now, p := tx.Entry(Root, gitFile); p == overlay.Present && now != old { // a program has created the name in the meantime
+			return fs.ErrExist
+		}
 		if n, err = tx.NewNode(); err != nil {
 			return err
 		}

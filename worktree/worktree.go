@@ -182,7 +182,8 @@ type Tree struct {
 	changes  recorder
 	editor   editor
 	contents contents
-	names    nameSearch // finds the paths of files for removed.Set
+	names    nameSearch   // finds the paths of files for removed.Set
+	putGit   func() error // creates the file ".git" in the root if it is missing; nil: the Tree has none
 
 	kernel    Kernel
 	monitor   Monitor
@@ -261,6 +262,9 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	if (o.GitFile != "" || o.GitDir) && !o.OverlayReadOnly {
 		if err := putGitFile(t.view.layer, o); err != nil {
 			return err
+		}
+		if !o.GitDir && !o.ReadOnly {
+			t.putGit = func() error { return putGitFile(t.view.layer, o) }
 		}
 	}
 	return t.changes.open(o, tablePath, recovery, table.TookOver())

@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -162,9 +167,31 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Find
 		case control.StateDegraded:
 			all = append(all, doctor.Finding{Object: m.Dir, What: "mount is degraded: " + m.Error, Level: doctor.LevelWarn})
 		}
+		if m.Mounted() && m.GitReady && !m.ReadOnly && missing(filepath.Join(m.Dir, ".git")) {
+			all = append(all, doctor.Finding{Object: m.Dir, What: "the name .git was removed, so git finds no repository", Level: doctor.LevelWarn,
+				Hint: "run artifactfs session restore -C " + cli.ShellWord(m.Dir) + " @ .git to bring it back"})
+		}
 	}
 	return all
 }
+
+// missing reports whether a path in a mount does not exist. It returns false if the mount does not answer within lookTime.
+func missing(path string) bool {
+	found := make(chan error, 1)
+	go func() {
+		_, err := os.Lstat(path)
+		found <- err
+	}()
+	select {
+	case err := <-found:
+		return errors.Is(err, fs.ErrNotExist)
+	case <-time.After(lookTime):
+		return false
+	}
+}
+
+// lookTime is the timeout for looking up a name in a mount.
+const lookTime = 2 * time.Second
 
 // printFindings prints the findings, one per line, with repairs and hints.
 func printFindings(a *cli.App, findings []doctor.Finding) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/treediff"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // restoring is a restore in progress, with the repository of the session to which its checkpoints belong.
@@ -85,6 +87,15 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err := m.finishRest(ctx, git); err != nil {
 		return reply, err
 	}
+	paths, err := pathsInside(r.Paths)
+	if err != nil {
+		return reply, err
+	}
+	paths, named := withoutGit(paths)
+	if named && len(paths) == 0 {
+		restored, err := m.restoreGit(r.DryRun)
+		return control.RestoreReply{Dir: m.Mount.Dir, DryRun: r.DryRun, Changes: []control.PathChange{}, Kept: []string{}, Git: restored}, err
+	}
 	// A checkpoint of another session is first copied to this session's repository.
 	if r.Of != "" {
 		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)
@@ -92,10 +103,6 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 			return reply, err
 		}
 		r.ID = string(a.checkpoint.ID)
-	}
-	paths, err := pathsInside(r.Paths)
-	if err != nil {
-		return reply, err
 	}
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
@@ -114,13 +121,35 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err := w.Compare(ctx); err != nil {
 		return reply, err
 	}
-	if r.DryRun {
-		return w.reply(w.Changes, true)
+	if !r.DryRun {
+		if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
+			return reply, err
+		}
 	}
-	if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
-		return reply, err
+	if reply, err = w.reply(w.Changes, r.DryRun); err == nil && (named || len(paths) == 0) {
+		reply.Git, err = m.restoreGit(r.DryRun)
 	}
-	return w.reply(w.Changes, false)
+	return reply, err
+}
+
+// withoutGit returns the paths without ".git" and the paths below it, and whether there were any of them.
+func withoutGit(paths []string) (rest []string, named bool) {
+	rest = slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == ".git" || strings.HasPrefix(p, ".git/") })
+	return rest, len(rest) < len(paths)
+}
+
+// restoreGit creates the file ".git" in the root of the mount again if a program has removed it, and reports whether it was removed. No
+// checkpoint contains this file. In a dry run, nothing is created.
+func (m *Mover) restoreGit(dry bool) (removed bool, err error) {
+	if removed = worktree.GitRemoved(m.Tree); !removed || dry {
+		return removed, nil
+	}
+	stale, err := worktree.RestoreGit(m.Tree)
+	if err == nil {
+		m.Server.Invalidate(stale)
+		m.Log.Info("created .git again", zap.String("dir", m.Mount.Dir))
+	}
+	return err == nil, err
 }
 
 // pathsInside returns the paths in clean form, relative to the root of the mount. If one of the paths is the root itself, it

@@ -35,6 +35,9 @@ first makes a checkpoint of the present state, and prints the command that resto
 HEAD and branches do not move, and the index does not change without --staged. Files that checkpoints do not contain,
 such as ignored files, stay unchanged. With --dry-run, restore only prints the changes.
 
+If a program has removed the name .git from the mount, restore creates it again; with .git as the only PATH, it changes
+nothing else.
+
 --turn N is used instead of ID. It names the checkpoint at the beginning of turn N of the transcript, which was made
 before the prompt of that turn was recorded.
 
@@ -112,6 +115,15 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 
 // printRestore prints the changes that a restore has made, and the command that undoes the restore.
 func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
+	switch would := map[bool]string{true: " would be"}[r.DryRun]; {
+	case r.Git:
+		fmt.Fprintf(a.Stdout, ".git%s restored: git finds the repository again\n", would)
+	case r.Checkpoint.ID == "":
+		fmt.Fprintln(a.Stdout, ".git exists, so it was left unchanged")
+	}
+	if r.Checkpoint.ID == "" {
+		return
+	}
 	changes := cli.Plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, cli.Ago(r.Checkpoint.Time, now))
 	if r.DryRun {
