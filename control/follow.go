@@ -19,27 +19,34 @@ type RefreshRequest struct {
 
 // RefreshReply is the output of `refresh --json`.
 type RefreshReply struct {
-	Dir     string `json:"dir"`           // absolute directory of the mount
-	Branch  string `json:"branch"`        // short name of the branch
-	From    string `json:"from"`          // commit that was mounted before
-	To      string `json:"to"`            // commit of the branch on the remote
-	Follows bool   `json:"follows"`       // the mount follows the branch
-	Moved   bool   `json:"moved"`         // the mount was moved to the new commit
-	Paths   int64  `json:"paths"`         // number of changed paths
-	Why     string `json:"why,omitempty"` // reason why a mount that follows the branch was not moved
+	Dir    string `json:"dir"`    // absolute directory of the mount
+	Branch string `json:"branch"` // short name of the branch
+	// Tracking is the short name of the remote-tracking branch, such as "origin/main".
+	Tracking string `json:"tracking"`
+	Head     string `json:"head,omitempty"` // short name of the branch that HEAD points to; missing: HEAD is detached
+	From     string `json:"from"`           // commit that was mounted before
+	To       string `json:"to"`             // commit of the branch on the remote
+	Follows  bool   `json:"follows"`        // the mount follows the branch
+	Moved    bool   `json:"moved"`          // the mount was moved to the new commit
+	Paths    int64  `json:"paths"`          // number of changed paths
+	Why      string `json:"why,omitempty"`  // reason why a mount that follows the branch was not moved
 	// Behind is the number of commits that are reachable from the branch on the remote and not from HEAD; missing: the history is
 	// not on this host.
 	Behind *int64 `json:"behind,omitempty"`
-	Took   int64  `json:"took_ms"` // duration in milliseconds
+	// Ahead is the number of commits that are reachable from HEAD and not from the branch on the remote; missing as Behind.
+	Ahead *int64 `json:"ahead,omitempty"`
+	Own   bool   `json:"own,omitempty"` // some of these commits have never been on the remote
+	Took  int64  `json:"took_ms"`       // duration in milliseconds
 }
 
 // FollowStatus is the state of a mount that follows a branch of the remote.
 type FollowStatus struct {
-	Branch  string    `json:"branch"`           // short name of the branch
-	Commit  string    `json:"commit"`           // commit that the branch on the remote pointed to at the last request
-	Checked time.Time `json:"checked,omitzero"` // time of the last request for the branch
-	Moved   time.Time `json:"moved,omitzero"`   // time at which the mount was last moved
-	Why     string    `json:"why,omitempty"`    // reason why the mount does not show Commit
+	Branch   string    `json:"branch"`           // short name of the branch
+	Tracking string    `json:"tracking"`         // short name of the remote-tracking branch, such as "origin/main"
+	Commit   string    `json:"commit"`           // commit that the branch on the remote pointed to at the last request
+	Checked  time.Time `json:"checked,omitzero"` // time of the last request for the branch
+	Moved    time.Time `json:"moved,omitzero"`   // time at which the mount was last moved
+	Why      string    `json:"why,omitempty"`    // reason why the mount does not show Commit
 }
 
 // RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -257,13 +256,36 @@ func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	return err == nil
 }
 
-// Behind returns the number of commits that are reachable from the parameter commit but not from HEAD.
-func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
-	out, err := d.git.output(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
-	if err != nil {
-		return 0, err
+// Divergence is the difference between HEAD and a branch of the remote.
+type Divergence struct {
+	Ahead  int64 // number of commits that are reachable from HEAD and not from the branch
+	Behind int64 // number of commits that are reachable from the branch and not from HEAD
+	Own    bool  // some of the commits of Ahead have never been on the branch, as far as its reflog shows
+}
+
+// Divergence compares HEAD with the commit of the remote-tracking ref in the parameter tracking. It returns an error if the history on this
+// host does not connect the two.
+func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, err error) {
+	if _, err := d.git.output(ctx, nil, "merge-base", "HEAD", tracking); err != nil {
+		return v, err
 	}
-	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	out, err := d.git.output(ctx, nil, "rev-list", "--count", "--left-right", "HEAD..."+tracking)
+	if err != nil {
+		return v, err
+	}
+	if _, err := fmt.Sscan(string(out), &v.Ahead, &v.Behind); err != nil {
+		return v, fmt.Errorf("count commits: %w", err)
+	}
+	if v.Ahead > 0 {
+		head, err := d.git.output(ctx, nil, "rev-parse", "HEAD")
+		if err != nil {
+			return v, err
+		}
+		// git exits with 1 if HEAD was never on the branch.
+		fork, err := d.git.output(ctx, nil, "merge-base", "--fork-point", tracking, "HEAD")
+		v.Own = err != nil || string(fork) != string(head)
+	}
+	return v, nil
 }
 
 // Changes returns the paths that git status lists: paths that differ from HEAD, and untracked paths. If ignored is set, it also

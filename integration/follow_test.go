@@ -238,3 +238,61 @@ func TestRefreshWithoutFollowing(t *testing.T) {
 		t.Errorf("mount of two branches: %s", r)
 	}
 }
+
+// After a forced push, refresh states the same numbers of commits as git status in a clone, and its hints are commands that work. The name of
+// the remote is that of clone.defaultRemoteName.
+func TestRefreshOfRewrittenBranch(t *testing.T) {
+	for _, name := range []string{"origin", "up"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.env = append(w.env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=clone.defaultRemoteName", "GIT_CONFIG_VALUE_0="+name)
+			u := w.upstream()
+			u.push()
+			m := w.mount(u.URL("r.git"), "--prefetch", "none", "--history", "full", "--wait", "git")
+			clone := w.clone(u.URL("r.git"), "--origin", name)
+			check := func(what, distance, hint string, args ...string) {
+				t.Helper()
+				r := w.afs("refresh", m.Dir)
+				if r.code != 0 || !strings.Contains(r.stdout, name+"/main is at ") || !strings.Contains(r.stdout, distance) || !strings.Contains(r.stderr, hint) {
+					t.Errorf("refresh %s: got %s, want %q and %q", what, r, distance, hint)
+				}
+				w.git(clone, "fetch", "--quiet")
+				for _, dir := range []string{m.Dir, clone} {
+					w.git(dir, args...)
+				}
+				if got, want := w.git(m.Dir, "status", "--branch", "--porcelain=v2"), w.git(clone, "status", "--branch", "--porcelain=v2"); got != want {
+					t.Errorf("git status %s and %v: got\n%s\nwant\n%s", what, args, got, want)
+				}
+			}
+			u.rewind()
+			check("after the branch was moved back", ", 1 commit behind", "git reset --keep "+name+"/main does the same", "reset", "--keep", name+"/main")
+			u.push()
+			check("after a new commit", ", 1 commit ahead", "git merge --ff-only "+name+"/main", "merge", "-q", "--ff-only", name+"/main")
+			u.rewind()
+			u.round += 10
+			u.push()
+			u.push()
+			check("after a forced push", "; they have diverged: 1 commit and 2 commits are on one side only", "git reset --keep "+name+"/main takes that over",
+				"status")
+			check("once more", "; they have diverged: 1 commit and 2 commits", "git reset --keep "+name+"/main takes that over", "reset", "--keep", name+"/main")
+			for _, dir := range []string{m.Dir, clone} {
+				w.sh(dir, "echo own >own && git add own && GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000' git commit -qm own")
+			}
+			check("with a commit of its own", ", 1 commit behind", "git push publishes", "status")
+			u.rewind()
+			u.round += 10
+			u.push()
+			check("after a forced push beside an own commit", "they have diverged: 2 commits and 1 commit", "git pull --rebase", "status")
+			if got := w.git(m.Dir, "-c", "user.name=x", "-c", "user.email=x", "pull", "--rebase", "-q"); strings.Contains(got, "CONFLICT") {
+				t.Errorf("git pull --rebase: got %s", got)
+			}
+			if got := w.git(m.Dir, "rev-list", "--count", name+"/main..HEAD"); got != "1" {
+				t.Errorf("commits of the branch after git pull --rebase: got %s, want its own one", got)
+			}
+			w.git(m.Dir, "switch", "-qc", "other")
+			if r := w.afs("refresh", m.Dir); r.code != 0 || strings.Contains(r.stderr, "hint") {
+				t.Errorf("refresh on another branch: got %s, want no hint", r)
+			}
+		})
+	}
+}

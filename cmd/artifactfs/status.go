@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -345,7 +346,7 @@ func refusedText(r control.RefusedObject, now time.Time) string {
 
 // followText describes the state of a mount that follows its branch.
 func followText(f control.FollowStatus, now time.Time) string {
-	text := "origin/" + f.Branch
+	text := cmp.Or(f.Tracking, f.Branch)
 	if f.Commit == "" {
 		return text
 	}

@@ -168,23 +168,30 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 			return reply, fault.Remote(err)
 		}
 	}
-	known, err := git.Commit(ctx, refname.Tracking(w.Mount.GitDir, branch))
+	tracking := refname.Tracking(w.Mount.GitDir, branch)
+	known, err := git.Commit(ctx, tracking)
 	if err == nil && known.Commit != tip {
 		err = errors.Join(git.SetShallow(w.Mount.Store.Boundary()), git.Track(ctx, ref, tip))
 	}
 	if err != nil {
 		return reply, err
 	}
-	reply = control.RefreshReply{Dir: w.Mount.Dir, Branch: branch, From: from.Commit.String(), To: tip.String(), Follows: w.On}
+	reply = control.RefreshReply{Dir: w.Mount.Dir, Branch: branch, Tracking: w.tracking(branch), Head: from.Branch,
+		From: from.Commit.String(), To: tip.String(), Follows: w.On}
 	if w.On {
 		err = w.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
 	}
 	if !reply.Moved && reply.From != reply.To && err == nil {
-		if n, countErr := git.Behind(ctx, tip); countErr == nil {
-			reply.Behind = &n
+		if v, countErr := git.Divergence(ctx, tracking); countErr == nil {
+			reply.Ahead, reply.Behind, reply.Own = &v.Ahead, &v.Behind, v.Own
 		}
 	}
 	return reply, err
+}
+
+// tracking returns the short name of the remote-tracking branch of a branch.
+func (w *Follower) tracking(branch string) string {
+	return strings.TrimPrefix(refname.Tracking(w.Mount.GitDir, branch), "refs/remotes/")
 }
 
 // goAlong switches a mount that follows its branch to the commit tip, which the branch has on the remote, unless changes of the
@@ -315,6 +322,6 @@ func (w *Follower) Status() *control.FollowStatus {
 	}
 	f := w.readFollowed()
 	s := &control.FollowStatus{Branch: statedir.ShortRef(w.Snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
-	s.Commit = f.Tip
+	s.Commit, s.Tracking = f.Tip, w.tracking(s.Branch)
 	return s
 }

@@ -46,7 +46,8 @@ func RefreshCommand(a *cli.App) *cobra.Command {
 		Short: "Fetch the new commits of the mounted branch, and update a mount that follows it",
 		Long: `Refresh fetches the new commits and trees of the mounted branch from the remote, without file contents. A mount that was
 made with --follow moves to the new commit at once, unless local changes prevent it. In any other mount, refresh does
-the same as git fetch for this branch: it only updates origin/BRANCH.
+the same as git fetch for this branch: it only updates origin/BRANCH (or as the remote is called). If the branch was
+rewritten there, or has other commits here, refresh prints what git can do about it.
 
 A git server can run it after a push (from a webhook, or in a post-receive hook: ssh host artifactfs refresh /srv/app),
 so that mounts do not wait for --follow-interval. Refresh also requests refused objects again, whose answers were
@@ -92,16 +93,47 @@ func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 	case r.From == r.To:
 		fmt.Fprintf(out, "%s: already at %.12s\n", r.Branch, r.To)
 	default:
-		behind := ""
-		if r.Behind != nil {
-			behind = ", " + cli.Plural(*r.Behind, "commit") + " ahead"
-		}
-		fmt.Fprintf(out, "%s: still at %.12s; origin/%s is at %.12s%s\n", r.Branch, r.From, r.Branch, r.To, behind)
+		fmt.Fprintf(out, "%s: still at %.12s; %s is at %.12s%s\n", r.Branch, r.From, r.Tracking, r.To, distanceText(r))
 		if r.Why != "" {
 			fmt.Fprintf(hints, "artifactfs: not moved: %s\n", r.Why)
-		} else {
-			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s updates the branch; a mount made with --follow does so automatically\n",
-				r.Branch)
+		}
+		if hint := refreshHint(r); hint != "" {
+			fmt.Fprintf(hints, "hint: %s\n", hint)
 		}
 	}
+}
+
+// distanceText describes how far HEAD and the branch on the remote are apart.
+func distanceText(r control.RefreshReply) string {
+	switch {
+	case r.Ahead == nil || r.Behind == nil:
+		return ""
+	case *r.Ahead == 0:
+		return ", " + cli.Plural(*r.Behind, "commit") + " ahead"
+	case *r.Behind == 0:
+		return ", " + cli.Plural(*r.Ahead, "commit") + " behind"
+	}
+	return fmt.Sprintf("; they have diverged: %s and %s are on one side only", cli.Plural(*r.Ahead, "commit"), cli.Plural(*r.Behind, "commit"))
+}
+
+// refreshHint returns what the user can do if a refresh has not updated the branch; "" if there is nothing to advise. It advises what git
+// status does, and more if the branch was rewritten on the remote.
+func refreshHint(r control.RefreshReply) string {
+	if r.Ahead == nil || r.Behind == nil || r.Head != r.Branch {
+		return ""
+	}
+	t := control.ShellWord(r.Tracking)
+	switch {
+	case *r.Ahead == 0 && r.Why != "":
+		return ""
+	case *r.Ahead == 0:
+		return "git merge --ff-only " + t + " updates the branch; a mount made with --follow does so automatically"
+	case *r.Behind == 0 && r.Own:
+		return "git push publishes the commits of this branch"
+	case *r.Behind == 0:
+		return fmt.Sprintf("the branch was moved back on the remote; git reset --keep %s does the same here, and git push would undo it there", t)
+	case r.Own:
+		return "git pull --rebase moves the commits of this branch onto those of the remote, and git pull --no-rebase merges both"
+	}
+	return fmt.Sprintf("the branch was rewritten on the remote; git reset --keep %s takes that over (it has no commits of its own here)", t)
 }
