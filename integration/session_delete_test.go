@@ -124,6 +124,88 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	}
 }
 
+// A session that another machine has deleted on the session remote does not exist again because this machine mounts or pushes it. The
+// commands that the error names restore it, or continue its work in a new session.
+func TestSessionDeletedElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"thin", "shared"} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.repo("r.git", object.SHA1)
+			must[object.ID](t)(r.Sized(3, 3))
+			url := w.serve(gittest.ServerOptions{}).URL("r.git")
+			base := r
+			if mode == "thin" {
+				base = nil
+			}
+			c := w.sessionRemote("http", base)
+			own := w.refsLeft(c.Path)
+			flags := append(c.flags("work"), "--wait", "git", "--checkpoint", "off")
+			m := w.bare(url, flags...)
+			w.sh(m.Dir, "git switch -qc topic && echo new >new && git add new && git commit -qm new && echo more >more")
+			m.checkpoint("--sync")
+			before := w.look(m.Dir)
+			w.unmount(m)
+			o := w.elsewhere()
+			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes")
+			refs := func() []string {
+				return strings.Fields(w.git(c.Path, "for-each-ref", "--format=%(refname)", "refs/afs/meta", "refs/afs/thin", "refs/afs/j"))
+			}
+			has := func(name string) bool { return slices.Contains(refs(), "refs/afs/meta/"+name) }
+			gone := func(when string) {
+				t.Helper()
+				if left := w.refsLeft(c.Path); !slices.Equal(left, own) || len(refs()) > 0 {
+					t.Errorf("refs of the session remote %s: got %v and %v, want %v", when, left, refs(), own)
+				}
+			}
+			refused := w.afs(append([]string{"mount", url, m.Dir}, flags...)...)
+			undelete := "artifactfs session undelete work --session-remote " + c.arg
+			if refused.code == 0 || !strings.Contains(refused.stderr, "session work was deleted on "+c.arg) ||
+				!strings.Contains(refused.stderr, undelete+" restores") || !strings.Contains(refused.stderr, "artifactfs session fork work@ DIR continues") {
+				t.Fatalf("mount of a session that was deleted elsewhere: got %s", refused)
+			}
+			gone("after the mount was refused")
+			w.ok("session", "pin", "-C", "work", "here")
+			gone("after a change of the session on this host")
+
+			fork := w.place("fork")
+			w.ok("session", "fork", "work@", fork, "--session", "other", "--wait", "git", "--checkpoint", "off")
+			forked := mounted{control.MountReply{Dir: fork}, w}
+			w.same("continued in a new session", before, w.look(fork))
+			w.sh(fork, "echo other >other")
+			forked.checkpoint("--sync")
+			gone("after the session was forked")
+			w.unmount(forked)
+			w.ok(strings.Fields(strings.TrimPrefix(undelete, "artifactfs "))...)
+			again := w.bare(url, flags...)
+			w.same("restored", before, w.look(again.Dir))
+			w.sh(again.Dir, "echo 2 >more")
+			again.checkpoint("--sync")
+
+			// The session is mounted here while it is deleted.
+			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes", "--take-over")
+			w.sh(again.Dir, "echo 3 >more")
+			sync := w.afs("checkpoint", again.Dir, "--sync")
+			if sync.code != control.ExitUnsynced || !strings.Contains(sync.stderr, "session work was deleted on "+c.arg) {
+				t.Errorf("checkpoint --sync of a session that was deleted meanwhile: got %s", sync)
+			}
+			if got := w.ok("status", again.Dir); !strings.Contains(got, undelete+" restores") {
+				t.Errorf("status: got\n%swant the command %s", got, undelete)
+			}
+			if has("work") {
+				t.Errorf("refs after a push: got %v, want no session work", refs())
+			}
+			w.ok(strings.Fields(strings.TrimPrefix(undelete, "artifactfs "))...)
+			w.sh(again.Dir, "echo 4 >more")
+			again.checkpoint("--sync")
+			w.sound(c.Path)
+			if !has("work") {
+				t.Errorf("refs after the session was restored: got %v, want the session work", refs())
+			}
+		})
+	}
+}
+
 // session gc --all collects each session of the host.
 func TestSessionGCOfAll(t *testing.T) {
 	w := newWorld(t)

@@ -183,6 +183,8 @@ var specific = []row{
 			"the session nevertheless")},
 	{match: is(session.ErrClosed), code: control.CodeConflict,
 		hint: text("run artifactfs session reopen to open the session again, or add --session NAME to mount another session")},
+	{match: a[*writeback.DeletedError](), code: control.CodeConflict,
+		hint: of(func(_ Subject, e *writeback.DeletedError) string { return e.Remedy() })},
 	{match: is(session.ErrMoved), code: control.CodeConflict},
 	{match: a[*session.FindError](), cause: of(func(s Subject, e *session.FindError) string { return findText(s.Object, e) })},
 	{match: is(statedir.ErrNoSession, session.ErrNoMeta), code: control.CodeNotFound, exit: control.ExitNotMounted,

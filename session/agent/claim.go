@@ -74,11 +74,12 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	return nil
 }
 
-// IsRefusal reports whether err is the error of a claim that failed because another writer has the lane or the session is
-// closed.
+// IsRefusal reports whether err is the error of a claim that failed because another writer has the lane, or the session is
+// closed or deleted.
 func IsRefusal(err error) bool {
 	var held *session.HeldError
-	return errors.As(err, &held) || errors.Is(err, session.ErrClosed)
+	var gone *writeback.DeletedError
+	return errors.As(err, &held) || errors.Is(err, session.ErrClosed) || errors.As(err, &gone)
 }
 
 // Refused returns a *session.HeldError if, according to meta, another writer has the lane that this mount would claim.
@@ -187,7 +188,8 @@ func laneOf(meta session.Meta, w session.Writer) string {
 }
 
 // confirm waits until the session remote has acknowledged the claim, for at most confirmTime. It returns a *session.HeldError if
-// another writer has the lane, and session.ErrClosed if the session was closed elsewhere. It returns nil if the session remote does not
+// another writer has the lane, session.ErrClosed if the session was closed elsewhere, and a *writeback.DeletedError if it was deleted. It
+// returns nil if the session remote does not
 // answer.
 func (l *laneClaim) confirm(ctx context.Context) error {
 	a := l.agent
@@ -213,6 +215,8 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 			return refused
 		case moved:
 			continue
+		case IsRefusal(err):
+			return err
 		case err != nil:
 			a.log.Info("continue without a reply of the session remote", zap.String("session", a.config.Session), zap.Error(err))
 		}

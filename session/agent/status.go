@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -131,6 +132,9 @@ func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	}
 	if st.Failure != nil {
 		s.Error = st.Failure.Error()
+	}
+	if gone := new(writeback.DeletedError); errors.As(st.Failure, &gone) {
+		s.Error += "; " + gone.Remedy()
 	}
 }
 

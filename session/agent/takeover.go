@@ -252,8 +252,12 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 	}
 	theirs, err := a.config.Remotes.SessionRef(ctx, ref)
 	switch {
-	case err != nil || theirs.IsZero():
+	case err != nil:
 		return err
+	case theirs.IsZero() && !w.queue.Status().LastSync.IsZero(): // the session was deleted, or the session remote has lost it
+		return w.queue.Sync(ctx, nil)
+	case theirs.IsZero():
+		return nil
 	case theirs == ours: // the claim is in force, and the session remote can be reached
 		return o.renew(ctx, w.repo)
 	case writeback.Within(w.repo, ours, theirs):

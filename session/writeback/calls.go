@@ -53,8 +53,13 @@ func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	}
 }
 
-// final reports whether a retry would fail with the same error, because the cause is the configuration or the access rights.
+// final reports whether a retry would fail with the same error, because the cause is the configuration, the access
+// rights, or the deletion of the session.
 func final(err error) bool {
+	var gone *DeletedError
+	if errors.As(err, &gone) {
+		return true
+	}
 	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {
 			return true

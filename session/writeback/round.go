@@ -138,6 +138,9 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	for _, ref := range push.Refs {
 		theirs[ref.Name] = ref.ID
 	}
+	if err := q.deleted(theirs, ledger); err != nil {
+		return false, err
+	}
 	if ledger.plain == plainUnknown {
 		decided, err := q.decide(ctx, push, theirs, ledger)
 		if err != nil || !decided {
@@ -447,7 +450,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.TranscriptRef(name), session.FactsRef(name), session.AnnotationsRef(name), session.CarriedPrefix(name),
-		session.DivergedPrefix, basePrefix(name),
+		session.DivergedPrefix, basePrefix(name), thin.TrashPrefix + name + "/",
 	}
 	users := map[string]bool{}
 	for ref := range local {

@@ -1,0 +1,64 @@
+package writeback
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// DeletedError means that another host has deleted the session on the session remote. Nothing is pushed until the session is restored there,
+// because a push would create the deleted session again.
+type DeletedError struct {
+	Session string    // name of the session
+	Remote  string    // URL of the session remote, without secrets
+	Time    time.Time // time of the deletion
+}
+
+// Error returns a text that names the session, the session remote and the time of the deletion.
+func (e *DeletedError) Error() string {
+	return fmt.Sprintf("session %s was deleted on %s at %s, so nothing is pushed", e.Session, e.Remote,
+		e.Time.UTC().Format("2006-01-02 15:04:05 MST"))
+}
+
+// Remedy returns what the user can do, with commands to type.
+func (e *DeletedError) Remedy() string {
+	return fmt.Sprintf("artifactfs session undelete %s --session-remote %s restores the session there, and artifactfs session fork %s DIR "+
+		"continues in a new session of this host", control.ShellWord(e.Session), control.ShellWord(e.Remote), control.ShellWord(e.Session+"@"))
+}
+
+// deletedSlack is the time by which the clocks of two hosts may differ.
+const deletedSlack = time.Hour
+
+// deleted returns an error if the session's metadata, which was pushed, is missing on the session remote, and the trash there (package
+// session/trash) contains the session. Without the second condition, the session remote may have lost the session, for example because an
+// older copy of the repository replaced it. The map theirs contains the refs of the session remote.
+func (q *Queue) deleted(theirs map[string]object.ID, l *ledger) error {
+	meta := session.MetaRef(q.o.Session)
+	known := l.refs[meta]
+	if known.acked.IsZero() || !theirs[meta].IsZero() {
+		return nil
+	}
+	var last time.Time
+	for ref, id := range theirs {
+		rest, ok := strings.CutPrefix(ref, thin.TrashPrefix+q.o.Session+"/")
+		stamp, name, _ := strings.Cut(rest, "/")
+		at, err := strconv.ParseInt(stamp, 10, 64)
+		if !ok || err != nil || "refs/"+name != meta {
+			continue
+		}
+		// An entry that is older than the last push belongs to an earlier session with the same name.
+		if t := time.Unix(at, 0); t.After(last) && (id == known.acked || known.mayBe(id) || t.After(l.synced.Add(-deletedSlack))) {
+			last = t
+		}
+	}
+	if last.IsZero() {
+		return nil
+	}
+	return &DeletedError{Session: q.o.Session, Remote: q.o.Remote.URL(), Time: last}
+}
