@@ -75,6 +75,8 @@ type Fork struct {
 	Checkpoint string   `json:"checkpoint,omitempty"` // checkpoint of a session to which the default branch of the fork is set
 	Commit     string   `json:"commit,omitempty"`     // commit to which the default branch of the fork is set
 	Refs       []string `json:"refs,omitempty"`       // globs of the refs to copy
+	// Transcripts copies the transcripts of sessions, too. All sessions are closed in the fork.
+	Transcripts bool `json:"transcripts,omitempty"`
 }
 
 // Import describes an import.

@@ -73,6 +73,7 @@ type Session struct {
 	Base       string     `json:"base"` // commit from which the session began
 	Began      *time.Time `json:"began_at"`
 	From       string     `json:"forked_from"` // session and checkpoint from which the session was forked
+	CopyOf     string     `json:"copy_of"`     // link to the original, if a fork of its repository has copied the session; "": none
 	Checkpoint string     `json:"checkpoint"`  // id of the newest checkpoint
 	Thin       bool       `json:"thin"`        // the repository lacks the files on which the session is based
 	Writers    []struct {

@@ -150,6 +150,7 @@ type SessionInfo struct {
 	Base         string       `json:"base"`                                     // id of the base commit
 	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" from which the session was forked
 	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of the parent session, without secrets
+	CopyOf       string       `json:"copy_of,omitempty"`                        // link to the original, if a fork has copied the session
 	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint
 	History      []Transition `json:"history,omitempty"`                        // changes of the state, oldest first
 }

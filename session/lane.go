@@ -113,8 +113,25 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
+// Copied turns m into the metadata of a copy of the session that belongs to no machine: all lanes are released, and the session is closed.
+// original is a link to the session that was copied, and actor the user who has copied it.
+func (m *Meta) Copied(original, actor string, now time.Time) {
+	m.CopyOf = original
+	for i := range m.Lanes {
+		if l := &m.Lanes[i]; l.Left == nil {
+			l.Left = &now
+		}
+	}
+	if m.State != Closed && m.State != Archived {
+		m.transit(Closed, now, actor, "copied from "+original)
+	}
+}
+
 // Ended returns an error that wraps ErrClosed if the session is closed or archived.
 func (m *Meta) Ended() error {
+	if m.State == Closed && m.CopyOf != "" {
+		return fmt.Errorf("resume session %s, which is a closed copy of %s: %w", m.Session, m.CopyOf, ErrClosed)
+	}
 	if m.State == Closed || m.State == Archived {
 		return fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
 	}

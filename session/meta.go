@@ -19,6 +19,7 @@ type Meta struct {
 	State      LifeState `json:"state"`                 // state of the session
 	From       string    `json:"from,omitempty"`        // "SESSION CHECKPOINT": the checkpoint that the session was forked from
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
+	CopyOf     string    `json:"copy_of,omitempty"`     // link to the original, if the session was copied by the fork of a repository
 	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
 	profile.Profile

@@ -78,6 +78,8 @@ export interface RepoFork {
   checkpoint?: string;
   /** Globs of the refs that are copied; default: all. Extension. */
   refs?: string[];
+  /** Also copy the transcripts of sessions. All sessions are closed in the fork. Extension. */
+  transcripts?: boolean;
 }
 
 export interface RepoForked {
@@ -568,6 +570,8 @@ export interface Session {
   began_at: string | null;
   /** Session and checkpoint from which the session was forked. */
   forked_from: string | null;
+  /** Link to the original session, if a fork of its repository has copied this one. */
+  copy_of?: string;
   /** ID of the newest checkpoint. */
   checkpoint: string | null;
   /** The repository lacks the files on which the session is based; those that it has changed can be read. */

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/review"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // forkRequest is the body of a request for a fork. The fields from namespace on are extensions.
@@ -27,6 +30,7 @@ type forkRequest struct {
 	commit            string // commit to which the default branch of the fork points; "": that of the parent
 	checkpoint        string // name of a checkpoint that is used as commit
 	refs              []string
+	transcripts       bool // copy the transcripts of sessions
 }
 
 func (c *call) forkRequest() (f forkRequest, err error) {
@@ -35,7 +39,7 @@ func (c *call) forkRequest() (f forkRequest, err error) {
 		return f, err
 	}
 	f = forkRequest{in.text("name"), in.text("description"), in.flag("read_only"), in.flag("default_branch_only"), in.text("namespace"),
-		in.text("commit"), in.text("checkpoint"), in.texts("refs")}
+		in.text("commit"), in.text("checkpoint"), in.texts("refs"), in.flag("transcripts")}
 	if f.namespace == "" {
 		f.namespace = c.params["namespace"]
 	}
@@ -61,7 +65,8 @@ func (f forkRequest) all() bool {
 	return !f.defaultOnly && len(f.refs) == 0 && f.commit == "" && f.checkpoint == ""
 }
 
-// forkRepo makes a fork. It copies records only: no object is read, unless the fork begins at a commit that must be found first.
+// forkRepo makes a fork. It copies records only: no object is read, unless the fork begins at a commit that must be found
+// first, or has sessions, which are closed in the fork.
 func forkRepo(c *call) error {
 	f, err := c.forkRequest()
 	if err != nil {
@@ -110,8 +115,25 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 		return found("Repository", err) // the parent was deleted in the meantime
 	}
 	c.count(fork, meter.Fork, 0)
+	if err := closeCopies(ctx, c, parent, fork, f); err != nil {
+		// A fork in which sessions seem to be used must not stay.
+		gone := c.a.o.Records.Repos.Delete(context.WithoutCancel(ctx), fork.ID, []records.Event{events.Deleted(c.stamp(), fork)}, c.cause())
+		return errors.Join(fmt.Errorf("close the sessions of a fork: %w", err), gone)
+	}
 	result.Objects = &count
 	return c.send(http.StatusCreated, result, nil)
+}
+
+// closeCopies closes the sessions that a fork has copied from its parent.
+func closeCopies(ctx context.Context, c *call, parent, fork records.Repo, f forkRequest) error {
+	has, err := c.a.o.Records.Repos.HasRefs(ctx, fork.ID, session.MetaRef(""))
+	if err != nil || !has {
+		return err
+	}
+	who := by(c)
+	who.Token.Scope, who.Token.Session, who.Done = records.WriteScope, "", nil // the fork itself was allowed
+	return c.a.o.Review.CloseCopies(ctx, who, fork, review.Copies{Transcripts: f.transcripts,
+		Link: func(name string) string { return sessionlink.Link{Remote: c.remote(parent), Session: name}.String() }})
 }
 
 // forkRefs returns the refs of a fork that does not have the same refs as its parent, and the version of the parent that has their
@@ -163,12 +185,12 @@ func forkPoint(
 			id = f.commit
 			return found("Commit", g.Reachable(ctx, id))
 		}
-		session, name := sessionlink.Split(f.checkpoint)
+		of, name := sessionlink.Split(f.checkpoint)
 		refs := make(map[string]string, len(all))
 		for _, r := range all {
 			refs[r.Name] = r.ID
 		}
-		id, err = g.Checkpoint(ctx, refs, session, name)
+		id, err = g.Checkpoint(ctx, refs, of, name)
 		switch {
 		case errors.Is(err, gitread.ErrCheckpointName):
 			return invalid("checkpoint", "Must be the name of a session, SESSION@ID, or the id of a checkpoint")

@@ -48,6 +48,7 @@ type sessionInfo struct {
 	Base       *string      `json:"base"`
 	Began      *string      `json:"began_at"`
 	From       *string      `json:"forked_from"`
+	CopyOf     string       `json:"copy_of,omitempty"`
 	Checkpoint *string      `json:"checkpoint"`
 	Thin       bool         `json:"thin"`
 	Writers    []writerInfo `json:"writers"`
@@ -58,7 +59,7 @@ func showSession(s review.Session) sessionInfo {
 	m := s.Meta
 	i := sessionInfo{Name: s.Name, State: string(m.Now(time.Now())), Title: m.Title, Task: m.Task, Owner: m.Owner, Tags: m.Tags,
 		Expires: optionalTime(m.Expires), Remote: m.Remote, Branch: strings.TrimPrefix(m.Ref, "refs/heads/"), Base: optional(m.Base),
-		Began: optionalTime(m.Began), From: optional(m.From), Checkpoint: optional(s.Newest), Thin: s.Thin,
+		Began: optionalTime(m.Began), From: optional(m.From), CopyOf: m.CopyOf, Checkpoint: optional(s.Newest), Thin: s.Thin,
 		Writers: []writerInfo{}, Damage: optional(s.Damage)}
 	if i.Tags == nil {
 		i.Tags = []string{}

@@ -260,6 +260,20 @@ func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
 	return refs, err
 }
 
+// HasRefs reports whether a repository has refs whose names begin with a prefix that ends with a slash.
+func (r *Repos) HasRefs(ctx context.Context, id, prefix string) (has bool, err error) {
+	err = r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
+		var r refRows
+		if err := t.one(ctx, []any{&r.own, &r.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
+			return err
+		}
+		found, err := t.refs(ctx, r, " WHERE v.name > $3 AND v.name < $4 LIMIT 1", []byte(prefix), []byte(prefix[:len(prefix)-1]+"0"))
+		has = len(found) > 0
+		return err
+	})
+	return has, err
+}
+
 // Size returns the bytes of the packs that only this repository has, with its archived sessions, and the bytes of those that it shares with
 // others.
 func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err error) {

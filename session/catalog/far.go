@@ -215,7 +215,8 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 // reports the state of the session as paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
-	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote, Profile: meta.Profile}
+	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote,
+		CopyOf: meta.CopyOf, Profile: meta.Profile}
 	i.SessionStatus = control.SessionStatus{Name: o.Session, SessionRemote: o.far.Remote().URL(), State: string(meta.Now(time.Now()))}
 	// The current lane (the chain of checkpoints of one writer) is the lane whose writer still uses it.
 	for _, l := range meta.Lanes {

@@ -41,7 +41,7 @@ func (o *opened) info() control.SessionInfo {
 	if err != nil {
 		return i
 	}
-	i.Parent, i.ParentRemote, i.Profile = meta.From, meta.FromRemote, meta.Profile
+	i.Parent, i.ParentRemote, i.CopyOf, i.Profile = meta.From, meta.FromRemote, meta.CopyOf, meta.Profile
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// DeletedError means that another host has deleted the session on the session remote. Nothing is pushed until the session is restored there,
-// because a push would create the deleted session again.
+// DeletedError means that another host has deleted the session on the session remote. Nothing is pushed until the session is restored
+// there, because a push would create the deleted session again.
 type DeletedError struct {
 	Session string    // name of the session
 	Remote  string    // URL of the session remote, without secrets

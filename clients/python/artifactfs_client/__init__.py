@@ -169,6 +169,8 @@ class RepoFork(TypedDict):
     """Checkpoint of the parent: SESSION@ID, SESSION@PIN, an id or its beginning, or SESSION for its newest one. Extension."""
     refs: NotRequired[list[str]]
     """Globs of the refs that are copied; default: all. Extension."""
+    transcripts: NotRequired[bool]
+    """Also copy the transcripts of sessions. All sessions are closed in the fork. Extension."""
 
 
 class RepoForked(TypedDict):
@@ -660,6 +662,8 @@ class Session(TypedDict):
     began_at: str | None
     forked_from: str | None
     """Session and checkpoint from which the session was forked."""
+    copy_of: NotRequired[str]
+    """Link to the original session, if a fork of its repository has copied this one."""
     checkpoint: str | None
     """ID of the newest checkpoint."""
     thin: bool

@@ -211,8 +211,11 @@ func repoForkCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long: `Fork makes a new repository that has the branches, tags and sessions of another one. No object is copied, so a fork of
 a large repository takes as long as one of a small repository. The fork stays complete if its parent is deleted.
 
+The sessions of the fork are closed copies, without transcripts, that name the original. artifactfs session reopen
+URL#session=NAME opens a copy, so that it can be resumed from the fork.
+
 --checkpoint and --commit set the default branch of the fork to that commit. Servers other than artifactfs serve may not
-support these two flags, --refs, and forks in another namespace.`,
+support these two flags, --refs, --transcripts, and forks in another namespace.`,
 		Example: `  artifactfs repo fork team/app trial
   artifactfs repo fork team/app people/trial --read-only
   artifactfs repo fork team/work retry --checkpoint 5f2c1d7e`,
@@ -240,6 +243,7 @@ support these two flags, --refs, and forks in another namespace.`,
 	flags.StringVar(&f.Checkpoint, "checkpoint", "", "set the default branch to the checkpoint `ID` of a session")
 	flags.StringVar(&f.Commit, "commit", "", "set the default branch to the commit `ID`")
 	flags.StringSliceVar(&f.Refs, "refs", nil, "copy only refs that match one of these `GLOB`s")
+	flags.BoolVar(&f.Transcripts, "transcripts", false, "also copy the transcripts of sessions")
 	cmd.MarkFlagsMutuallyExclusive("checkpoint", "commit")
 	return cmd
 }

@@ -1,0 +1,73 @@
+package review
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// A fork copies the refs of its parent, and so the descriptions of sessions that machines use in the parent, and not in the fork.
+
+// Copies describes the sessions that a fork has copied.
+type Copies struct {
+	Link        func(session string) string // returns a link to the session in the parent
+	Transcripts bool                        // the transcripts stay in the fork
+}
+
+// CloseCopies closes all sessions of a new fork, and stores a link to the original in the description of each. It removes their
+// transcripts, except those of sessions on hold, and those in the containers of thin sessions. The parameter by is the user who has made
+// the fork.
+func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o Copies) error {
+	fork.ReadOnly = false // that a fork is read-only concerns later pushes
+	return s.act(ctx, by, fork, func(ctx context.Context, v *view) (c change, err error) {
+		var names, files []string
+		for ref := range v.refs {
+			if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && session.ValidName(name) == nil {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			commit := v.refs[session.MetaRef(name)]
+			files = append(files, commit+":session.json", commit+":transitions.jsonl")
+		}
+		texts := make([][]byte, len(files))
+		if err := v.git.Contents(ctx, files, maxMeta, func(i int, f gitread.Content) { texts[i] = f.Bytes }); err != nil {
+			return c, err
+		}
+		var errs []error
+		for i, name := range names {
+			m, err := session.ParseMeta(texts[2*i], texts[2*i+1])
+			if err != nil || m.Session != name {
+				continue // no machine can use a session without a valid description
+			}
+			errs = append(errs, v.closeCopy(&c, m, o, by.actor()))
+		}
+		return c, errors.Join(errs...)
+	})
+}
+
+// closeCopy adds the updates for one session to c.
+func (v *view) closeCopy(c *change, m session.Meta, o Copies, actor string) error {
+	ref, now := session.MetaRef(m.Session), v.s.o.Now().UTC()
+	parent, err := object.ParseIDOf(v.format, v.refs[ref])
+	if err != nil {
+		return err
+	}
+	m.Copied(o.Link(m.Session), actor, now)
+	next, objects, err := m.Encode(v.format, parent, now)
+	if err != nil {
+		return err
+	}
+	c.updates, c.objects = append(c.updates, v.update(ref, next.String())), append(c.objects, objects...)
+	if transcript := session.TranscriptRef(m.Session); !o.Transcripts && v.refs[transcript] != "" && !m.Profile.Held() {
+		c.updates = append(c.updates, v.update(transcript, ""))
+	}
+	return nil
+}
