@@ -63,6 +63,9 @@ type FreezeOptions struct {
 	// Skip is nil, no contents are left out. Skip is called for every directory that was created in the mount, and for the
 	// directories above a changed path. It must not wait, and must not call the Tree.
 	Skip func(dir string) bool
+	// Enter reports whether a freeze lists the contents of a directory although it contains another git repository. dir is the
+	// directory's path relative to the root. If Enter is nil, no such directory is listed. The rules for Skip apply.
+	Enter func(dir string) bool
 	// MaxPinned is the maximum size, in bytes, of files whose contents can be read from the result; 0 means no limit.
 	MaxPinned int64
 	// If DryRun is true, Freeze lists the paths and does nothing else: it makes no contents readable, and no request has to wait for it.

@@ -288,12 +288,6 @@ func (z *freezing) path(path string) (told string, err error) {
 	return told, z.node(told, s)
 }
 
-// isClosed reports whether a freeze does not list a directory, because it is a submodule, another git repository, or left out by Skip.
-func (z *freezing) isClosed(path string, s seen) bool {
-	r, base := z.view.base.Table.Record(s.node)
-	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
-}
-
 // child returns the node with the given name in a directory, and false if the name does not exist. It returns errUnread if the directory's
 // tree must be fetched first.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
@@ -323,19 +317,6 @@ func (z *freezing) block(dir Node) (inode.Block, error) {
 		return inode.Block{}, errUnread
 	}
 	return b, nil
-}
-
-// skips reports whether Skip leaves out the contents of a directory. It calls Skip once for each directory, so that all rounds agree.
-func (z *freezing) skips(dir string) bool {
-	if z.o.Skip == nil {
-		return false
-	}
-	skip, ok := z.skipped[dir]
-	if !ok {
-		skip = z.o.Skip(dir)
-		z.skipped[dir] = skip
-	}
-	return skip
 }
 
 // node adds the entry for a node at a path. For a directory, it also adds the entries for everything below it. It pins contents that are
@@ -396,7 +377,7 @@ func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	case r != nil && !z.isDirty(s.node):
 		e.Mode, e.Perm = object.ModeDir, s.mode&0o7777
 		z.ofTree(&e, FrozenTree, s.node, r)
-	case s.nested:
+	case z.isNested(e.Path, s):
 		e.Kind = FrozenOther
 	case z.skips(e.Path):
 		e.Kind = FrozenSkipped

@@ -3,6 +3,8 @@ package worktree
 import (
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // merge returns the entries of old and fresh as one sorted list. It leaves out the entries of old whose path is in the list told or
@@ -73,4 +75,28 @@ func comparePaths(a, b string) int {
 // isWithin reports whether path is dir or below it.
 func isWithin(path, dir string) bool {
 	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
+}
+
+// isClosed reports whether a freeze does not list a directory, because it is a submodule, another git repository, or left out by Skip.
+func (z *freezing) isClosed(path string, s seen) bool {
+	r, base := z.view.base.Table.Record(s.node)
+	return base && r.Kind() == inode.KindGitlink || z.isNested(path, s) || z.skips(path)
+}
+
+// isNested reports whether a directory contains another git repository whose files are not listed.
+func (z *freezing) isNested(path string, s seen) bool {
+	return s.nested && (z.o.Enter == nil || !z.o.Enter(path))
+}
+
+// skips reports whether Skip leaves out the contents of a directory. It calls Skip once for each directory, so that all rounds agree.
+func (z *freezing) skips(dir string) bool {
+	if z.o.Skip == nil {
+		return false
+	}
+	skip, ok := z.skipped[dir]
+	if !ok {
+		skip = z.o.Skip(dir)
+		z.skipped[dir] = skip
+	}
+	return skip
 }
