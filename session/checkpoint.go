@@ -80,7 +80,7 @@ const (
 	Secret   Why = "secret"   // the name or the contents look like a secret
 	Excluded Why = "excluded" // an exclude pattern of the session matches the path
 	TooLarge Why = "size"     // the file is larger than the configured limit
-	Linked   Why = "worktree" // a linked worktree (git worktree add): only what is committed in it is kept
+	Linked   Why = "worktree" // a linked worktree (git worktree add) that cannot be read or is excluded
 	NoFile   Why = "type"     // the path is a fifo, socket, device or nested repository, which git cannot store as a file
 )
 

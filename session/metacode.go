@@ -54,6 +54,11 @@ func RestoredRef(session string, id CheckpointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
+// RestoredWorktreesRef returns the name of the ref that keeps the tree of linked worktrees that were restored into the working tree.
+func RestoredWorktreesRef(session string, state object.ID) string {
+	return Prefix + "restored/" + session + "/worktrees-" + state.String()
+}
+
 // AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this session.
 func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)

@@ -25,6 +25,7 @@
 //	refs/afs/base/SESSION               checkpoint of another session that the mount started from (BaseRef)
 //	refs/afs/adopted/SESSION/ULID       checkpoints of other sessions that were restored or merged (AdoptedRef)
 //	refs/afs/restored/SESSION/ULID      trees of restored checkpoints (RestoredRef)
+//	refs/afs/restored/SESSION/worktrees-ID  trees of restored linked worktrees (RestoredWorktreesRef)
 //	refs/afs/kept/SESSION/ULID          old tips of branches that were rewritten or removed
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that another session has moved on the session remote (DivergedRef)
 //	refs/afs/transcript/SESSION         records of the work in the session: prompts, answers, commands (TranscriptRef)

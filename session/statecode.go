@@ -115,23 +115,12 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	if !s.Index.Tree.IsZero() {
 		entries = append(entries, object.TreeEntry{Name: stateIndex, Mode: object.ModeDir, ID: s.Index.Tree})
 	}
-	var special bytes.Buffer
-	var blobs []object.TreeEntry
-	lines := json.NewEncoder(&special)
-	lines.SetEscapeHTML(false)
-	for _, e := range s.Index.Special {
-		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid,
-			e.SkipWorktree, e.IntentToAdd}); err != nil {
-			return object.ID{}, nil, fmt.Errorf("write checkpoint state: %w", err)
-		}
-		// The tree of the index refers to the blobs of stage 0. The blobs of a conflict have other stages, so the tree stateBlobs
-		// keeps them reachable.
-		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
-			blobs = append(blobs, object.TreeEntry{Name: fmt.Sprintf("%06d", len(blobs)), Mode: object.ModeFile, ID: e.ID})
-		}
+	special, err := encodeSpecial(s.Index.Special)
+	if err != nil {
+		return object.ID{}, nil, err
 	}
-	entries = w.text(entries, stateSpecial, special.Bytes())
-	if len(blobs) > 0 {
+	entries = w.text(entries, stateSpecial, special)
+	if blobs := conflicts(s.Index.Special); len(blobs) > 0 {
 		entries = append(entries, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(blobs))})
 	}
 	entries = w.text(entries, stateRefs, refLines(s.Refs))

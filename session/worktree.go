@@ -1,0 +1,204 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// Worktree is a linked worktree (git worktree add) inside the mount, at a checkpoint. Its files are in the tree of the commit Files, at
+// Path. A State stores it as files below worktreesDir, which older versions of this program ignore:
+//
+//	artifactfs-worktrees/NAME/worktree   lines "path QUOTED", "branch REF", "commit ID", "files ID", "index ID"
+//	artifactfs-worktrees/NAME/special    entries of the index that a tree cannot express, as in the entry stateSpecial
+type Worktree struct {
+	Name   string    // name of its directory below worktrees/ in the git directory
+	Path   string    // path relative to the root of the main working tree
+	Branch string    // full name of the ref that its HEAD points to; "" if its HEAD is detached
+	Commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
+	Files  object.ID // commit whose tree has the files of the main working tree and of all linked worktrees in it
+	Index  Index     // its index
+}
+
+const (
+	worktreesDir    = "artifactfs-worktrees/"
+	worktreeFile    = "/worktree"
+	worktreeSpecial = "/special"
+
+	// MaxWorktrees is the maximum number of linked worktrees in a State.
+	MaxWorktrees = 1000
+)
+
+// Valid reports whether a State can store l: names and paths are those that git and a working tree can have.
+func (l Worktree) Valid() bool {
+	head := l.Branch == "" && !l.Commit.IsZero() || strings.HasPrefix(l.Branch, "refs/") && refname.Valid(l.Branch)
+	return head && ValidWorktree(l.Name, l.Path)
+}
+
+// ValidWorktree reports whether a linked worktree can have this name and this path.
+func ValidWorktree(name, at string) bool {
+	return validPath(at, object.MaxNameLen) && path.Clean(at) == at && validPath(name, object.MaxNameLen) && !strings.Contains(name, "/")
+}
+
+// AddWorktrees adds linked worktrees, which must be valid, to the files of the State.
+func (s *State) AddWorktrees(list []Worktree) error {
+	if s.Files == nil && len(list) > 0 {
+		s.Files = map[string]File{}
+	}
+	for _, l := range list {
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "path %s\n", strconv.Quote(l.Path))
+		if l.Branch != "" {
+			fmt.Fprintf(&b, "branch %s\n", l.Branch)
+		}
+		if !l.Commit.IsZero() {
+			fmt.Fprintf(&b, "commit %s\n", l.Commit)
+		}
+		fmt.Fprintf(&b, "files %s\nindex %s\n", l.Files, l.Index.Tree)
+		s.Files[worktreesDir+l.Name+worktreeFile] = File{Content: b.Bytes()}
+		if len(l.Index.Special) == 0 {
+			continue
+		}
+		special, err := encodeSpecial(l.Index.Special)
+		if err != nil {
+			return err
+		}
+		s.Files[worktreesDir+l.Name+worktreeSpecial] = File{Content: special}
+	}
+	return nil
+}
+
+// Worktrees returns the linked worktrees that the State contains, sorted by path. It returns an error if one of them is invalid, or two
+// have the same path.
+func (s *State) Worktrees(f object.Format) ([]Worktree, error) {
+	var list []Worktree
+	for name, file := range s.Files {
+		rest, ours := strings.CutPrefix(name, worktreesDir)
+		name, isWorktree := strings.CutSuffix(rest, worktreeFile)
+		if !ours || !isWorktree || strings.Contains(name, "/") {
+			continue
+		}
+		l, err := parseWorktree(f, name, string(file.Content))
+		if err == nil {
+			l.Index.Special, err = parseSpecial(f, s.Files[worktreesDir+name+worktreeSpecial].Content)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read linked worktree %.80q: %w", name, err)
+		}
+		list = append(list, l)
+	}
+	slices.SortFunc(list, func(a, b Worktree) int { return strings.Compare(a.Path, b.Path) })
+	for i := range list {
+		if i > 0 && list[i].Path == list[i-1].Path || i == MaxWorktrees {
+			return nil, fmt.Errorf("read linked worktrees: %w: too many, or two at %.80q", errState, list[i].Path)
+		}
+	}
+	return list, nil
+}
+
+// HasWorktrees reports whether the State that belongs to a checkpoint contains linked worktrees. It reads trees only.
+func (l *Lanes) HasWorktrees(p Checkpoint) (bool, error) {
+	content, err := l.objects.typed(p.State, object.Commit, object.MaxCommitSize)
+	if err != nil {
+		return false, err
+	}
+	info, err := object.ParseCommit(l.format, content)
+	id := info.Tree
+	for _, name := range []string{stateFiles, strings.TrimSuffix(worktreesDir, "/")} {
+		if err != nil {
+			return false, err
+		}
+		var entries []object.TreeEntry
+		if entries, err = readTree(l.objects, l.format, id); err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name && e.Mode == object.ModeDir })
+		if i < 0 {
+			return false, nil
+		}
+		id = entries[i].ID
+	}
+	return true, nil
+}
+
+// parseWorktree parses the text of one linked worktree. It ignores unknown lines, which a later version of this program may have written.
+func parseWorktree(f object.Format, name, text string) (Worktree, error) {
+	l := Worktree{Name: name}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		var err error
+		switch key {
+		case "path":
+			l.Path, err = strconv.Unquote(value)
+		case "branch":
+			l.Branch = value
+		case "commit":
+			l.Commit, err = object.ParseIDOf(f, value)
+		case "files":
+			l.Files, err = object.ParseIDOf(f, value)
+		case "index":
+			l.Index.Tree, err = object.ParseIDOf(f, value)
+		}
+		if err != nil {
+			return l, fmt.Errorf("%w: line %.80q: %w", errState, line, err)
+		}
+	}
+	if !l.Valid() || l.Files.IsZero() || l.Index.Tree.IsZero() {
+		return l, fmt.Errorf("%w: invalid linked worktree", errState)
+	}
+	return l, nil
+}
+
+// encodeSpecial returns special entries of an index as one JSON object on each line.
+func encodeSpecial(list []IndexEntry) ([]byte, error) {
+	var special bytes.Buffer
+	lines := json.NewEncoder(&special)
+	lines.SetEscapeHTML(false)
+	for _, e := range list {
+		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid,
+			e.SkipWorktree, e.IntentToAdd}); err != nil {
+			return nil, fmt.Errorf("write checkpoint state: %w", err)
+		}
+	}
+	return special.Bytes(), nil
+}
+
+// conflicts returns the entries of a tree that keeps the blobs of conflicts reachable: the tree of the index refers to the blobs of
+// stage 0 only.
+func conflicts(list []IndexEntry) (blobs []object.TreeEntry) {
+	for _, e := range list {
+		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
+			blobs = append(blobs, object.TreeEntry{Name: fmt.Sprintf("%06d", len(blobs)), Mode: object.ModeFile, ID: e.ID})
+		}
+	}
+	return blobs
+}
+
+// WorktreeFiles returns the objects of the commit Worktree.Files, of which the last one is the commit itself. The parameter files is its
+// tree. The commit has one parent, which keeps the indexes of the linked worktrees in list reachable. Equal parameters give equal objects.
+func WorktreeFiles(f object.Format, files object.ID, list []Worktree) ([]odb.Outgoing, error) {
+	w := &stateWriter{format: f}
+	commit := func(tree object.ID, parent string) object.ID {
+		const who = "artifactfs <artifactfs@localhost> 0 +0000"
+		return w.add(object.Commit, fmt.Appendf(nil, "tree %s\n%sauthor %s\ncommitter %s\n\nlinked worktrees\n", tree, parent, who, who))
+	}
+	var indexes []object.TreeEntry
+	for _, l := range list {
+		of := []object.TreeEntry{{Name: stateIndex, Mode: object.ModeDir, ID: l.Index.Tree}}
+		if blobs := conflicts(l.Index.Special); len(blobs) > 0 {
+			of = append(of, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(blobs))})
+		}
+		indexes = append(indexes, object.TreeEntry{Name: l.Name, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(of))})
+	}
+	parent := commit(w.add(object.Tree, EncodeTree(indexes)), "")
+	commit(files, fmt.Sprintf("parent %s\n", parent))
+	return w.objects, w.err
+}
