@@ -66,13 +66,23 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 		}
 	}
 	for i := range v.frozen.Entries {
-		if path := v.frozen.Entries[i].Path; path == attributesName || strings.HasSuffix(path, "/"+attributesName) {
-			e.attributes[parent(path)] = true
+		f := &v.frozen.Entries[i]
+		if path := f.Path; path == attributesName || strings.HasSuffix(path, "/"+attributesName) {
+			same, err := e.likeBase(ctx, f)
+			if err != nil {
+				return nil, err
+			}
+			if e.attributes[parent(path)] = true; same {
+				delete(e.attributes, parent(path))
+			}
 		}
 	}
 	under := "" // path of the last directory that was left out with everything below it, with a slash at the end
 	for i := range v.frozen.Entries {
 		f := &v.frozen.Entries[i]
+		if c.roots.isGitFile(f.Path) {
+			continue
+		}
 		// The entries are sorted by path, so those below a directory follow it.
 		if under != "" && strings.HasPrefix(f.Path, under) {
 			continue
@@ -148,7 +158,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	}
 	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
 	// An empty file has the same blob whether git converts it or not, and the target of a link is never converted.
-	if f.Size > 0 && f.Mode != object.ModeSymlink && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
+	if f.Size > 0 && f.Mode != object.ModeSymlink && e.converts(ctx, f.Path) {
 		e.cleaned = append(e.cleaned, s)
 	} else {
 		e.plain = append(e.plain, s)
@@ -199,7 +209,7 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 // unchanged.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
 	// Either the file was not renamed, or git converts its contents neither at the old path nor at the new path.
-	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
+	if f.From == "" || f.Mode == object.ModeSymlink || !e.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
 	}
 	// The file was renamed within its directory and kept its extension. Most attribute patterns match a directory or an
@@ -224,11 +234,36 @@ func (e *edit) other(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
 	}
+	top := e.c.roots.above(path)
 	for dir := parent(path); ; dir = parent(dir) {
-		if e.attributes[dir] || dir == "" {
+		if e.attributes[dir] || dir == top {
 			return e.attributes[dir]
 		}
 	}
+}
+
+// converts reports whether git may convert the file at path.
+func (e *edit) converts(ctx context.Context, path string) bool {
+	return e.other(path) || e.c.converts(ctx, relative(path, e.c.roots.above(path)))
+}
+
+// likeBase reports whether f, a .gitattributes file in a linked worktree, equals the file at the same path of the base tree, so that the
+// attributes of the base tree apply. It returns false for a file in the main working tree.
+func (e *edit) likeBase(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
+	t, rel := e.v.of(f.Path)
+	if t.path == "" || f.Kind != worktree.FrozenContent {
+		return false, nil
+	}
+	text, err := e.c.contentOf(ctx, f)
+	if err != nil {
+		return false, err
+	}
+	id, err := object.Hash(e.c.format, object.Blob, text)
+	if err != nil {
+		return false, err
+	}
+	was, err := e.c.lookup(ctx, e.c.o.BaseTree, rel)
+	return was.ID == id, err
 }
 
 // ext returns the extension of path with the dot, or the base name of path if there is no extension.
@@ -259,7 +294,7 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 // module adds a submodule, as the commit that the index records for the path or, without an index entry, as the commit of f.
 // Any other file that git cannot store, such as a socket, is left out.
 func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
-	was, err := e.c.lookup(ctx, e.v.tracking, f.Path)
+	was, err := e.v.staged(f.Path)
 	if err != nil {
 		return err
 	}
@@ -310,8 +345,9 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	return "", nil
 }
 
-// forgotten removes paths from the tree that are now untracked and ignored, but were tracked before or are in the base tree.
-func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
+// forgotten removes paths of a working tree from the tree that are now untracked and ignored, but were tracked in the tree of was. The
+// directory of the working tree is top.
+func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
 		// If the view has an entry for the path or for a directory above it, the method entry has already decided about the path.
@@ -326,20 +362,14 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 			list = append(list, path)
 		}
 	}
-	// Examine the paths of the index that was current at the previous checkpoint. If the entries are relative to the base
-	// tree, examine the paths of the base tree.
-	before := was.index.Tree
-	if e.v.whole {
-		before = e.c.o.BaseTree
-	}
-	err := compare(ctx, e.c.readTree, before, now.index.Tree, "", func(d difference) error {
+	err := compare(ctx, e.c.readTree, was.index.Tree, now.index.Tree, top, func(d difference) error {
 		if d.from.Mode != 0 && d.to.Mode == 0 {
 			candidate(d.path)
 		}
 		return nil
 	})
 	for _, s := range was.index.Special {
-		candidate(s.Path)
+		candidate(join(top, s.Path))
 	}
 	if err != nil {
 		return err
@@ -364,8 +394,9 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 
 // committed reports whether path is in the base tree or in HEAD's tree, not only in the index.
 func (e *edit) committed(ctx context.Context, path string) bool {
-	for _, root := range []object.ID{e.c.o.BaseTree, e.c.headTree} {
-		if was, err := e.c.lookup(ctx, root, path); err == nil && was.Mode != 0 && was.Mode != object.ModeDir {
+	t, rel := e.v.of(path)
+	for _, root := range []object.ID{e.c.o.BaseTree, t.head} {
+		if was, err := e.c.lookup(ctx, root, rel); err == nil && was.Mode != 0 && was.Mode != object.ModeDir {
 			return true
 		}
 	}
@@ -423,7 +454,7 @@ func (e *edit) contents(ctx context.Context) error {
 	if len(e.cleaned) == 0 {
 		return nil
 	}
-	if err := e.c.clean(ctx, e, e.cleaned); err != nil {
+	if err := e.clean(ctx); err != nil {
 		return fmt.Errorf("convert contents of files: %w", err)
 	}
 	for i := range e.cleaned {
@@ -435,11 +466,23 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known reports whether the base tree or the previous checkpoint has the blob id at path. Such a blob need not be written again,
-// even if only the mounted remote has it and this host does not.
+// known reports whether the base tree or the previous checkpoint has the blob id at path, or HEAD of the linked worktree. Such a blob need
+// not be written again, even if only the mounted remote has it and this host does not.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
-	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {
-		was, err := e.c.lookup(ctx, root, path)
+	t, rel := e.v.of(path)
+	places := []struct {
+		tree object.ID
+		path string
+	}{{e.c.o.BaseTree, path}, {e.v.from, path}}
+	if t.path != "" {
+		places = append(places, struct {
+			tree object.ID
+			path string
+		}{t.head, rel})
+		places[0].path = rel
+	}
+	for _, p := range places {
+		was, err := e.c.lookup(ctx, p.tree, p.path)
 		if err != nil {
 			return false, err
 		}

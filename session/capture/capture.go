@@ -5,7 +5,8 @@
 // It promises:
 //   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that moment with
 //     the current index. The differences: directories without files have an entry of the empty tree, and paths that Rules
-//     leave out and nested repositories are missing. Files that git converts (line ends, filters) are converted by stock git.
+//     leave out and nested repositories are missing. Files of linked worktrees are in another tree. Files that git converts (line
+//     ends, filters) are converted by stock git.
 //   - The cost of a checkpoint is proportional to the changes since the previous checkpoint: no unchanged file of the mount is
 //     read, and no contents of the mounted repository are fetched. The exceptions are ignore files and attributes that decide
 //     about new files.
@@ -146,8 +147,8 @@ type Capturer struct {
 	baseDirs map[string]uint32 // State.Dirs of the checkpoint that the mount started from
 	// steps are the durations of the checkpoint in progress.
 	steps steps
-	// headTree is the tree of the commit of HEAD. It is set for the checkpoint in progress.
-	headTree object.ID
+	// roots are the linked worktrees inside the mount, sorted by path. The method look sets it.
+	roots roots
 	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no limit.
 	pinned int64
 	// treeCache holds the trees that were read for the checkpoint in progress.
@@ -284,9 +285,17 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID // tree of the frozen files
-	shown  object.ID // tree of the checkpoint: the same as in the field tree, or that tree with the files that were just removed
+	full   object.ID // the same as in the field tree, or that tree with the files that were just removed
+	shown  object.ID // tree of the checkpoint: the tree in the field full without linked worktrees
 	left   []LeftOut // the left-out paths that leftSet.first returns
 	at     time.Time // time at which the Tree was frozen
+}
+
+// emit adds a tree to the objects of the checkpoint. The tree can be read before it is in the Repo.
+func (s *shot) emit(id object.ID, content []byte) error {
+	s.out.raw(id, object.Tree, content)
+	s.edit.c.pending[id] = content
+	return nil
 }
 
 // checkpoint makes a checkpoint. The caller holds token.
@@ -320,7 +329,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 		}
 		message = said
 	}
-	s.edit.linked(ctx)
+	if err := s.addLinked(ctx); err != nil {
+		return session.Checkpoint{}, Report{}, fmt.Errorf("read linked worktrees: %w", err)
+	}
 	s.left = s.edit.left.first()
 	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
@@ -333,9 +344,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	// A new message is a reason to make a checkpoint even if nothing has changed.
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
 		// Store the memory even without a new checkpoint: its journal position is newer, so the next checkpoint reads fewer
-		// changes. There is one exception. If s.tree differs from s.shown, the last checkpoint contains the removed files, and the
+		// changes. There is one exception. If s.tree differs from s.full, the last checkpoint contains the removed files, and the
 		// tree without these files was not written to the Repo. The next checkpoint must not start from such a tree.
-		if have && s.tree == s.shown {
+		if have && s.tree == s.full {
 			c.remember(s, last.Commit)
 		}
 		return last, report, nil
@@ -397,14 +408,13 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		return agree, err
 	}
 	c.steps.done("git")
-	c.headTree = s.state.head
 	// Trees of the index are read below, before they are written to the Repo.
 	for id, content := range s.out.trees {
 		c.pending[id] = content
 	}
 	// If HEAD or the index has changed, paths may have become tracked or untracked.
-	anew := c.mem.Index == nil || c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() ||
-		!slices.Equal(c.mem.Index.Special, s.state.Index.Special)
+	anew := c.mem.Index.differs(tracking{s.state.head, s.state.Index})
+	anewIn := slices.ContainsFunc(c.roots, func(r root) bool { return c.mem.Linked[r.path].differs(r.tracking) })
 	c.tracking = tracking{s.state.head, s.state.Index}
 	s.view.track(c.tracking)
 	for dir := range s.view.skipped {
@@ -414,7 +424,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed since that
 	// checkpoint.
-	if anew && !s.view.whole {
+	if (anew || anewIn) && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
 				return lookAgain, nil
@@ -427,8 +437,19 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint. Do not
 	// fetch ignore files to check this tree again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
-		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
+		before := c.mem.tracking()
+		if s.view.whole { // the entries are relative to the base tree
+			before.index.Tree = c.o.BaseTree
+		}
+		if err := s.edit.forgotten(ctx, "", before, c.tracking); err != nil {
 			return agree, err
+		}
+	}
+	if anewIn && !s.view.whole { // otherwise the entries describe all files of the linked worktrees
+		for _, r := range c.roots {
+			if err := s.edit.forgotten(ctx, r.path, c.mem.Linked[r.path].tracking(), r.tracking); err != nil {
+				return agree, err
+			}
 		}
 	}
 	if err := s.edit.emptyDirs(ctx); err != nil {
@@ -436,11 +457,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	s.state.Dirs = s.edit.dirs
 	// Encode and write only the trees that have changed.
-	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
-		s.out.raw(id, object.Tree, content)
-		return nil
-	})
-	s.shown = s.tree
+	s.tree, err = s.edit.trees.write(s.emit)
+	s.full = s.tree
 	c.steps.done("trees")
 	return agree, err
 }

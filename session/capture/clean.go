@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -57,22 +58,44 @@ type cleaning struct {
 	c   *Capturer
 	e   *edit
 	dir string
+	top string // directory of the linked worktree that contains the files; "" for the main working tree
 }
 
 // work returns the name in the temporary working tree of the file at path.
 func (l *cleaning) work(path string) string {
-	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
+	return filepath.Join(l.dir, "work", filepath.FromSlash(relative(path, l.top)))
 }
 
-// clean converts the files of list, and sets the id of each file to the id of the blob that the command "git add" would make.
-func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
+// clean converts the files of e.cleaned, those of each working tree by themselves.
+func (e *edit) clean(ctx context.Context) error {
+	if len(e.c.roots) == 0 {
+		return e.c.clean(ctx, e, "", e.cleaned)
+	}
+	slices.SortStableFunc(e.cleaned, func(a, b source) int { return strings.Compare(e.c.roots.above(a.path), e.c.roots.above(b.path)) })
+	for list := e.cleaned; len(list) > 0; {
+		top := e.c.roots.above(list[0].path)
+		n := slices.IndexFunc(list, func(s source) bool { return e.c.roots.above(s.path) != top })
+		if n < 0 {
+			n = len(list)
+		}
+		if err := e.c.clean(ctx, e, top, list[:n]); err != nil {
+			return err
+		}
+		list = list[n:]
+	}
+	return nil
+}
+
+// clean converts the files of list, which are in the working tree with the directory top, and sets the id of each file to the id of
+// the blob that the command "git add" would make.
+func (c *Capturer) clean(ctx context.Context, e *edit, top string, list []source) error {
 	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
 	if err != nil {
 		return err
 	}
 	// The directory holds the blobs that git made until they are copied to the Repo. Then output.close removes it.
 	e.out.temps = append(e.out.temps, dir)
-	l := &cleaning{c, e, dir}
+	l := &cleaning{c, e, dir, top}
 	if err := l.attributes(ctx, list); err != nil {
 		return err
 	}
@@ -111,6 +134,9 @@ func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
 // attributes writes those .gitattributes files of the new tree that apply to the files of list.
 func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	done := map[string]bool{}
+	if l.top != "" {
+		done[parent(l.top)] = true // the directories above a linked worktree are in another working tree
+	}
 	for i := range list {
 		for dir := parent(list[i].path); !done[dir]; dir = parent(dir) {
 			done[dir] = true
@@ -175,9 +201,9 @@ func (l *cleaning) put(s *source) error {
 func (l *cleaning) add(ctx context.Context, list []source) error {
 	var staged, paths bytes.Buffer
 	for i := range list {
-		path := list[i].path
+		path := relative(list[i].path, l.top)
 		fmt.Fprintf(&paths, "%s\x00", path)
-		was, err := l.c.lookup(ctx, l.e.v.tracking, path)
+		was, err := l.e.v.staged(list[i].path)
 		if err != nil {
 			return err
 		}
@@ -219,7 +245,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	}
 	loose := odb.NewLoose(objects, l.c.format)
 	for i := range list {
-		id, ok := ids[list[i].path]
+		id, ok := ids[relative(list[i].path, l.top)]
 		if !ok {
 			return fmt.Errorf("git add did not add %s", list[i].path)
 		}

@@ -59,6 +59,7 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		if s.Index, s.stat, err = c.readIndex(ctx, out, copies, s.head); err != nil {
 			return gitState{}, err
 		}
+		rootReader{c, out, copies}.all(ctx)
 		if s.Files, err = c.readFiles(); err != nil {
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
@@ -250,6 +251,11 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		}
 	}
 	add(s.Head)
+	for _, r := range c.roots {
+		if r.broken == nil {
+			add(r.commit)
+		}
+	}
 	for _, stash := range s.Stashes {
 		add(stash.Commit)
 	}

@@ -124,17 +124,19 @@ func (g globs) below(dir string) bool {
 
 // ignores decides which paths git ignores in a working tree.
 type ignores struct {
-	fold   bool                   // paths are compared regardless of case (core.ignoreCase)
-	user   globs                  // rules of core.excludesFile
-	own    globs                  // rules of info/exclude
-	of     func(dir string) globs // returns the rules of the ignore file in dir
-	print  string                 // hash of user, own, fold and the capture rules
-	cached map[string]bool        // results of the method dir, by path
+	fold  bool                   // paths are compared regardless of case (core.ignoreCase)
+	user  globs                  // rules of core.excludesFile
+	own   globs                  // rules of info/exclude
+	of    func(dir string) globs // returns the rules of the ignore file in dir
+	print string                 // hash of user, own, fold, the capture rules and the linked worktrees
+	// roots are the linked worktrees. The rules for a path are those in its worktree. The directory of a worktree is never ignored.
+	roots  roots
+	cached map[string]bool // results of the method dir, by path
 }
 
 // dir reports whether the directory at path is ignored, by a rule for the directory itself or for a directory above it.
 func (x *ignores) dir(path string) bool {
-	if path == "" {
+	if path == "" || x.roots.has(path) {
 		return false
 	}
 	// dir is called for each file of a directory, so cache the results.
@@ -150,31 +152,37 @@ func (x *ignores) dir(path string) bool {
 func (x *ignores) file(path string) bool { return x.dir(parent(path)) || x.here(path, false) }
 
 // here reports whether the rules ignore path itself, regardless of the directories above path. The rules of ignore files take
-// precedence, from the nearest directory up to the root; info/exclude and core.excludesFile follow in this order.
+// precedence, from the nearest directory up to the root of the working tree; info/exclude and core.excludesFile follow in this order.
 func (x *ignores) here(path string, dir bool) bool {
 	folded := path
 	if x.fold {
 		folded = lower(path)
 	}
+	top := x.roots.above(path)
 	// As in git, the ignore file of a deeper directory overrides the ignore files above that directory.
 	for at := parent(path); ; at = parent(at) {
-		rel := folded
-		if at != "" {
-			rel = folded[len(at)+1:]
-		}
-		if said, ignored := x.of(at).match(rel, dir); said {
+		if said, ignored := x.of(at).match(relative(folded, at), dir); said {
 			return ignored
 		}
-		if at == "" {
+		if at == top {
 			break
 		}
 	}
+	folded = relative(folded, top)
 	for _, g := range []globs{x.own, x.user} {
 		if said, ignored := g.match(folded, dir); said {
 			return ignored
 		}
 	}
 	return false
+}
+
+// relative returns path relative to the directory dir, which is path itself or above it; "" is the root.
+func relative(path, dir string) string {
+	if dir == "" {
+		return path
+	}
+	return path[min(len(dir)+1, len(path)):]
 }
 
 // parent returns the directory of path; "" is the root.

@@ -54,7 +54,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}
 	// git replaces the index by rename, so an unchanged inode, size and time mean unchanged contents.
-	if c.mem.Index != nil && c.mem.Index.Stat == st && c.mem.Index.Head == head.String() {
+	if c.mem.Index.stays(st, head) {
 		x, err := c.mem.Index.index()
 		if err == nil {
 			return x, st, nil

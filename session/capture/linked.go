@@ -2,24 +2,275 @@ package capture
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// linked adds the linked worktrees inside the mount to the left-out paths, and removes those that are gone. git keeps their HEAD and index
-// in directories of the git directory that no checkpoint contains, and their files are often ignored.
-func (e *edit) linked(ctx context.Context) {
-	now := linkedTrees(e.c.o.GitDir, e.c.o.Dir)
-	// The Tree is asked and not the mount, because the daemon must not wait for a reply of its own.
-	now = slices.DeleteFunc(now, func(path string) bool {
-		_, err := e.c.o.Tree.Resolve(ctx, path+".git")
-		return err != nil // the directory was removed without git
-	})
+// Checkpoints contain the linked worktrees inside the mount (git worktree add): their files, indexes and HEADs. A view lists the
+// directory of such a worktree, even if it is ignored, and its own rules, index and HEAD decide about the files in it. The tree from
+// which the next checkpoint continues contains these files at their paths. The tree that a checkpoint shows does not contain them: they
+// are in the tree of another commit, to which the checkpoint's state refers (session.Worktree).
+
+// root is a linked worktree inside the mount. The field head of tracking is the tree of its HEAD.
+type root struct {
+	name, path string // name below worktrees/ of the git directory, and path in the working tree
+	tracking
+	branch string    // full name of the ref that its HEAD points to; "" if its HEAD is detached
+	commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
+	stat   fileStat  // attributes of its index file
+	broken error     // reason why its HEAD or its index cannot be read; checkpoints then do not contain it
+}
+
+// roots are linked worktrees, sorted by path.
+type roots []root
+
+// has reports whether path is the directory of a linked worktree.
+func (list roots) has(path string) bool {
+	return slices.ContainsFunc(list, func(r root) bool { return r.path == path })
+}
+
+// above returns the directory of the linked worktree that contains path, or "" if path is in the main working tree. The directory of a
+// linked worktree is itself in the working tree around it.
+func (list roots) above(path string) string {
+	// A path sorts behind the directories above it, so the innermost worktree is found first.
+	for _, r := range slices.Backward(list) {
+		if isWithin(path, r.path) {
+			return r.path
+		}
+	}
+	return ""
+}
+
+// isWithin reports whether path is below the directory dir.
+func isWithin(path, dir string) bool {
+	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir)
+}
+
+// findRoots returns the linked worktrees whose directories exist in the Tree, sorted by path, with what they tracked at the previous
+// checkpoint. It leaves out those that checkpoints exclude.
+func (c *Capturer) findRoots(ctx context.Context) (list roots) {
+	for _, l := range linkedTrees(c.o.GitDir, c.o.Dir) {
+		if !session.ValidWorktree(l.name, l.path) || len(list) == session.MaxWorktrees ||
+			c.rules.exclude.covers(l.path, true) && !c.rules.include.covers(l.path, true) {
+			continue
+		}
+		// The Tree is asked and not the mount, because the daemon must not wait for a reply of its own.
+		text, err := c.contentNow(ctx, join(l.path, gitFile))
+		to, isLink := strings.CutPrefix(string(text), "gitdir: ")
+		if err != nil || !isLink || filepath.Base(strings.TrimSpace(to)) != l.name {
+			continue // the directory was removed without git, or belongs to another worktree
+		}
+		r := root{name: l.name, path: l.path, tracking: c.mem.Linked[l.path].tracking()}
+		// An earlier attempt to make the same checkpoint may have read the index.
+		if i := slices.IndexFunc(c.roots, func(was root) bool { return was.path == l.path && was.name == l.name }); i >= 0 {
+			r.tracking = c.roots[i].tracking
+		}
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b root) int { return strings.Compare(a.path, b.path) })
+	return list
+}
+
+// gitFile is the name of the file that makes a directory a linked worktree.
+const gitFile = ".git"
+
+// isGitFile reports whether path is the file that makes a directory a linked worktree. No tree contains this file.
+func (list roots) isGitFile(path string) bool {
+	return len(list) > 0 && strings.HasSuffix(path, "/"+gitFile) && list.has(parent(path))
+}
+
+// remembered returns the memory of the indexes of the linked worktrees by path; nil if there are none.
+func (list roots) remembered() (all map[string]*indexMemory) {
+	for _, r := range list {
+		if all == nil {
+			all = map[string]*indexMemory{}
+		}
+		all[r.path] = rememberIndex(r.stat, r.tracking)
+	}
+	return all
+}
+
+// rootReader reads linked worktrees. It collects new objects in out and copies.
+type rootReader struct {
+	c      *Capturer
+	out    *output
+	copies *session.Copier
+}
+
+// all reads the HEADs and indexes of c.roots. If a worktree cannot be read, it sets broken and logs the cause,
+// because one broken worktree must not prevent checkpoints.
+func (w rootReader) all(ctx context.Context) {
+	c := w.c
+	for i := range c.roots {
+		r := &c.roots[i]
+		if r.broken = w.read(ctx, r); r.broken != nil {
+			c.o.Log.Warn("read linked worktree", zap.String("path", r.path), zap.Error(r.broken))
+		}
+	}
+}
+
+// read reads the HEAD and the index of a linked worktree.
+func (w rootReader) read(ctx context.Context, r *root) (err error) {
+	c := w.c
+	dir := filepath.Join(c.o.GitDir, "worktrees", r.name)
+	text, err := disk.ReadRegular(filepath.Join(dir, "HEAD"), disk.SmallFile)
+	if err != nil {
+		return err
+	}
+	r.branch, r.commit, r.head = "", object.ID{}, object.ID{}
+	line := strings.TrimSpace(string(text))
+	if to, isRef := strings.CutPrefix(line, "ref:"); isRef {
+		r.branch = strings.TrimSpace(to)
+		r.commit, err = c.refs.Ref(r.branch)
+	} else {
+		r.commit, err = object.ParseIDOf(c.format, line)
+	}
+	if err != nil {
+		return fmt.Errorf("read HEAD: %w", err)
+	}
+	if !r.commit.IsZero() {
+		if !c.o.Repo.Owned(r.commit) && !c.o.Repo.Remotes(r.commit) {
+			if err := w.copies.Commits(ctx, []object.ID{r.commit}); err != nil {
+				return err
+			}
+		}
+		info, err := c.o.Repo.Commit(r.commit)
+		if err != nil {
+			return err
+		}
+		r.head = info.Tree
+	}
+	name := filepath.Join(dir, "index")
+	if r.stat, err = statOf(name); err != nil {
+		return err
+	}
+	was := c.mem.Linked[r.path]
+	if was.stays(r.stat, r.head) {
+		if r.index, err = was.index(); err == nil {
+			return nil
+		}
+	}
+	s := &staging{c: c, out: w.out, copies: w.copies, tracked: 2}
+	r.index, err = s.file(ctx, name, r.stat, []object.ID{r.head, c.o.BaseTree, was.tracking().index.Tree})
+	return err
+}
+
+// addLinked sets s.shown to s.full without the linked worktrees. It adds the linked worktrees to the state, and those that the checkpoint
+// does not contain to the left-out paths.
+func (s *shot) addLinked(ctx context.Context) error {
+	c := s.edit.c
+	s.shown = s.full
+	carried, err := s.carried(ctx)
+	if err != nil {
+		return err
+	}
+	s.edit.linked(ctx, carried)
+	if len(c.roots) == 0 {
+		return nil
+	}
+	if s.shown, err = s.withoutRoots(ctx); err != nil {
+		return err
+	}
+	for dir := range s.state.Dirs {
+		if c.roots.has(dir) || c.roots.above(dir) != "" {
+			delete(s.state.Dirs, dir)
+		}
+	}
+	if len(carried) == 0 {
+		return nil
+	}
+	objects, err := session.WorktreeFiles(c.format, s.full, carried)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		s.out.add(o)
+	}
+	files := objects[len(objects)-1].ID
+	for i := range carried {
+		carried[i].Files = files
+	}
+	s.state.parents = append(s.state.parents, files)
+	return s.state.AddWorktrees(carried)
+}
+
+// carried returns the linked worktrees that the checkpoint contains.
+func (s *shot) carried(ctx context.Context) (list []session.Worktree, err error) {
+	c := s.edit.c
+	for _, r := range c.roots {
+		l := session.Worktree{Name: r.name, Path: r.path, Branch: r.branch, Commit: r.commit, Index: r.index}
+		e, err := c.lookup(ctx, s.full, r.path)
+		if err != nil {
+			return nil, err
+		}
+		// The directory may be in another repository, whose files are left out.
+		if r.broken == nil && e.Mode == object.ModeDir && l.Valid() {
+			list = append(list, l)
+		}
+	}
+	return list, nil
+}
+
+// withoutRoots returns s.full without the linked worktrees, and without directories that have no other entries.
+func (s *shot) withoutRoots(ctx context.Context) (object.ID, error) {
+	c := s.edit.c
+	t := newTrees(c.readTree, c.format, s.full)
+	for _, r := range c.roots {
+		for at := r.path; at != ""; at = parent(at) {
+			mode, _, err := t.get(ctx, at)
+			if err != nil {
+				return object.ID{}, err
+			}
+			d, err := t.within(ctx, at, false)
+			if err != nil {
+				return object.ID{}, err
+			}
+			if mode == 0 || at != r.path && !d.isEmpty() {
+				break
+			}
+			if err := t.remove(ctx, at); err != nil {
+				return object.ID{}, err
+			}
+		}
+	}
+	return t.write(s.emit)
+}
+
+// isEmpty reports whether the directory has no entries.
+func (d *directory) isEmpty() bool {
+	for _, e := range d.was {
+		if d.get(e.Name).mode != 0 {
+			return false
+		}
+	}
+	for _, e := range d.now {
+		if e.mode != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// linked adds those linked worktrees inside the mount that are not in carried to the left-out paths, and removes the others.
+func (e *edit) linked(ctx context.Context, carried []session.Worktree) {
+	var now []string
+	for _, l := range linkedTrees(e.c.o.GitDir, e.c.o.Dir) {
+		if slices.ContainsFunc(carried, func(c session.Worktree) bool { return c.Path == l.path }) {
+			continue
+		}
+		if _, err := e.c.o.Tree.Resolve(ctx, join(l.path, gitFile)); err == nil { // else the directory was removed without git
+			now = append(now, l.path+"/")
+		}
+	}
 	for path, l := range e.left.all {
 		if l.Why == session.Linked && !slices.Contains(now, path) {
 			e.left.delete(path)
@@ -31,9 +282,14 @@ func (e *edit) linked(ctx context.Context) {
 	}
 }
 
-// linkedTrees returns the paths of the linked worktrees below dir, relative to dir and with a slash at the end. gitDir is the git
-// directory of the main worktree. The directories need not exist.
-func linkedTrees(gitDir, dir string) (paths []string) {
+// linkedTree names a linked worktree below the mount.
+type linkedTree struct {
+	name string // name of its directory below worktrees/
+	path string // path relative to the mount
+}
+
+// linkedTrees returns the linked worktrees below dir. gitDir is the git directory of the main worktree. The directories need not exist.
+func linkedTrees(gitDir, dir string) (list []linkedTree) {
 	entries, _ := os.ReadDir(filepath.Join(gitDir, "worktrees")) // usually there is no such directory
 	if dir == "" || len(entries) == 0 {
 		return nil
@@ -44,15 +300,29 @@ func linkedTrees(gitDir, dir string) (paths []string) {
 		return nil
 	}
 	for _, entry := range entries {
-		text, err := disk.ReadRegular(filepath.Join(gitDir, "worktrees", entry.Name(), "gitdir"), disk.SmallFile)
+		own := filepath.Join(gitDir, "worktrees", entry.Name())
+		text, err := disk.ReadRegular(filepath.Join(own, "gitdir"), disk.SmallFile)
 		file := strings.TrimSpace(string(text))
-		if err != nil || filepath.Base(file) != ".git" {
+		if err != nil || filepath.Base(file) != gitFile {
 			continue
+		}
+		if !filepath.IsAbs(file) { // worktree.useRelativePaths
+			file = filepath.Join(own, file)
 		}
 		at, err := filepath.Rel(filepath.Join(above, filepath.Base(dir)), filepath.Dir(file))
 		if err == nil && at != "." && filepath.IsLocal(at) {
-			paths = append(paths, at+"/")
+			list = append(list, linkedTree{entry.Name(), filepath.ToSlash(at)})
 		}
 	}
-	return paths
+	return list
+}
+
+// wasLinked reports whether path is in a linked worktree that the previous checkpoint contained and that is not in now.
+func (m *memory) wasLinked(path string, now roots) bool {
+	for at := range m.Linked {
+		if isWithin(path, at) && !now.has(at) {
+			return true
+		}
+	}
+	return false
 }

@@ -34,7 +34,9 @@ type memory struct {
 	// Dirs holds the permissions of those empty directories that have permissions other than 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`
 	Index *indexMemory      `json:"index,omitempty"`
-	tree  object.ID         // the parsed value of Tree
+	// Linked are the indexes of the linked worktrees inside the mount, by path.
+	Linked map[string]*indexMemory `json:"linked,omitempty"`
+	tree   object.ID               // the parsed value of Tree
 }
 
 // indexMemory is the result of reading an index.
@@ -49,9 +51,12 @@ type indexMemory struct {
 }
 
 // remembered returns the part of s that the next checkpoint needs in order to decide whether the index has changed.
-func (s *gitState) remembered() *indexMemory {
-	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(),
-		Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
+func (s *gitState) remembered() *indexMemory { return rememberIndex(s.stat, tracking{s.head, s.Index}) }
+
+// rememberIndex returns the memory of an index whose file has the attributes st.
+func rememberIndex(st fileStat, t tracking) *indexMemory {
+	return &indexMemory{Stat: st, Head: t.head.String(), Tree: t.index.Tree.String(), Special: t.index.Special,
+		Plain: len(t.index.Special) == 0}
 }
 
 const (
@@ -59,6 +64,11 @@ const (
 	// maxRemembered is the maximum number of left-out paths in the memory file. If there are more, no file is written.
 	maxRemembered = 20_000
 )
+
+// stays reports whether the index file has the remembered attributes st, and HEAD the remembered tree. m may be nil.
+func (m *indexMemory) stays(st fileStat, head object.ID) bool {
+	return m != nil && m.Stat == st && m.Head == head.String()
+}
 
 // index returns the remembered index. It returns an error if the index has special entries that were not written to the file.
 func (m *indexMemory) index() (session.Index, error) {
@@ -95,13 +105,21 @@ func (c *Capturer) startIndex() *indexMemory {
 }
 
 // tracking returns the remembered HEAD tree and index. It returns the zero value if no index is remembered.
-func (m *memory) tracking() tracking {
-	if m.Index == nil {
+func (m *memory) tracking() tracking { return m.Index.tracking() }
+
+// tracking returns the remembered HEAD tree and index. It returns the zero value if m is nil.
+func (m *indexMemory) tracking() tracking {
+	if m == nil {
 		return tracking{}
 	}
-	head, _ := object.ParseID(m.Index.Head) // HEAD's tree; zero for an unborn branch
-	tree, _ := object.ParseID(m.Index.Tree)
-	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
+	head, _ := object.ParseID(m.Head) // HEAD's tree; zero for an unborn branch
+	tree, _ := object.ParseID(m.Tree)
+	return tracking{head, session.Index{Tree: tree, Special: m.Special}}
+}
+
+// differs reports whether t differs from the remembered HEAD tree and index. It returns true if m is nil.
+func (m *indexMemory) differs(t tracking) bool {
+	return m == nil || m.Head != t.head.String() || m.Tree != t.index.Tree.String() || !slices.Equal(m.Special, t.index.Special)
 }
 
 // recall reads the memory file called name. It returns the zero memory if the file cannot be read, or if it belongs to a commit
@@ -139,6 +157,11 @@ func (m *memory) save(name string) error {
 			return os.RemoveAll(name)
 		}
 	}
+	for path := range m.Linked {
+		if !utf8.ValidString(path) {
+			return os.RemoveAll(name)
+		}
+	}
 	for path := range m.Left {
 		if !utf8.ValidString(path) { // JSON would replace the invalid bytes
 			return os.RemoveAll(name)
@@ -161,6 +184,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.mem = memory{
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
+		Linked: c.roots.remembered(),
 	}
 	// An ignore file could not be read, so the checkpoint may contain ignored files. Without a journal position and an index, the
 	// next checkpoint reads everything again.

@@ -22,7 +22,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 			return false, nil
 		}
 		base, err := c.baseTree()
-		return err == nil && s.shown == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 &&
+		return err == nil && s.shown == base && len(c.roots) == 0 && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 &&
 			s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
 	}
 	if last.Tree != s.shown {

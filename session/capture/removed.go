@@ -23,6 +23,9 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	n := 0
 	for _, k := range files {
 		f := removedEntry(k)
+		if c.roots.isGitFile(f.Path) || c.mem.wasLinked(f.Path, c.roots) { // the previous checkpoint contains the worktree
+			continue
+		}
 		if k.Lost() {
 			lost++
 			continue
@@ -44,14 +47,8 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 		if err := e.contents(ctx); err != nil {
 			return done, "", err
 		}
-		s.shown, err = e.trees.write(func(id object.ID, content []byte) error {
-			s.out.raw(id, object.Tree, content)
-			return nil
-		})
 		// The comparison with the previous checkpoint reads the new trees before they are written to the Repo.
-		for id, content := range s.out.trees {
-			c.pending[id] = content
-		}
+		s.full, err = e.trees.write(s.emit)
 	}
 	said = fmt.Sprintf("before %d files were removed or overwritten", n)
 	if n == 1 {

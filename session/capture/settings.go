@@ -93,6 +93,10 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	// previous checkpoint recorded.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
+	// In a directory that has become a linked worktree, or is none any more, other rules apply.
+	for _, r := range c.roots {
+		fmt.Fprintf(sum, "\x00%q\x00%q", r.name, r.path)
+	}
 	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold),
 		hex.EncodeToString(sum.Sum(nil)[:16])}, nil
 }

@@ -26,11 +26,8 @@ type view struct {
 	// The field whole is set if the field from is the base tree. The entries are then everything that differs from the base tree.
 	whole bool
 	x     ignores
-	// The field tracking is the id of the tree of the index.
-	tracking object.ID
-	// special holds the paths of index entries that a tree cannot describe (value true), and the directories above them
-	// (value false).
-	special map[string]bool
+	main  tracked   // what the main working tree tracks
+	roots []tracked // what the linked worktrees track, in the order of Capturer.roots
 	// entries holds the paths of all entries. The value of a FrozenTree is the id of its tree; the value of other kinds is zero.
 	entries map[string]object.ID
 	// changed holds the texts of the ignore files among the entries, by directory.
@@ -141,6 +138,9 @@ func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
 	}
+	if v.c.roots.has(dir) || slices.ContainsFunc(v.c.roots, func(r root) bool { return isWithin(r.path, dir) }) {
+		return false
+	}
 	// An ignored directory is entered if Include could match a file in it, or if git tracks a file in it.
 	if !v.x.dir(dir) || v.c.rules.include.covers(dir, true) || v.c.rules.include.below(dir) || v.tracked(dir) {
 		return false
@@ -173,51 +173,6 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 		}
 	}
 	return list, nil
-}
-
-// tracked reports whether the index has an entry for path or for a path below it.
-func (v *view) tracked(path string) bool {
-	// Paths with conflicts and paths added with "git add -N" are tracked, but are not in the tree of the index.
-	if _, ok := v.special[path]; ok {
-		return true
-	}
-	return v.trackedMode(path) != 0
-}
-
-// trackedFile reports whether the index has an entry for path itself. If the index has only entries below path, a file at path
-// is untracked.
-func (v *view) trackedFile(path string) bool {
-	if v.special[path] {
-		return true
-	}
-	mode := v.trackedMode(path)
-	return mode != 0 && mode != object.ModeDir
-}
-
-// trackedMode returns the mode of path in the tree of the index, or 0 if that tree has no such path. If a tree cannot be read,
-// trackedMode records the error and returns the mode of a file.
-func (v *view) trackedMode(path string) object.Mode {
-	e, err := v.c.lookup(v.ctx, v.tracking, path)
-	if err != nil {
-		v.fail(err)
-		return object.ModeFile
-	}
-	return e.Mode
-}
-
-// track sets the index that determines which paths are tracked.
-func (v *view) track(by tracking) {
-	v.tracking = by.index.Tree
-	v.special = map[string]bool{}
-	for _, e := range by.index.Special {
-		v.special[e.Path] = true
-		for at := parent(e.Path); at != ""; at = parent(at) {
-			if _, ok := v.special[at]; ok {
-				break
-			}
-			v.special[at] = false
-		}
-	}
 }
 
 // learn records the paths and the ignore files among entries. The function read returns the text of an ignore file. The result
@@ -275,6 +230,7 @@ func (v *view) within(dir string) bool {
 // everything that differs from the base tree. The caller releases view.frozen.
 func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
+	c.roots = c.findRoots(ctx)
 	rules, err := c.ignoreSettings(ctx)
 	if err != nil {
 		return nil, err
@@ -290,7 +246,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		}
 		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, entries: map[string]object.ID{}, changed: map[string][]byte{},
 			parsed: map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
-		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{}}
+		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{},
+			roots: c.roots}
 		if whole {
 			v.from = c.o.BaseTree
 		}
@@ -305,7 +262,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole && token != "" {
 			continue
 		}
-		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), MaxPinned: c.pinned})
+		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: c.roots.has, MaxPinned: c.pinned})
 		if err != nil {
 			return nil, err
 		}
@@ -332,7 +289,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 // token is empty or too old, or if rules have changed for unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
-		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
+		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: v.c.roots.has, DryRun: true})
 		if err != nil {
 			return false, err
 		}
