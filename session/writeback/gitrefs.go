@@ -69,6 +69,7 @@ func (g *gitRefs) read() (refsOf, error) {
 		r.head = name
 	}
 	r.readStashes(g.dir)
+	r.watchWorktrees(g.dir)
 	loose := map[string]object.ID{}
 	for _, below := range append([]string{"refs/remotes/"}, userRefs...) {
 		if err := g.walk(below, loose, &r); err != nil {
@@ -110,6 +111,24 @@ func (r *refsOf) readStashes(dir string) {
 		r.dirs = append(r.dirs, at)
 		if st, err := os.Stat(filepath.Join(at, "stash")); err == nil {
 			r.stashes += fmt.Sprintf("%d %d ", st.Size(), st.ModTime().UnixNano())
+		}
+	}
+}
+
+// maxWorktrees is the maximum number of linked worktrees whose directories are watched.
+const maxWorktrees = 100
+
+// watchWorktrees adds the directories with the HEADs and indexes of linked worktrees, which checkpoints contain, to r.dirs.
+func (r *refsOf) watchWorktrees(dir string) {
+	all := filepath.Join(dir, "worktrees")
+	entries, err := os.ReadDir(all)
+	if err != nil {
+		return // usually there is no such directory
+	}
+	r.dirs = append(r.dirs, all)
+	for _, e := range entries[:min(len(entries), maxWorktrees)] {
+		if e.IsDir() {
+			r.dirs = append(r.dirs, filepath.Join(all, e.Name()))
 		}
 	}
 }
