@@ -29,8 +29,15 @@ const (
 // Intent is a checkout that has begun. Because the checkout changes HEAD, the intent does not refer to HEAD: it contains the
 // full names of branches, and the IDs of commits and checkpoints. Exactly one field is set.
 type Intent struct {
-	Switch  *SwitchIntent  `json:"switch,omitempty"`
-	Restore *RestoreIntent `json:"restore,omitempty"`
+	Switch    *SwitchIntent    `json:"switch,omitempty"`
+	Restore   *RestoreIntent   `json:"restore,omitempty"`
+	Worktrees *WorktreesIntent `json:"worktrees,omitempty"`
+}
+
+// WorktreesIntent is a restore of linked worktrees whose directories are gone.
+type WorktreesIntent struct {
+	State string   `json:"state"`           // ID of the commit that stores the state of a checkpoint, which lists the linked worktrees
+	Paths []string `json:"paths,omitempty"` // paths of the linked worktrees; none: all that the state lists
 }
 
 // SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
@@ -105,6 +112,8 @@ func OpenJournal(home string) *Journal {
 // String describes the intent for messages.
 func (in Intent) String() string {
 	switch {
+	case in.Worktrees != nil:
+		return "the restore of linked worktrees"
 	case in.Restore != nil:
 		return "the restore of checkpoint " + string(in.Restore.Checkpoint)
 	case in.Switch != nil && in.Switch.Forward != "":
@@ -117,8 +126,14 @@ func (in Intent) String() string {
 
 // check returns an error unless exactly one field of the intent is set.
 func (in Intent) check() error {
-	if (in.Switch == nil) == (in.Restore == nil) {
-		return fmt.Errorf("read %s: entry is neither a switch nor a restore", journalFile)
+	set := 0
+	for _, is := range []bool{in.Switch != nil, in.Restore != nil, in.Worktrees != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("read %s: entry is not one switch or restore", journalFile)
 	}
 	return nil
 }

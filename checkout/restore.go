@@ -36,6 +36,7 @@ type Restore struct {
 	Checkpoints Checkpoints
 	Differ      Differ             // compares the trees of checkpoints, including empty directories
 	Paths       []string           // paths to restore, relative to the root; none: all paths
+	Elsewhere   []string           // directories that the caller restores itself, because the trees of checkpoints do not contain them
 	Target      session.Checkpoint // checkpoint to restore from
 
 	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets this field.
@@ -91,7 +92,7 @@ func (r *Restore) Compare(ctx context.Context) (err error) {
 // checkPaths returns a fault.NoPathError if a requested path exists neither in the target nor in the working tree.
 func (r *Restore) checkPaths(ctx context.Context) error {
 	for _, p := range r.Paths {
-		known := false
+		known := slices.ContainsFunc(r.Elsewhere, func(dir string) bool { return dir == p || strings.HasPrefix(dir, p+"/") })
 		for _, tree := range []object.ID{r.Target.Tree, r.now.Tree} {
 			has, err := r.Checkout.Trees.has(ctx, tree, p)
 			if err != nil {

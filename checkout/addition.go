@@ -1,0 +1,57 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// ErrInTheWay means that files could not be added, because another file has the path of a directory above them.
+var ErrInTheWay = errors.New("another file is in the way")
+
+// Add adds the files and empty directories of list, which have these paths in the tree to, and then calls the function last, which changes
+// nothing if it fails. It changes no path that exists already: an interrupted addition is completed by repeating it. The entries of git's
+// index stay as they are. If Add succeeds, it has released lock. If it returns an error, nothing is changed, unless the error is an
+// UnfinishedError. The caller must hold the index lock.
+func (c *Checkout) Add(ctx context.Context, lock Index, to object.ID, list []gitdir.Difference, intent WorktreesIntent,
+	last func() error) error {
+	c.refreshKernel(ctx, list)
+	var missing []gitdir.Difference
+	found := map[string]worktree.Found{}
+	for _, d := range list {
+		f, err := c.Tree.Find(ctx, d.Path)
+		if err != nil {
+			return err
+		}
+		if f.Node == 0 {
+			missing, found[d.Path] = append(missing, d), f
+		}
+	}
+	x, err := lock.Read()
+	if err != nil {
+		return err
+	}
+	p, err := PlanRestore(ctx, c.Tree, missing, found, func(context.Context) (map[string]uint32, error) { return nil, nil })
+	if err != nil {
+		return err
+	}
+	if len(p.Kept) > 0 {
+		return fmt.Errorf("add %s: %w", p.Kept[0], ErrInTheWay)
+	}
+	device, err := c.Device()
+	if err != nil {
+		return err
+	}
+	return c.apply(ctx, lock, x, change{
+		to: to, plan: p, intent: Intent{Worktrees: &intent}, last: last,
+		reindex: func(x *index.Index, done worktree.GraftResult, _ time.Time) {
+			restoreIndex(x, nil, p.Grafts, done, device)
+		},
+	})
+}
