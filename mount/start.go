@@ -143,7 +143,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.side.SetDirModes(ctx); err != nil {
+	if err = m.side.SetUp(ctx); err != nil {
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
@@ -281,7 +281,8 @@ func (m *Mount) readRoot(ctx context.Context) <-chan error {
 // await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
 func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
-	if m.Request.Wait != control.WaitTree {
+	relinks := m.Request.Wait == control.WaitTree && m.side.Relinks()
+	if m.Request.Wait != control.WaitTree || relinks {
 		waitFor = append(waitFor, m.Events.GitTried)
 	}
 	if m.Request.History == control.HistoryFull {
@@ -298,7 +299,7 @@ func (m *Mount) await(ctx context.Context, progress func(control.Progress)) erro
 			return err
 		}
 	}
-	if len(waitFor) > 0 {
+	if len(waitFor) > 0 && !(relinks && len(waitFor) == 1) { // without a git directory, the mount has no linked worktrees
 		return m.work.Failure()
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/object"
@@ -78,9 +79,10 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// SetDirModes sets the permissions of directories in a new mount to the permissions that the checkpoint has recorded, because
-// trees of git do not contain the permissions of directories. It is called before the kernel knows any inode of the mount.
-func (s *Side) SetDirModes(ctx context.Context) error {
+// SetUp sets the permissions of directories in a new mount to the permissions that the checkpoint has recorded, because
+// trees of git do not contain the permissions of directories. It also records that linked worktrees are to be restored. It is
+// called before the kernel knows any inode of the mount.
+func (s *Side) SetUp(ctx context.Context) error {
 	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil
 	}
@@ -100,6 +102,9 @@ func (s *Side) SetDirModes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.beginWorktrees(then); err != nil {
+		return err
+	}
 	for dir, perm := range then.Dirs {
 		n, err := s.Index.Tree.Resolve(ctx, dir)
 		if err == nil {
@@ -111,6 +116,26 @@ func (s *Side) SetDirModes(ctx context.Context) error {
 	}
 	return nil
 }
+
+// beginWorktrees records that the linked worktrees of a checkpoint are to be restored. Finish restores them before git commands can run.
+// If the state lists invalid worktrees, which may come from other users of the session remote, none is restored.
+func (s *Side) beginWorktrees(then session.State) error {
+	list, err := then.Worktrees(s.Mount.Store.Format())
+	if err != nil {
+		s.Mount.Agent.AddNote(fmt.Sprintf("linked worktrees of the checkpoint could not be restored: %v", err))
+		return nil
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	s.relinks = true
+	intent := checkout.WorktreesIntent{State: s.Mount.Record.Checkpoint.State}
+	_, err = checkout.OpenJournal(s.Mount.Home).Begin(checkout.Intent{Worktrees: &intent})
+	return err
+}
+
+// Relinks reports whether this process restores linked worktrees before git commands can run.
+func (s *Side) Relinks() bool { return s.relinks }
 
 // committerOf returns the committer and the date of a commit in the format of a reflog entry. It returns "" if the commit cannot
 // be read.

@@ -54,8 +54,9 @@ type Side struct {
 	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of files that are open for writing
 	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes switches and restores that were interrupted
 
-	passes gitPass                // running git commands
-	device func() (uint32, error) // returns the device of the mount
+	passes  gitPass                // running git commands
+	relinks bool                   // whether linked worktrees are restored before git commands can run; set before the kernel has the mount
+	device  func() (uint32, error) // returns the device of the mount
 
 	mu      sync.Mutex
 	servers servers // stopped by Close; protected by mu

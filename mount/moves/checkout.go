@@ -56,6 +56,12 @@ func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 // completed, or is abandoned.
 func (m *Mover) finish(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	switch {
+	case p.Worktrees != nil:
+		if !m.Mount.Writable {
+			return nil
+		}
+		_, err := m.finishWorktrees(ctx, git, p)
+		return err
 	case p.Restore == nil:
 		return m.finishSwitch(ctx, git, p)
 	case m.Mount.Writable:

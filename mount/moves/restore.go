@@ -2,6 +2,7 @@ package moves
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -118,18 +119,41 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if w.Target, err = catalog.Find(ctx, repo, m.Mount, r.ID); err != nil {
 		return reply, err
 	}
+	if r.Of == "" { // a linked worktree of another session has commits that git in this mount may lack
+		w.nameWorktrees(ctx)
+	}
 	if err := w.Compare(ctx); err != nil {
 		return reply, err
 	}
-	if !r.DryRun {
-		if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
-			return reply, err
-		}
+	linked, err := w.missingWorktrees(ctx)
+	if err == nil && !r.DryRun {
+		err = w.apply(ctx, git, lock, r, linked)
 	}
-	if reply, err = w.reply(w.Changes, r.DryRun); err == nil && (named || len(paths) == 0) {
+	if err != nil {
+		return reply, err
+	}
+	if reply, err = w.reply(w.Changes, r.DryRun, linked); err == nil && (named || len(paths) == 0) {
 		reply.Git, err = m.restoreGit(r.DryRun)
 	}
 	return reply, err
+}
+
+// apply changes the files according to Compare, and restores the linked worktrees with the paths in linked.
+func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.Index, r control.RestoreRequest, linked []string) error {
+	if len(linked) == 0 {
+		return w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil)
+	}
+	intent := checkout.WorktreesIntent{State: w.Target.State.String(), Paths: linked}
+	pending, err := w.m.journal.Load().Begin(checkout.Intent{Worktrees: &intent})
+	if err != nil {
+		return err
+	}
+	if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
+		return errors.Join(err, pending.End())
+	}
+	failed, err := w.m.finishWorktrees(ctx, git, pending)
+	w.Kept = append(w.Kept, failed...)
+	return err
 }
 
 // withoutGit returns the paths without ".git" and the paths below it, and whether there were any of them.
@@ -166,14 +190,20 @@ func pathsInside(paths []string) (inside []string, err error) {
 	return inside, nil
 }
 
-// reply returns the reply that lists the changes. dry is true if the changes were not made.
-func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
+// reply returns the reply that lists the changes, and the restored linked worktrees in the parameter linked. dry is true if the
+// changes were not made.
+func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (control.RestoreReply, error) {
 	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
 	defer o.Close()
-	changes := make([]control.PathChange, 0, len(list))
+	changes := make([]control.PathChange, 0, len(list)+len(linked))
+	for _, path := range linked {
+		if !slices.Contains(w.Kept, path) {
+			changes = append(changes, control.PathChange{Path: path + "/", Status: "A"})
+		}
+	}
 	for _, d := range list {
 		// Paths that were left unchanged are in Kept, and not in this list.
 		if dry || !slices.Contains(w.Kept, d.Path) {

@@ -58,6 +58,7 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if w.Target, err = catalog.Find(ctx, repo, m.Mount, string(p.Restore.Checkpoint)); err != nil {
 		return err
 	}
+	w.nameWorktrees(ctx)
 	if err := w.Compare(ctx); err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if err != nil {
 		return err
 	}
-	reply, err := w.reply(whole, false)
+	reply, err := w.reply(whole, false, nil)
 	if err != nil {
 		return err
 	}
