@@ -113,7 +113,7 @@ func SayStays(a *App, r control.SessionDeleteReply) {
 // LeftText returns a text with a path that a checkpoint does not contain, and the reason why.
 func LeftText(l control.LeftOut) string {
 	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "not a file that git can store",
-		"worktree": "a linked worktree: commit in it, uncommitted changes are only on this host"}[l.Why]
+		"worktree": "a linked worktree that cannot be read: uncommitted changes in it are only on this host"}[l.Why]
 	if why == "" {
 		why = l.Why
 	}
