@@ -341,7 +341,8 @@ func (m Meta) Clone() Meta {
 
 // yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and erasures
 // that are missing in m. The local transitions after the last transition that both versions have are appended to the transitions of
-// m, with their times unchanged. yield returns the lane that the writer continues in.
+// m, with their times unchanged. A session that was closed elsewhere, and that the writer still uses, becomes active again. yield
+// returns the lane that the writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
 	// Both histories begin with the transitions of the last version of the metadata that both hosts had.
@@ -375,6 +376,10 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 			Reason: clip("lane " + q.Lane + " is used by " + l.Writer.Host + ", continuing in " + lane.Name)})
 	}
 	if lane.Left == nil {
+		// After the end of the writer's lease, another host may have closed the session.
+		if n := len(m.Transitions); n > 0 && slices.Contains([]LifeState{Closed, Archived}, m.Transitions[n-1].State) {
+			m.transit(Resumed, now, q.Actor, "still mounted on "+q.Writer.Host)
+		}
 		m.State = Active
 	}
 	return lane

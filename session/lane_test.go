@@ -306,6 +306,43 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	git(t, ours.Dir(), "fsck", "--strict")
 }
 
+// After the lease of a writer that still runs, another host closes the session. The history shows that it is active again.
+func TestClosedWhileMounted(t *testing.T) {
+	ours := begun(t)
+	w := here(t, t.TempDir())
+	if _, err := claim(ours, w, nil); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "theirs.git")
+	git(t, ".", "clone", "--quiet", "--mirror", ours.Dir(), dir)
+	theirs := open(t, dir, session.RepoOptions{Format: object.SHA1, Session: "s"})
+	if _, err := session.ChangeMeta(t.Context(), theirs, "s", func(m *session.Meta, now time.Time) error {
+		m.Lanes[0].Left = &now
+		return m.Become(session.Transition{State: session.Closed, Actor: "bob", Reason: "done"}, now)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	git(t, ours.Dir(), "fetch", "--quiet", dir, "+"+session.MetaRef("s")+":refs/afs/theirs")
+	id, err := ours.Ref("refs/afs/theirs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := session.YieldRequest{Session: "s", Lane: "main", Writer: w, Theirs: id, Actor: "joe"}
+	m, lane, err := session.Yield(t.Context(), ours, q)
+	if err != nil || lane.Name != "main" || lane.Left != nil || m.State != session.Active {
+		t.Fatalf("yield: got %+v, %+v, %v, want the main lane of an active session", m, lane, err)
+	}
+	last := m.Transitions[len(m.Transitions)-1]
+	if before := m.Transitions[len(m.Transitions)-2]; before.State != session.Closed || last.State != session.Resumed ||
+		!strings.HasPrefix(last.Reason, "still mounted on ") || last.Actor != "joe" {
+		t.Errorf("last transitions: got %+v and %+v, want closed by bob, and then resumed", before, last)
+	}
+	again, _, err := session.Yield(t.Context(), ours, q)
+	if err != nil || again.State != session.Active || len(again.Transitions) != len(m.Transitions) {
+		t.Errorf("yield again: got %+v, %v", again, err)
+	}
+}
+
 func TestClaimsAtTheSameTime(t *testing.T) {
 	r := begun(t)
 	var wg sync.WaitGroup

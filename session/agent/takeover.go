@@ -88,12 +88,16 @@ func (o otherWriters) follow(t writeback.Taken) {
 }
 
 // yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount, yield
-// moves this mount to a new lane and adds a note for the user.
+// moves this mount to a new lane and adds a note for the user. It also adds a note if that writer has closed the session.
 func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	a.mu.Lock()
 	repo, lane := a.work.repo, a.lane
 	a.mu.Unlock()
+	theirs, err := session.MetaAt(repo, repo.Format(), t.Theirs)
+	if err != nil {
+		return err
+	}
 	meta, ours, err := session.Yield(ctx, repo, session.YieldRequest{
 		Session: a.config.Session, Lane: lane.Name, Writer: a.claim.owner(), Theirs: t.Theirs, Actor: session.Actor(),
 	})
@@ -103,6 +107,15 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meta, a.lane = meta, ours
+	if n := len(theirs.Transitions); n > 0 && theirs.Ended() != nil {
+		last := theirs.Transitions[n-1]
+		text := fmt.Sprintf("%s has %s session %s at %s, while it was mounted here: it is active again, because this mount continues",
+			last.Actor, last.State, meta.Session, last.Time.Format(time.RFC3339))
+		if !slices.Contains(a.notes, text) {
+			a.notes = append(a.notes, text)
+		}
+		a.log.Warn(text, zap.String("dir", a.config.Dir))
+	}
 	if ours.Name != lane.Name {
 		a.work.capturer.SetLane(ours.Name, ours.Segment)
 		text := takenText(meta, lane.Name, ours.Name)
