@@ -76,8 +76,8 @@ type eventFS struct {
 	w    *writable
 	set  atomic.Pointer[eventSet] // nil while there is no event process
 	last atomic.Uint64            // number of the last stand-in, without firstStandIn
-	// left is the event process of the process that served the mount before; 0: it has ended. All its changes fail.
-	left atomic.Uint32
+	// orphan is the event process of the process that served the mount before; 0: it has ended. All its changes fail.
+	orphan atomic.Uint32
 }
 
 // BeginEvents makes the requests of the process pid raise the events in list, and change nothing. The process must send its requests
@@ -88,8 +88,11 @@ func (s *Server) BeginEvents(pid int, list []*NameEvent) {
 		set.events[e.Place] = e
 	}
 	s.events.set.Store(set)
-	// Programs may have looked the removed names up, so that the kernel has cached that they are absent.
-	s.dropEntries(list, func(e *NameEvent) bool { return e.Kind == Removed || e.Kind == RemovedDir })
+	// Programs may have looked the names up since the change. The event process would then reach the new state without a look-up: an
+	// absent name, or the new file instead of the old one that somebody watches.
+	s.dropEntries(list, func(e *NameEvent) bool {
+		return e.Kind == Removed || e.Kind == RemovedDir || e.Kind == Replaced && e.Old != 0 && s.events.w.tree.Kernel().Lookups(e.Old) > 0
+	})
 }
 
 // EndEvents ends what BeginEvents has begun.
@@ -139,14 +142,14 @@ func (f *eventFS) begin(p EventProcess) {
 		file.Close()
 		return
 	}
-	f.left.Store(uint32(p.PID))
+	f.orphan.Store(uint32(p.PID))
 	unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	go func() {
 		defer file.Close()
 		// A pidfd becomes readable when the process has ended. A process that waits for a reply ends when it gets the reply.
 		_, err := retryEINTR(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1) })
 		if err == nil {
-			f.left.Store(0)
+			f.orphan.Store(0)
 		}
 	}()
 }
@@ -166,7 +169,8 @@ func (f *eventFS) eventOf(h *raw.InHeader, name string) (e *NameEvent, own bool)
 	return set.events[worktree.Place{Dir: worktree.Node(h.NodeId), Name: name}], true
 }
 
-func (f *eventFS) isLeft(h *raw.InHeader) bool { return h.Pid != 0 && h.Pid == f.left.Load() }
+// isOrphan reports whether the request h is from the event process of the predecessor.
+func (f *eventFS) isOrphan(h *raw.InHeader) bool { return h.Pid != 0 && h.Pid == f.orphan.Load() }
 
 func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	set := f.set.Load()
@@ -177,7 +181,7 @@ func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, o
 	switch {
 	case h.Pid != set.pid:
 		status := f.RawFileSystem.Lookup(cancel, h, name, out)
-		if e != nil && out.NodeId == 0 {
+		if e != nil && (out.NodeId == 0 || e.Kind == Replaced) {
 			out.SetEntryTimeout(0) // a cached entry would keep the event process from looking the name up
 		}
 		return status
@@ -248,7 +252,7 @@ func standInAttr(out *raw.Attr, node uint64, mode uint32) {
 
 func (f *eventFS) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	switch _, own := f.eventOf(&in.InHeader, ""); {
-	case f.isLeft(&in.InHeader):
+	case f.isOrphan(&in.InHeader):
 		return raw.EIO
 	case isStandIn(in.NodeId):
 		out.SetTimeout(forever)
@@ -278,64 +282,55 @@ func (f *eventFS) Forget(node, lookups uint64) {
 	}
 }
 
-// made answers a request of the event process to create a name; ok is false for requests of other processes.
-func (f *eventFS) made(h *raw.InHeader, name string, kind EventKind, mode uint32, out *raw.EntryOut) (status raw.Status, ok bool) {
+// noChange answers a request of the event process to create or remove a name, which changes nothing; ok is false for requests of other
+// processes. out is the reply to a creation.
+func (f *eventFS) noChange(h *raw.InHeader, name string, kind EventKind, out *raw.EntryOut) (status raw.Status, ok bool) {
 	e, own := f.eventOf(h, name)
 	switch {
-	case f.isLeft(h):
+	case f.isOrphan(h):
 		return raw.EIO, true
 	case !own:
 		return raw.OK, false
 	case e == nil || e.Kind != kind:
 		return raw.EROFS, true
 	}
-	if present, _ := f.now(e.Place); !present {
-		return raw.Status(syscall.EEXIST), true
-	}
-	f.standIn(out, mode&syscall.S_IFMT)
-	return raw.OK, true
-}
-
-// gone answers a request of the event process to remove a name; ok is false for requests of other processes.
-func (f *eventFS) gone(h *raw.InHeader, name string, kind EventKind) (status raw.Status, ok bool) {
-	e, own := f.eventOf(h, name)
-	switch {
-	case f.isLeft(h):
-		return raw.EIO, true
-	case !own:
-		return raw.OK, false
-	case e == nil || e.Kind != kind:
-		return raw.EROFS, true
-	}
-	if present, _ := f.now(e.Place); present {
+	// The name must be in the state that the event reports.
+	switch present, _ := f.now(e.Place); {
+	case out == nil && present:
 		return raw.EBUSY, true
+	case out != nil && !present:
+		return raw.Status(syscall.EEXIST), true
+	case kind == Created:
+		f.standIn(out, syscall.S_IFREG)
+	case kind == CreatedDir:
+		f.standIn(out, syscall.S_IFDIR)
 	}
 	return raw.OK, true
 }
 
 func (f *eventFS) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
-	if status, ok := f.made(&in.InHeader, name, Created, syscall.S_IFREG, out); ok {
+	if status, ok := f.noChange(&in.InHeader, name, Created, out); ok {
 		return status
 	}
 	return f.RawFileSystem.Mknod(cancel, in, name, out)
 }
 
 func (f *eventFS) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
-	if status, ok := f.made(&in.InHeader, name, CreatedDir, syscall.S_IFDIR, out); ok {
+	if status, ok := f.noChange(&in.InHeader, name, CreatedDir, out); ok {
 		return status
 	}
 	return f.RawFileSystem.Mkdir(cancel, in, name, out)
 }
 
 func (f *eventFS) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
-	if status, ok := f.gone(h, name, Removed); ok {
+	if status, ok := f.noChange(h, name, Removed, nil); ok {
 		return status
 	}
 	return f.RawFileSystem.Unlink(cancel, h, name)
 }
 
 func (f *eventFS) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
-	if status, ok := f.gone(h, name, RemovedDir); ok {
+	if status, ok := f.noChange(h, name, RemovedDir, nil); ok {
 		return status
 	}
 	return f.RawFileSystem.Rmdir(cancel, h, name)

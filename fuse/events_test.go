@@ -110,12 +110,12 @@ func TestEventProcessOfPredecessor(t *testing.T) {
 	}
 	var f eventFS
 	f.begin(EventProcess{PID: sleeper.Pid, Start: stat.Start + 1}) // the id was used again
-	if f.left.Load() != 0 {
+	if f.orphan.Load() != 0 {
 		t.Error("another process with the same id counts as the event process")
 	}
 	f.begin(EventProcess{PID: sleeper.Pid, Start: stat.Start})
 	if state, err := sleeper.Wait(); err != nil || state.Success() {
 		t.Errorf("event process: got %v, %v, want a kill", state, err)
 	}
-	await.Until(t, "the id is free", func() bool { return f.left.Load() == 0 })
+	await.Until(t, "the id is free", func() bool { return f.orphan.Load() == 0 })
 }
