@@ -110,7 +110,7 @@ type Checkpoint struct {
 	Bytes    int64     `json:"bytes"`              // total size of the contents that the checkpoint added
 	Excluded int64     `json:"excluded"`           // number of paths that the checkpoint leaves out
 	Pins     []string  `json:"pins,omitempty"`     // names by which the checkpoint is pinned
-	Recorded int64     `json:"recorded,omitempty"` // number of transcript records between the previous checkpoint and this one
+	Recorded int64     `json:"recorded,omitempty"` // number of transcript records since the previous checkpoint; not read on a session remote
 	Synced   bool      `json:"synced"`             // the checkpoint is on the session remote
 }
 

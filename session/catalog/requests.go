@@ -63,10 +63,13 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the list contains the
 	// checkpoint twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
-	// A transcript record is stored with the checkpoint that was the newest one when the record was made.
-	recorded, err := o.recordsBefore(ctx)
-	if err != nil { // without the transcript, the checkpoints are still listed
-		all.Log.Warn("read transcript", zap.String("session", o.Session), zap.Error(err))
+	// A transcript record is stored with the checkpoint that was the newest one when the record was made. The transcript of a
+	// session of another host is not fetched only to be counted.
+	var recorded map[session.CheckpointID]int64
+	if o.far == nil {
+		if recorded, err = o.recordsBefore(ctx); err != nil { // without the transcript, the checkpoints are still listed
+			all.Log.Warn("read transcript", zap.String("session", o.Session), zap.Error(err))
+		}
 	}
 	for _, p := range checkpoints {
 		shown := o.Shown(p)
