@@ -11,6 +11,8 @@ BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
 TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
+# Tests of a package that run at once, of those that are marked as parallel: most of them wait for servers, clocks and other processes.
+PARALLEL ?= 4
 # Longest run of the tests of a package, on a busy machine too. That of integration is the longest.
 TESTTIME ?= 40m
 # Tests of integration for `make race`: reads, writes, git, sessions, follow, switch and takeover. The others are left out since the
@@ -50,7 +52,7 @@ test: setup lint ## lint and all tests, real mounts included (TESTFLAGS="-run X"
 	@scripts/scratch.sh $(MAKE) --no-print-directory test-packages
 
 test-packages: # lint has run
-	@status=0; export AFS_SKIPPED=$$(mktemp); test="$(GO) test -buildvcs=false -vet=off -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
+	@status=0; export AFS_SKIPPED=$$(mktemp); test="$(GO) test -buildvcs=false -vet=off -count=1 -parallel $(PARALLEL) -timeout $(TESTTIME) $(TESTFLAGS)"; \
 	scripts/test-again.sh $$test -p $(TESTP) -- $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
 	for p in $(TIMED); do scripts/test-again.sh $$test -- $$p || status=1; done; \
 	cat $$AFS_SKIPPED >&2; rm -f $$AFS_SKIPPED; exit $$status

@@ -48,6 +48,7 @@ func alone(seed string, n int) map[string]gittest.File {
 
 // A read waits for an unreachable remote for at most the duration --timeout, and continues when the remote is reachable again.
 func TestReadsWaitForRemote(t *testing.T) {
+	t.Parallel()
 	const (
 		outage  = 4 * time.Second  // longer than all attempts of a request
 		noticed = 10 * time.Second // a silence counts after 3 s; a connection that cannot be made ends after 15 s
@@ -117,6 +118,7 @@ func TestReadsWaitForRemote(t *testing.T) {
 
 // A read that waits for longer than --timeout fails in every kind of outage. The daemon finds the remote again without a reader.
 func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
+	t.Parallel()
 	const timeout = 3 * time.Second
 	for name, begin := range outages() {
 		t.Run(name, func(t *testing.T) {

@@ -59,6 +59,7 @@ func (w *world) history(name string) *gittest.Repo {
 
 // Stock git has the same effects and the same output in a container that sees nothing but the mount as in one that sees a clone.
 func TestGitInsideAContainer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.history("app.git")
 	url := w.serve(gittest.ServerOptions{}).URL("app.git")

@@ -15,6 +15,7 @@ import (
 
 // The conformance tests of the Container Storage Interface, of its authors, against the driver and a daemon with real mounts.
 func TestCSISanity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("csi"))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")

@@ -20,6 +20,7 @@ import (
 var formats = []object.Format{object.SHA1, object.SHA256}
 
 func TestTrickyTreeEqualsClone(t *testing.T) {
+	t.Parallel()
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +97,7 @@ func conversions() map[string]gittest.File {
 }
 
 func TestEverySizeEqualsClone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.repo("odd.git", object.SHA1)
 	w.commit(r, odd(300, rand.New(rand.NewPCG(1, 2))))
@@ -118,6 +120,7 @@ func TestEverySizeEqualsClone(t *testing.T) {
 }
 
 func TestConversionsEqualClone(t *testing.T) {
+	t.Parallel()
 	for _, autocrlf := range []string{"", "true", "input"} {
 		t.Run("autocrlf="+autocrlf, func(t *testing.T) {
 			w := newWorld(t)
@@ -191,6 +194,7 @@ func TestSettingsEqualClone(t *testing.T) {
 }
 
 func TestTransportsEqualClone(t *testing.T) {
+	t.Parallel()
 	files := odd(60, rand.New(rand.NewPCG(3, 4)))
 	for name, f := range conversions() {
 		files[name] = f

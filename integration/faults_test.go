@@ -263,7 +263,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 				select {
 				case <-done:
 					over = true
-				case <-time.After(10 * time.Millisecond): // the other faults, which are tried at once, need the processors too
+				case <-time.After(50 * time.Millisecond): // the other faults, which are tried at once, need the processors too
 				}
 				start := now()
 				if n := readAll(w, m.Dir, known); n > 0 || start.elapsed() > shortWait {
@@ -295,6 +295,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 }
 
 func TestFaultDuringAcquisition(t *testing.T) {
+	t.Parallel()
 	eachFault(t, func(w *world, f fault) {
 		files := sample("acquired under " + f.name)
 		w.commit(w.repo("r.git", object.SHA1), files)
@@ -334,9 +335,8 @@ func TestFaultDuringAcquisition(t *testing.T) {
 		if r.code == 0 { // contents whose answers all ended early are refused until they are requested again
 			m.await("it is healed", healed)
 		}
-		if n := readAll(w, dir, files); n > 0 {
-			w.Errorf("%d errors after the fault", n)
-		}
+		// A very busy machine may need several tries, because the timeout of a read is shortWait.
+		w.until("everything can be read after the fault", func() bool { return readAll(w, dir, files, syscall.EIO) == 0 })
 		m.await("it is healed", healed)
 		w.ok("unmount", dir)
 		w.nothingLeft(parent)

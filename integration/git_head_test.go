@@ -79,6 +79,7 @@ func facesOf(t testing.TB, g *gitSide) map[string]face {
 // When a git command moves HEAD without writing files, no file of the mount changes its contents, times or inode number,
 // and git status and diff report the same differences as in a clone.
 func TestMovingHeadChangesNoFile(t *testing.T) {
+	t.Parallel()
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()

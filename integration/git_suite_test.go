@@ -58,6 +58,7 @@ func (x *gitFixture) runScenarios(t *testing.T, about string, scenarios []scenar
 
 // Git commands have the same effects and output in a mount as in a clone.
 func TestGitScenarios(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	x := newGitFixture(w, object.SHA1)
 	empty := newWorld(t)
@@ -79,6 +80,7 @@ func TestGitScenarios(t *testing.T) {
 
 // The other object format, with some of the scenarios of each kind.
 func TestGitScenariosInSHA256(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	x := newGitFixture(w, object.SHA256)
 	for _, g := range gitScenarios[:len(gitScenarios)-1] {

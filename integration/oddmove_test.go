@@ -12,6 +12,7 @@ import (
 // A switch to a commit with a name that no working tree can have is refused, as by git, and changes nothing. A mount that follows its
 // branch stays where it is until the branch has another commit.
 func TestMovesRefuseNamesThatCannotBeShown(t *testing.T) {
+	t.Parallel()
 	for name, odd := range map[string]func(r oddRepo) oddEntry{
 		"long name":      func(r oddRepo) oddEntry { return r.file(strings.Repeat("日", 86), "long\n") },
 		"long directory": func(r oddRepo) oddEntry { return r.dir(strings.Repeat("n", 300), r.file("in", "in\n")) },

@@ -343,6 +343,7 @@ func randomOdd(r oddRepo, seed uint64) []oddEntry {
 // TestOddRepositories tries each verb on repositories that git would not write, or that programs stumble over, and logs a table. Each verb
 // does what it does in a clone or, where git makes none, loses nothing; or it is refused and changes nothing.
 func TestOddRepositories(t *testing.T) {
+	t.Parallel()
 	kinds := maps.Clone(oddTrees)
 	for name, entries := range stranges {
 		kinds[name] = oddTree{entries: entries}

@@ -78,6 +78,7 @@ func (w *world) faulting(s served, dir, in string, args ...string) asked {
 // TestGitAsksOnce limits the cost of git commands: queries to the daemon, requests to the remote, and blobs. The test fails if a
 // command requests one blob after the other.
 func TestGitAsksOnce(t *testing.T) {
+	t.Parallel()
 	build := newWorld(t)
 	repo := build.long()
 	ids := build.git(repo.Path, "rev-list", "--objects", "--no-object-names", "--filter=object:type=blob", "--filter-provided-objects", "main")

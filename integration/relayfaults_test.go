@@ -114,6 +114,7 @@ func corrupt(t *testing.T, dir string) {
 
 // Whatever happens to the S3 service of a relay while hosts mount and read everything, each host has the right files.
 func TestRelayWithFailingS3(t *testing.T) {
+	t.Parallel()
 	s3 := s3test.Start(t)
 	front := s3test.NewFront(t, s3)
 	w := newWorld(t)

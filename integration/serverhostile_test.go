@@ -33,6 +33,7 @@ const (
 // A server serves other clients, within limits of memory, while thousands of connections send no request, or send it slowly. Slow
 // clients are disconnected.
 func TestServerAmongIdleAndSlowClients(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	raiseOpenFiles(t)
 	c := newLoneServer(w)

@@ -36,6 +36,7 @@ var (
 // TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the end the
 // repositories have every acknowledged change and lack no object, and packs without a repository are removed.
 func TestServerOutlivesKills(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	kills, pushes, mounts := serverKills, serverPushes, serverMounts
 	if await.Race { // the race detector makes the server several times slower
@@ -49,6 +50,7 @@ func TestServerOutlivesKills(t *testing.T) {
 
 // TestLoneServerOutlivesKills does the same with one node, which stores everything in a directory.
 func TestLoneServerOutlivesKills(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newServerTrial(w, newLoneServer(w, "--upkeep", "interval=1s,check=1s,crowd=5,grace=5s,unused=10s"))
 	l.run(max(2, serverKills/3), max(2, serverPushes/4), 1)

@@ -206,6 +206,7 @@ func (c *carried) reached() time.Duration {
 
 // Each command that moves a branch, tag or note in a mount also moves it on the session remote, for every kind of session remote.
 func TestSessionCarriesCommits(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"embedded", "path", "http", "ssh"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)

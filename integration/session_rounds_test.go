@@ -66,6 +66,7 @@ func (f *rounds) want(t *testing.T, rtt time.Duration, most roundLimits) bool {
 
 // A machine without any data can resume or fork another machine's session after a few round trips.
 func TestSessionFromAfarInFewRoundTrips(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name       string
 		thin, fork bool
