@@ -28,6 +28,8 @@ type root struct {
 	commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
 	stat   fileStat  // attributes of its index file
 	broken error     // reason why its HEAD or its index cannot be read; checkpoints then do not contain it
+	// gone is the tree of the previous checkpoint if the directory was removed since; otherwise zero.
+	gone object.ID
 }
 
 // roots are linked worktrees, sorted by path.
@@ -48,6 +50,16 @@ func (list roots) above(path string) string {
 		}
 	}
 	return ""
+}
+
+// gone returns the tree with the files of a linked worktree that was removed and that contains path; zero if there is none.
+func (list roots) gone(path string) object.ID {
+	for _, r := range list {
+		if !r.gone.IsZero() && isWithin(path, r.path) {
+			return r.gone
+		}
+	}
+	return object.ID{}
 }
 
 // isWithin reports whether path is below the directory dir.
@@ -169,6 +181,7 @@ func (w rootReader) read(ctx context.Context, r *root) (err error) {
 func (s *shot) addLinked(ctx context.Context) error {
 	c := s.edit.c
 	s.shown = s.full
+	defer func() { c.roots = slices.DeleteFunc(c.roots, func(r root) bool { return !r.gone.IsZero() }) }()
 	carried, err := s.carried(ctx)
 	if err != nil {
 		return err
@@ -315,14 +328,4 @@ func linkedTrees(gitDir, dir string) (list []linkedTree) {
 		}
 	}
 	return list
-}
-
-// wasLinked reports whether path is in a linked worktree that the previous checkpoint contained and that is not in now.
-func (m *memory) wasLinked(path string, now roots) bool {
-	for at := range m.Linked {
-		if isWithin(path, at) && !now.has(at) {
-			return true
-		}
-	}
-	return false
 }

@@ -259,3 +259,46 @@ func TestLinkedWorktreeRules(t *testing.T) {
 		t.Errorf("with a broken HEAD: linked worktrees %+v, left out %+v", list, r.Left)
 	}
 }
+
+// If a linked worktree is removed with many files that no checkpoint contains, the checkpoint of removed files contains it.
+func TestLinkedWorktreeRemoved(t *testing.T) {
+	for _, ignore := range []string{"*.o\n", "*.o\nt/\n"} {
+		w := linkedWorld(t, map[string]gittest.File{".gitignore": text(ignore), "a": text("a\n")})
+		must(t, w.tree.Close())
+		w.keep = true
+		w.openTree()
+		w.openCapturer()
+		w.addWorktree("t/a", "-b", "a")
+		w.write("t/a/.gitignore", "*.tmp\n")
+		before := w.checkLinked("added", "t/a")
+		for i := range 9 {
+			w.write(fmt.Sprintf("t/a/new/%d", i), fmt.Sprint(i))
+			w.write(fmt.Sprintf("t/a/new/%d.tmp", i), "ignored")
+		}
+		w.write("t/a/a", "changed\n")
+		w.git(w.plain, "worktree", "remove", "--force", "t/a")
+		w.mirrorGone("t/a")
+		if _, _, many := w.tree.Removals().Requested(); !many {
+			t.Fatal("the removal requested no checkpoint")
+		}
+		p, r := w.checkpoint(session.Removal)
+		list := w.linked(p)
+		if !r.Made || len(list) != 1 || list[0].Path != "t/a" || list[0].Branch != "refs/heads/a" || list[0].Index.Tree != w.linked(before)[0].Index.Tree {
+			t.Fatalf("checkpoint of the removed files: made %v, linked worktrees %+v", r.Made, list)
+		}
+		if got := w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", list[0].Files.String()+":t/a"); got != ".gitignore\na\nnew/0\nnew/1\nnew/2\nnew/3\nnew/4\nnew/5\nnew/6\nnew/7\nnew/8" {
+			t.Errorf("files of the linked worktree: got %s", got)
+		}
+		if got := w.git(w.repo.Dir(), "cat-file", "-p", list[0].Files.String()+":t/a/a"); got != "changed" {
+			t.Errorf("contents of a file: got %q", got)
+		}
+		if p.Tree != before.Tree {
+			t.Errorf("tree of the checkpoint: %s", w.diff(before.Tree.String(), p.Tree.String()))
+		}
+		q, _ := w.checkpoint(session.Manual)
+		if list := w.linked(q); len(list) > 0 {
+			t.Errorf("after the removal: linked worktrees %+v", list)
+		}
+		w.idle("removed")
+	}
+}

@@ -3,6 +3,8 @@ package capture
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -20,10 +22,13 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	e := s.edit
 	// The method contents has processed the frozen files already. Its call below must process only the removed files.
 	e.plain, e.cleaned = nil, nil
+	if err := s.takeGone(ctx, files); err != nil {
+		return done, "", fmt.Errorf("read removed linked worktrees: %w", err)
+	}
 	n := 0
 	for _, k := range files {
 		f := removedEntry(k)
-		if c.roots.isGitFile(f.Path) || c.mem.wasLinked(f.Path, c.roots) { // the previous checkpoint contains the worktree
+		if c.roots.isGitFile(f.Path) {
 			continue
 		}
 		if k.Lost() {
@@ -58,6 +63,51 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 		said += fmt.Sprintf(", without %d more for which there was no space", lost)
 	}
 	return done, said, err
+}
+
+// takeGone makes the linked worktrees of the previous checkpoint that have lost files with their directories part of this checkpoint, with
+// the files of the previous checkpoint.
+func (s *shot) takeGone(ctx context.Context, files []*removed.File) error {
+	c := s.edit.c
+	last, have := c.Last()
+	if has, err := c.o.Repo.HasWorktrees(last); !have || err != nil || !has {
+		return nil // without the previous state, the removed files are those of a directory
+	}
+	state, err := c.o.Repo.State(last)
+	if err != nil {
+		return err
+	}
+	list, err := state.Worktrees(c.format)
+	if err != nil {
+		return err
+	}
+	for _, l := range list {
+		if c.roots.has(l.Path) || !slices.ContainsFunc(files, func(k *removed.File) bool { return isWithin(k.Path, l.Path) }) {
+			continue
+		}
+		info, err := c.o.Repo.Commit(l.Files)
+		if err != nil {
+			return err
+		}
+		was, err := c.lookup(ctx, info.Tree, l.Path)
+		if err != nil {
+			return err
+		}
+		if err := s.edit.trees.set(ctx, l.Path, was.Mode, was.ID); err != nil {
+			return err
+		}
+		r := root{name: l.Name, path: l.Path, tracking: tracking{index: l.Index}, branch: l.Branch, commit: l.Commit, gone: info.Tree}
+		if head, err := c.o.Repo.Commit(l.Commit); err == nil {
+			r.head = head.Tree
+		}
+		c.roots = append(c.roots, r)
+	}
+	slices.SortFunc(c.roots, func(a, b root) int { return strings.Compare(a.path, b.path) })
+	s.view.track(c.tracking)
+	s.view.x.roots = c.roots
+	clear(s.view.x.cached)
+	clear(s.view.skipped)
+	return nil
 }
 
 // removedEntry returns the entry that a freeze would return for a kept file if the file still existed.

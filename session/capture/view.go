@@ -66,8 +66,12 @@ func (v *view) readRules(dir string) globs {
 	if text, ok := v.changed[dir]; ok {
 		return parseIgnore(text, v.x.fold)
 	}
-	root, rel := v.from, path
-	for at := path; at != ""; at = parent(at) {
+	root, rel := v.c.roots.gone(path), path
+	gone := !root.IsZero()
+	if !gone {
+		root = v.from
+	}
+	for at := path; at != "" && !gone; at = parent(at) {
 		if id, ok := v.entries[at]; ok {
 			if id.IsZero() {
 				return nil
