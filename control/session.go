@@ -268,6 +268,8 @@ type RestoreReply struct {
 	// Git states that a program had removed the name ".git" from the root of the mount, and that it was created again. If only this name
 	// was requested, Checkpoint is empty.
 	Git bool `json:"git,omitempty"`
+	// Failed are the linked worktrees that could not be restored, by path, with the causes.
+	Failed map[string]string `json:"failed,omitempty"`
 }
 
 // ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote and Ref of Mount

@@ -99,6 +99,17 @@ func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 			w.sh(m.Dir, "rm -rf .agents lib d0003")
 			w.ok("session", "restore", "-C", m.Dir, "all")
 			w.sameLinked("restored", m.Dir, clone)
+			// A file that checkpoints do not contain is in the way.
+			w.sh(m.Dir, "rm -rf lib && echo lib >>$(git rev-parse --git-dir)/info/exclude && echo mine >lib")
+			var blocked control.RestoreReply
+			w.json(&blocked, "session", "restore", "-C", m.Dir, "all")
+			notes := fmt.Sprintf("%+v", m.status())
+			if len(blocked.Failed) != 1 || blocked.Failed["lib/b"] == "" || !strings.Contains(notes, "lib/b") || w.sh(m.Dir, "cat lib") != "mine" {
+				t.Errorf("restore with a file in the way: failed %v, notices %s", blocked.Failed, notes)
+			}
+			w.sh(m.Dir, "rm lib && sed -i '/^lib$/d' $(git rev-parse --git-dir)/info/exclude")
+			w.ok("session", "restore", "-C", m.Dir, "all", "lib/b")
+			w.sameLinked("restored after the file was removed", m.Dir, clone)
 			w.sh(m.Dir, "git worktree remove --force .agents/trees/a && git worktree remove --force lib/b && git worktree prune")
 			if list := w.git(m.Dir, "worktree", "list"); strings.Contains(list, "trees") {
 				t.Errorf("git worktree list after the removal:\n%s", list)

@@ -30,6 +30,8 @@ type restoring struct {
 	repo *session.Repo
 	// capture creates the checkpoint that precedes the restore.
 	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
+	// failed are the linked worktrees that could not be restored, by path.
+	failed map[string]error
 }
 
 // newRestoring returns a restore of the given paths, or of all files if paths is empty. The caller must set the field Target.
@@ -151,8 +153,7 @@ func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.In
 	if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
 		return errors.Join(err, pending.End())
 	}
-	failed, err := w.m.finishWorktrees(ctx, git, pending)
-	w.Kept = append(w.Kept, failed...)
+	w.failed, err = w.m.finishWorktrees(ctx, git, pending)
 	return err
 }
 
@@ -200,7 +201,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 	defer o.Close()
 	changes := make([]control.PathChange, 0, len(list)+len(linked))
 	for _, path := range linked {
-		if !slices.Contains(w.Kept, path) {
+		if w.failed[path] == nil {
 			changes = append(changes, control.PathChange{Path: path + "/", Status: "A"})
 		}
 	}
@@ -217,6 +218,12 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 	}
 	before := o.Shown(w.Before)
 	reply.Before, reply.Kept = &before, append(reply.Kept, w.Kept...)
+	for path, err := range w.failed {
+		if reply.Failed == nil {
+			reply.Failed = map[string]string{}
+		}
+		reply.Failed[path] = err.Error()
+	}
 	return reply, nil
 }
 

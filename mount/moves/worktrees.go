@@ -37,40 +37,48 @@ type relinking struct {
 }
 
 // finishWorktrees restores linked worktrees as the intent of p says, and ends the intent. It adds a note to the status for each worktree
-// that cannot be restored, and returns the paths of these worktrees.
-func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) (failed []string, err error) {
-	failed, err = m.restoreWorktrees(ctx, git, p)
+// that cannot be restored, and returns these worktrees by path, with the causes.
+func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) (failed map[string]error, err error) {
+	failed = map[string]error{}
+	err = m.restoreWorktrees(ctx, git, p, failed)
 	if ctx.Err() != nil { // the next process that serves the mount repeats the intent
 		return nil, ctx.Err()
 	}
 	if err != nil {
 		m.Mount.Agent.AddNote(fmt.Sprintf("linked worktrees of the checkpoint could not be restored: %v", err))
 		m.Log.Warn("restore linked worktrees", zap.String("dir", m.Mount.Dir), zap.Error(err))
+		if p.Worktrees != nil {
+			for _, path := range p.Worktrees.Paths {
+				failed[path] = err
+			}
+		}
 	}
-	for _, path := range failed {
-		m.Mount.Agent.AddNote(fmt.Sprintf("linked worktree %s could not be restored; the checkpoint still contains it", path))
+	for path, err := range failed {
+		m.Mount.Agent.AddNote(fmt.Sprintf("linked worktree %s of the checkpoint could not be restored: %v", path, err))
+		m.Log.Warn("restore linked worktree", zap.String("dir", m.Mount.Dir), zap.String("path", path), zap.Error(err))
 	}
 	return failed, p.End()
 }
 
-// restoreWorktrees restores linked worktrees as the intent of p says, and returns the paths of those that it could not restore.
-func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) (failed []string, err error) {
+// restoreWorktrees restores linked worktrees as the intent of p says. It adds those that it could not restore to failed, by path.
+func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending, failed map[string]error) error {
 	if p.Err != nil {
-		return nil, p.Err
+		return p.Err
 	}
 	state, err := object.ParseID(p.Worktrees.State)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r := &relinking{restoring: m.newRestoring(git, repo, nil), git: git, state: state}
 	if r.list, err = r.linked(ctx, session.Checkpoint{State: state}); err != nil {
-		return nil, err
+		return err
 	}
-	if len(p.Worktrees.Paths) > 0 {
+	first := len(p.Worktrees.Paths) == 0
+	if !first {
 		r.list = slices.DeleteFunc(r.list, func(l session.Worktree) bool { return !slices.Contains(p.Worktrees.Paths, l.Path) })
 	}
 	for len(r.list) > 0 && ctx.Err() == nil {
@@ -80,12 +88,11 @@ func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checko
 		}
 		group := r.list[:n]
 		r.list = r.list[n:]
-		if err := r.restore(ctx, group); err != nil {
-			m.Log.Warn("restore linked worktree", zap.String("dir", m.Mount.Dir), zap.String("path", group[0].Path), zap.Error(err))
-			failed = append(failed, group[0].Path)
+		if err := r.restore(ctx, group, first); err != nil {
+			failed[group[0].Path] = err
 		}
 	}
-	return failed, nil
+	return nil
 }
 
 // linked returns the linked worktrees of a checkpoint, sorted so that those in another one follow it.
@@ -131,9 +138,17 @@ func (w *restoring) missingWorktrees(ctx context.Context) (paths []string, err e
 	return paths, nil
 }
 
-// restore restores a linked worktree, and those in it.
-func (r *relinking) restore(ctx context.Context, group []session.Worktree) error {
+// restore restores a linked worktree, and those in it. The parameter first states that the mount starts with the checkpoint.
+func (r *relinking) restore(ctx context.Context, group []session.Worktree, first bool) error {
 	m := r.m
+	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a linked worktree.
+	if base := m.Base(); first && !base.IsZero() {
+		if e, err := r.entryAt(ctx, base, group[0].Path); err != nil {
+			return err
+		} else if e.Mode != 0 {
+			return errInMain
+		}
+	}
 	if f, err := m.Tree.Find(ctx, group[0].Path+"/.git"); err == nil && f.Node != 0 {
 		return nil // a killed process has restored it already
 	}
@@ -185,20 +200,39 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree) error
 	})
 }
 
+// errInMain means that a checkpoint contains a path in its tree and as a linked worktree.
+var errInMain = errors.New("path is in the main working tree of the checkpoint")
+
+// entryAt returns the entry of a path in a tree. Its mode is 0 if the tree does not contain the path.
+func (r *relinking) entryAt(ctx context.Context, tree object.ID, path string) (e object.TreeEntry, err error) {
+	e = object.TreeEntry{Mode: object.ModeDir, ID: tree}
+	for name := range strings.SplitSeq(path, "/") {
+		if e.Mode != object.ModeDir {
+			return object.TreeEntry{}, nil
+		}
+		entries, err := r.m.View.Tree(ctx, e.ID)
+		if err != nil {
+			return e, err
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if i < 0 {
+			return object.TreeEntry{}, nil
+		}
+		e = entries[i]
+	}
+	return e, nil
+}
+
 // filesOf returns the tree at a path below the tree full, and its files and empty directories as additions to the working tree.
 func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (tree object.ID, list []gitdir.Difference, err error) {
-	tree = full
-	for name := range strings.SplitSeq(path, "/") {
-		entries, err := r.m.View.Tree(ctx, tree)
-		if err != nil {
-			return tree, nil, err
-		}
-		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name && e.Mode == object.ModeDir })
-		if i < 0 {
-			return tree, nil, fmt.Errorf("find %s in the checkpoint: %w", path, os.ErrNotExist)
-		}
-		tree = entries[i].ID
+	e, err := r.entryAt(ctx, full, path)
+	if err == nil && e.Mode != object.ModeDir {
+		err = fmt.Errorf("find %s in the checkpoint: %w", path, os.ErrNotExist)
 	}
+	if err != nil {
+		return tree, nil, err
+	}
+	tree = e.ID
 	err = treediff.WithDirs(ctx, r.m.View.Tree, object.ID{}, tree, func(at string, _, e object.TreeEntry) error {
 		if at = path + "/" + at; object.CanShowPath(at) {
 			list = append(list, gitdir.Difference{Path: at, NewMode: e.Mode, New: e.ID})

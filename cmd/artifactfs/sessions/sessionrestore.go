@@ -3,6 +3,8 @@ package sessions
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,6 +138,9 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	}
 	for _, path := range r.Kept {
 		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", (&control.Error{Cause: path}).Error())
+	}
+	for _, path := range slices.Sorted(maps.Keys(r.Failed)) {
+		fmt.Fprintf(a.Stdout, "linked worktree not restored: %s\n", (&control.Error{Cause: path + ": " + r.Failed[path]}).Error())
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
