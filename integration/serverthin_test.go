@@ -2,6 +2,9 @@ package integration
 
 import (
 	"bytes"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -78,4 +81,51 @@ func TestThinSessionIsShown(t *testing.T) {
 	p.wants("/ui/team/work/diff/file?s=one&a="+one.Base+"&b="+at+"&path=dir%2Funread.bin", "does not have all objects")
 	p.wants("/ui/team/work/compare?p=one@&p=two@", "dir/deep/edited.txt", "1 in conflict")
 	p.wants("/ui/team/work/tree/one@/dir/deep/edited.txt", "changed")
+}
+
+// A thin session that a policy protects can be deleted with an approval of its newest checkpoint, which is in its container; another
+// checkpoint voids the approval.
+func TestThinSessionIsDeletedWithApproval(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	r := w.repo("source.git", object.SHA1)
+	w.commit(r, sample("thin"))
+	u := w.serve(gittest.ServerOptions{}).URL("source.git")
+	m := w.as("agent").bare(u, "--session-remote", "team/work", "--create=session-remote", "--wait", "git", "--session", "work", "--checkpoint", "off")
+	w.sh(m.Dir, "echo new >new")
+	m.checkpoint("--sync")
+	if st := m.status().Session; st.Mode != "thin" {
+		t.Fatalf("session: got mode %s, want thin", st.Mode)
+	}
+	work := must[*url.URL](t)(url.Parse(c.proxy.url() + "/git/team/work.git"))
+	as := func(token string) string { // URL of the repository with a token
+		work.User = url.UserPassword("x", token)
+		return work.String()
+	}
+	policy := filepath.Join(w.root, "policy")
+	w.check(os.WriteFile(policy, []byte(`{"version":1,"sessions":[{"match":"work","quorum":1,"reviewers":["alice"]}]}`), 0o600))
+	w.ok("session", "policy", "--set", policy, "--remote", as(c.token))
+	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "work", Scope: client.Write, Actor: "alice"}))
+	alice := as(token.Plaintext)
+	grant := func(link string) {
+		t.Helper()
+		_, fragment, _ := strings.Cut(link, "#")
+		if got := w.elsewhere().afs("session", "grant", alice+"#"+fragment); got.code != 0 || !strings.Contains(got.stdout, "status: granted") {
+			t.Fatalf("grant of the deletion: got %s", got)
+		}
+	}
+	grant(w.requested("--for", "delete").Link)
+	w.sh(m.Dir, "echo newer >new")
+	m.checkpoint("--sync")
+	link := w.requested("--for", "delete").Link
+	w.unmount(m)
+	remove := []string{"session", "delete", "work", "--yes"}
+	if got := w.afs(remove...); got.code == 0 || !strings.Contains(got.stderr, "session work is protected") {
+		t.Fatalf("deletion after another checkpoint: got %s", got)
+	}
+	grant(link)
+	w.ok(remove...)
+	if got := w.git(w.root, "ls-remote", alice, "refs/afs/meta/*"); got != "" {
+		t.Errorf("sessions after the deletion: got %s, want none", got)
+	}
 }

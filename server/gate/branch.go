@@ -148,7 +148,7 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 		failed = errors.Join(failed, err)
 		return why
 	}
-	if refused, err = j.decide(p, u, change, logs, damaged); failed != nil {
+	if refused, err = j.decide(ctx, p, u, change, logs, damaged); failed != nil {
 		return nil, failed
 	}
 	return refused, err
@@ -156,9 +156,10 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 
 // decide applies the policy to a change, and notes which approval has allowed it. damaged is the error of approvals that cannot be
 // read; they do not count.
-func (j *judge) decide(p policy, u records.RefUpdate, c approval.Change, logs []approval.Log, damaged error) (refused, err error) {
+func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c approval.Change, logs []approval.Log, damaged error) (
+	refused, err error) {
 	newest := func(name string) session.Checkpoint {
-		p, failed := j.newest(name)
+		p, failed := j.newest(ctx, name)
 		err = errors.Join(err, failed)
 		return p
 	}

@@ -58,7 +58,10 @@ type Push struct {
 	Updates []records.RefUpdate
 	// Forced reports whether an update that neither creates nor removes a ref is not a fast-forward.
 	Forced func(ctx context.Context, u records.RefUpdate) (bool, error)
-	Now    time.Time
+	// Unpacked returns the git directory in which the containers of thin sessions are unpacked, and the refs that only they have. nil: the
+	// checkpoints of thin sessions are not known.
+	Unpacked func(ctx context.Context) (dir string, refs map[string]string, err error)
+	Now      time.Time
 }
 
 // Verdict is the decision about a push.

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // metaPrefix is the prefix of the refs whose removal deletes a session.
@@ -146,7 +150,7 @@ func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused,
 	if j.refs.ID(u.Name) != u.Old {
 		return errStale, nil
 	}
-	newest, err := j.newest(name)
+	newest, err := j.newest(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -161,23 +165,63 @@ func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused,
 	if err != nil {
 		return nil, err
 	}
-	return j.decide(p, u, approval.Change{Session: name, Newest: newest}, logs, damaged)
+	return j.decide(ctx, p, u, approval.Change{Session: name, Newest: newest}, logs, damaged)
 }
 
-// newest returns the newest checkpoint of a session in the repository, the zero Checkpoint if there is none. The checkpoints of a
-// thin session are in its container, and are not found.
-func (j *judge) newest(name string) (newest session.Checkpoint, err error) {
+// newest returns the newest checkpoint of a session in the repository, the zero Checkpoint if there is none.
+func (j *judge) newest(ctx context.Context, name string) (newest session.Checkpoint, err error) {
 	for _, r := range j.refs.below(session.LanePrefix(name)) {
 		id, text, err := j.commit(r.ID)
-		if invalid(err) {
-			continue
-		}
-		if err != nil {
+		if newest, err = j.newer(newest, id, text, err); err != nil {
 			return newest, fmt.Errorf("read %s: %w", r.Name, err)
 		}
-		// Only a token of the session can have pushed a commit that is not a checkpoint.
-		if p, err := session.ParseCheckpoint(j.format, id, text); err == nil && p.ID > newest.ID {
-			newest = p
+	}
+	if newest.ID != "" || j.refs.ID(thin.Ref(name)) == "" || j.Unpacked == nil {
+		return newest, nil
+	}
+	j.assume(thin.Ref(name))
+	return j.newestUnpacked(ctx, name)
+}
+
+// newer returns the checkpoint in the commit id if it is newer than the checkpoint in the parameter newest. The parameter failed is the
+// error of reading the commit, which is returned unless the commit itself is not valid.
+func (j *judge) newer(newest session.Checkpoint, id object.ID, text []byte, failed error) (session.Checkpoint, error) {
+	if failed != nil {
+		if invalid(failed) {
+			failed = nil
+		}
+		return newest, failed
+	}
+	// Only a token of the session can have pushed a commit that is not a checkpoint.
+	if p, err := session.ParseCheckpoint(j.format, id, text); err == nil && p.ID > newest.ID {
+		newest = p
+	}
+	return newest, nil
+}
+
+// newestUnpacked is newest for a thin session, whose checkpoints are in its container. The result is the zero Checkpoint if the container
+// cannot be unpacked.
+func (j *judge) newestUnpacked(ctx context.Context, name string) (newest session.Checkpoint, err error) {
+	dir, refs, err := j.Unpacked(ctx)
+	if err != nil {
+		return newest, err
+	}
+	from, err := odb.Open(filepath.Join(dir, "objects"), j.format)
+	if err != nil {
+		return newest, fmt.Errorf("read thin session %s: %w", name, err)
+	}
+	defer from.Close()
+	for ref, text := range refs {
+		if !strings.HasPrefix(ref, session.LanePrefix(name)) {
+			continue
+		}
+		id, err := object.ParseIDOf(j.format, text)
+		var commit []byte
+		if err == nil {
+			_, commit, err = from.Get(id, object.MaxCommitSize)
+		}
+		if newest, err = j.newer(newest, id, commit, err); err != nil {
+			return newest, fmt.Errorf("read %s: %w", ref, err)
 		}
 	}
 	return newest, nil

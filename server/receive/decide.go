@@ -75,6 +75,10 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	}
 	verdict, err := gate.Check(ctx, gate.Push{
 		Git: p.r.git, Dir: p.copy.Dir, Format: p.copy.Repo.ObjectFormat, Token: p.token, Updates: updates, Forced: p.forced, Now: time.Now(),
+		Unpacked: func(ctx context.Context) (string, map[string]string, error) {
+			u, err := p.from.Unpacked(ctx)
+			return u.Dir, u.Refs, err
+		},
 	}, results)
 	if err != nil {
 		return fill(results, p.fail(err))

@@ -34,6 +34,7 @@ type Push struct {
 	cause    records.Cause
 	commands Commands
 	merged   map[string]string // sessions by the branches into which the push merges them, as far as the server has made the push
+	from     *replica.Replica  // replica of the repository, which the caller of Begin holds
 	copy     *replica.Copy
 	hook     *os.File   // end of the socket that git inherits
 	socket   *os.File   // end of the socket of this process
@@ -54,7 +55,7 @@ func (r *Receiver) Begin(ctx context.Context, at *replica.Replica, token records
 	if err != nil {
 		return nil, fmt.Errorf("prepare push: %w", err)
 	}
-	p := &Push{r: r, repoID: at.Repo.ID, token: token, cause: cause, commands: c}
+	p := &Push{r: r, from: at, repoID: at.Repo.ID, token: token, cause: cause, commands: c}
 	p.hook = os.NewFile(uintptr(fds[0]), "hook")
 	if err = syscall.SetNonblock(fds[1], true); err == nil {
 		p.socket = os.NewFile(uintptr(fds[1]), "hooks")
