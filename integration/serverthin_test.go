@@ -117,8 +117,11 @@ func TestThinSessionIsDeletedWithApproval(t *testing.T) {
 	grant(w.requested("--for", "delete").Link)
 	w.sh(m.Dir, "echo newer >new")
 	m.checkpoint("--sync")
-	link := w.requested("--for", "delete").Link
 	w.unmount(m)
+	link := w.requested("--for", "delete").Link
+	if got := w.ok("session", "approvals", "-C", "work"); !strings.Contains(got, "delete") {
+		t.Errorf("approvals of a session that is not mounted: got %s", got)
+	}
 	remove := []string{"session", "delete", "work", "--yes"}
 	if got := w.afs(remove...); got.code == 0 || !strings.Contains(got.stderr, "session work is protected") {
 		t.Fatalf("deletion after another checkpoint: got %s", got)

@@ -118,6 +118,9 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	if err != nil {
 		return err
 	}
+	if w.at, err = approvalsAt(ctx, a, w); err != nil {
+		return err
+	}
 	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
 	if w.mount != nil && !w.mount.ReadOnly {
 		p := a.NewProgress()
@@ -158,6 +161,15 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 		fmt.Fprintln(a.Stderr, "artifactfs: the server of the repository stores approvals, but does not enforce them")
 	}
 	return nil
+}
+
+// approvalsAt returns the session remote for a request about approvals. As for the deletion of a session, the daemon has no credentials
+// for the server of a session that is not mounted, so its session remote is returned with a token if this user has one for its server.
+func approvalsAt(ctx context.Context, a *cli.App, w work) (string, error) {
+	if w.at != "" || w.mount != nil {
+		return w.at, nil
+	}
+	return deleteAt(ctx, a, w, "")
 }
 
 // actionText describes the action that a request is for.
@@ -213,6 +225,9 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 				return cli.Usage(cmd, errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session approvals shows the requests"))
 			}
 			if r.To, err = loginAt(cmd.Context(), a, verb, to); err != nil {
+				return err
+			}
+			if w.at, err = approvalsAt(cmd.Context(), a, w); err != nil {
 				return err
 			}
 			r.Of, r.SessionRemote, r.Request, r.Actor = w.of, w.at, id, session.Actor()
@@ -297,6 +312,9 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 	}
 	at, err := loginAt(ctx, a, "approvals", to)
 	if err != nil {
+		return err
+	}
+	if w.at, err = approvalsAt(ctx, a, w); err != nil {
 		return err
 	}
 	reply, err := w.client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.of, SessionRemote: w.at, To: at})
