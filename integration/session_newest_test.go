@@ -79,6 +79,11 @@ func TestSessionNewest(t *testing.T) {
 	if got := w.ok("session", "diff", "--name-status", "-C", one.Dir); got != "A\tnew-1\nA\tnew-2\nA\tnew-3\nA\tnew-4\n" {
 		t.Errorf("diff: got %q", got)
 	}
+	for names, want := range map[[2]string]string{{"two@", "one@" + shown.ID}: "A\tnew-1\n", {"one@" + shown.ID, "two@"}: "D\tnew-1\n"} {
+		if got := w.ok("session", "diff", "--name-status", names[0], names[1]); got != want {
+			t.Errorf("diff of %s and %s, one of which is unchanged: got %q, want %q", names[0], names[1], got, want)
+		}
+	}
 	w.unmount(two)
 }
 

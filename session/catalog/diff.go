@@ -36,7 +36,10 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	// Look up r.A before a checkpoint of the current state is made, so that the name "@" stands for the newest checkpoint before
 	// that one.
 	if r.A != "" {
-		a, err := p.a.Find(ctx, r.A)
+		if err := p.a.addRepo(all); err != nil {
+			return reply, fault.ExplainSession("read session", r.Of, err)
+		}
+		a, err := p.a.state(ctx, r.A)
 		if err != nil {
 			return reply, fault.ExplainSession("compare checkpoint", r.A, err)
 		}
