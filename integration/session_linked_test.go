@@ -22,7 +22,7 @@ rm d0001/f0000.txt && git mv d0001/f0001.txt moved && git rm -q d0001/f0002.txt;
 echo later >later && git add -N later; printf '*.tmp\n' >.gitignore; echo x >x.tmp; mkdir -p build && echo x >build/out
 git worktree add -q .agents/trees/inner -b inner && echo inner >.agents/trees/inner/d0000/f0000.txt)
 (cd lib/b && echo other >d0000/f0000.txt && echo ours >d0002/f0001.txt && git commit -qam detached && echo b >b
-git update-index --assume-unchanged d0000/f0002.txt; git merge -q a >/dev/null || true; git merge --quit)
+git update-index --assume-unchanged d0000/f0002.txt; git merge -q a >/dev/null || true)
 echo main >>d0003/f0000.txt
 `
 
@@ -33,6 +33,7 @@ var linkedPaths = []string{".agents/trees/a", "lib/b", ".agents/trees/a/.agents/
 func (w *world) inTree(dir string) string {
 	w.Helper()
 	return w.sh(dir, `git branch --show-current; git status --porcelain=v2; git ls-files --stage -v; git diff | cat; git log -2 --format=%T%s
+ls $(git rev-parse --git-dir) | grep -e MERGE -e rebase -e HEAD | grep -v -e FETCH -e AUTO_MERGE; git diff --name-only MERGE_HEAD || true
 find . -name .git -prune -o -path ./.agents -prune -o \( -type f -o -type l \) -not -name x.tmp -not -path ./build/out -printf '%p %l %m\n' | sort
 find . -name .git -prune -o -path ./.agents -prune -o -type f -not -name x.tmp -not -path ./build/out -print0 | sort -z | xargs -0 sha256sum`)
 }
@@ -136,6 +137,7 @@ func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 			}
 			w.sameLinked("resumed elsewhere", again.Dir, clone)
 			w.sh(filepath.Join(again.Dir, linkedPaths[0]), "git add -A && git commit -qm 'from elsewhere' && git fsck --connectivity-only")
+			w.sh(filepath.Join(again.Dir, "lib/b"), "git checkout -q --theirs . && git add -A && git commit -qm merged && git rev-parse --verify HEAD^2")
 			for _, path := range []string{again.Dir, c.Path} {
 				w.sound(path)
 			}

@@ -19,6 +19,7 @@ import (
 //
 //	artifactfs-worktrees/NAME/worktree   lines "path QUOTED", "branch REF", "commit ID", "files ID", "index ID"
 //	artifactfs-worktrees/NAME/special    entries of the index that a tree cannot express, as in the entry stateSpecial
+//	artifactfs-worktrees/NAME/git/       files that record an operation in progress, such as MERGE_HEAD
 type Worktree struct {
 	Name   string    // name of its directory below worktrees/ in the git directory
 	Path   string    // path relative to the root of the main working tree
@@ -26,12 +27,15 @@ type Worktree struct {
 	Commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
 	Files  object.ID // commit whose tree has the files of the main working tree and of all linked worktrees in it
 	Index  Index     // its index
+	// Operation are the files of its directory in the git directory that record an operation in progress, such as MERGE_HEAD, by path.
+	Operation map[string]File
 }
 
 const (
 	worktreesDir    = "artifactfs-worktrees/"
 	worktreeFile    = "/worktree"
 	worktreeSpecial = "/special"
+	worktreeGit     = "/git/"
 
 	// MaxWorktrees is the maximum number of linked worktrees in a State.
 	MaxWorktrees = 1000
@@ -64,6 +68,9 @@ func (s *State) AddWorktrees(list []Worktree) error {
 		}
 		fmt.Fprintf(&b, "files %s\nindex %s\n", l.Files, l.Index.Tree)
 		s.Files[worktreesDir+l.Name+worktreeFile] = File{Content: b.Bytes()}
+		for name, file := range l.Operation {
+			s.Files[worktreesDir+l.Name+worktreeGit+name] = file
+		}
 		if len(l.Index.Special) == 0 {
 			continue
 		}
@@ -92,6 +99,14 @@ func (s *State) Worktrees(f object.Format) ([]Worktree, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read linked worktree %.80q: %w", name, err)
+		}
+		for path, file := range s.Files {
+			if at, ours := strings.CutPrefix(path, worktreesDir+name+worktreeGit); ours {
+				if l.Operation == nil {
+					l.Operation = map[string]File{}
+				}
+				l.Operation[at] = file
+			}
 		}
 		list = append(list, l)
 	}

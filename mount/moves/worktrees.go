@@ -273,7 +273,9 @@ type gitFiles struct {
 	seenAs string // path of dir as git in the mount sees it
 	again  bool   // dir exists, because the user has removed the directory of the worktree without git
 	linked bool   // the file .git was created
-	put    bool   // the directory dir was created
+	// operation are the names in made of files and directories that record an operation in progress.
+	operation []string
+	put       bool // the directory dir was created
 }
 
 // prepare writes the files of a linked worktree in the git directory to a temporary directory.
@@ -307,6 +309,18 @@ func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles,
 	err = os.Chmod(g.made, 0o755)
 	for name, text := range map[string]string{"HEAD": head + "\n", "commondir": "../..\n", "gitdir": link} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(g.made, name), []byte(text), 0o644))
+	}
+	for name, f := range l.Operation {
+		if gitdir.Carries(name) { // the state is not trusted
+			at, mode := filepath.Join(g.made, filepath.FromSlash(name)), os.FileMode(0o644)
+			if f.Exec {
+				mode = 0o755
+			}
+			err = errors.Join(err, os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, f.Content, mode))
+			if top, _, _ := strings.Cut(name, "/"); !slices.Contains(g.operation, top) {
+				g.operation = append(g.operation, top)
+			}
+		}
 	}
 	if err = errors.Join(err, r.writeIndex(ctx, filepath.Join(g.made, "index"), &l.Index)); err != nil {
 		os.RemoveAll(g.made)
@@ -396,7 +410,12 @@ func (g *gitFiles) place() (err error) {
 		g.put = err == nil
 		return err
 	}
-	for _, name := range []string{"index", "HEAD", "commondir", "gitdir"} {
+	for _, name := range g.operation {
+		if err := os.RemoveAll(filepath.Join(g.dir, name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Concat(g.operation, []string{"index", "HEAD", "commondir", "gitdir"}) {
 		if err := os.Rename(filepath.Join(g.made, name), filepath.Join(g.dir, name)); err != nil {
 			return err
 		}

@@ -146,9 +146,26 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 
 // readFiles reads the files that operation lists, and the part of the configuration that portableConfig returns.
 func (c *Capturer) readFiles() (map[string]session.File, error) {
+	files, err := readOperation(c.o.GitDir)
+	if err != nil {
+		return nil, err
+	}
+	text, err := disk.ReadRegular(filepath.Join(c.o.GitDir, "config"), disk.SmallFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	// Other settings may contain credentials and commands, so they are not recorded.
+	if kept := portableConfig(text); len(kept) > 0 {
+		files["config"] = session.File{Content: kept}
+	}
+	return files, nil
+}
+
+// readOperation reads the files that operation lists, from the git directory of the main or of a linked working tree.
+func readOperation(gitDir string) (map[string]session.File, error) {
 	files := map[string]session.File{}
 	read := func(name string) error {
-		path := filepath.Join(c.o.GitDir, filepath.FromSlash(name))
+		path := filepath.Join(gitDir, filepath.FromSlash(name))
 		st, err := os.Lstat(path)
 		// Git may finish the operation and remove its files while they are read.
 		if errors.Is(err, fs.ErrNotExist) || err == nil &&
@@ -173,7 +190,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 			}
 			continue
 		}
-		root := filepath.Join(c.o.GitDir, dir)
+		root := filepath.Join(gitDir, dir)
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
@@ -182,7 +199,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 			if err != nil || d.IsDir() || strings.HasSuffix(path, ".lock") {
 				return err
 			}
-			rel, err := filepath.Rel(c.o.GitDir, path)
+			rel, err := filepath.Rel(gitDir, path)
 			if err != nil {
 				return err
 			}
@@ -191,14 +208,6 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 		if err != nil {
 			return nil, err
 		}
-	}
-	text, err := disk.ReadRegular(filepath.Join(c.o.GitDir, "config"), disk.SmallFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	// Other settings may contain credentials and commands, so they are not recorded.
-	if kept := portableConfig(text); len(kept) > 0 {
-		files["config"] = session.File{Content: kept}
 	}
 	return files, nil
 }
@@ -252,8 +261,12 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	}
 	add(s.Head)
 	for _, r := range c.roots {
-		if r.broken == nil {
-			add(r.commit)
+		if r.broken != nil {
+			continue
+		}
+		add(r.commit)
+		for _, id := range c.operationTips(r.files) {
+			add(id)
 		}
 	}
 	for _, stash := range s.Stashes {
@@ -262,17 +275,8 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	for _, r := range s.Refs {
 		add(r.ID)
 	}
-	for name, f := range s.Files {
-		// Of the recorded files, only those that are tested here contain ids of commits, one per line.
-		if !strings.HasSuffix(name, "_HEAD") &&
-			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
-			continue
-		}
-		for line := range strings.Lines(string(f.Content)) {
-			if id, err := object.ParseID(strings.TrimSpace(line)); err == nil && id.Format() == c.format {
-				add(id)
-			}
-		}
+	for _, id := range c.operationTips(s.Files) {
+		add(id)
 	}
 	slices.SortFunc(s.tips, object.ID.Compare) // sort, because equal states must result in equal commits
 	made := map[object.ID]bool{}
@@ -309,6 +313,23 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		}
 	}
 	return nil
+}
+
+// operationTips returns the ids of commits in files of operations in progress.
+func (c *Capturer) operationTips(files map[string]session.File) (ids []object.ID) {
+	for name, f := range files {
+		// Of the recorded files, only those that are tested here contain ids of commits, one per line.
+		if !strings.HasSuffix(name, "_HEAD") &&
+			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
+			continue
+		}
+		for line := range strings.Lines(string(f.Content)) {
+			if id, err := object.ParseID(strings.TrimSpace(line)); err == nil && id.Format() == c.format {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }
 
 // mostNested is the maximum number of tags in a chain of tags that point to tags.

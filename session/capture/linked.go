@@ -24,10 +24,11 @@ import (
 type root struct {
 	name, path string // name below worktrees/ of the git directory, and path in the working tree
 	tracking
-	branch string    // full name of the ref that its HEAD points to; "" if its HEAD is detached
-	commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
-	stat   fileStat  // attributes of its index file
-	broken error     // reason why its HEAD or its index cannot be read; checkpoints then do not contain it
+	branch string                  // full name of the ref that its HEAD points to; "" if its HEAD is detached
+	commit object.ID               // commit of its HEAD; zero if its HEAD is on a branch without a commit
+	stat   fileStat                // attributes of its index file
+	files  map[string]session.File // files of operations in progress
+	broken error                   // reason why its HEAD or its index cannot be read; checkpoints then do not contain it
 	// gone is the tree of the previous checkpoint if the directory was removed since; otherwise zero.
 	gone object.ID
 }
@@ -161,6 +162,9 @@ func (w rootReader) read(ctx context.Context, r *root) (err error) {
 		}
 		r.head = info.Tree
 	}
+	if r.files, err = readOperation(dir); err != nil {
+		return err
+	}
 	name := filepath.Join(dir, "index")
 	if r.stat, err = statOf(name); err != nil {
 		return err
@@ -220,7 +224,7 @@ func (s *shot) addLinked(ctx context.Context) error {
 func (s *shot) carried(ctx context.Context) (list []session.Worktree, err error) {
 	c := s.edit.c
 	for _, r := range c.roots {
-		l := session.Worktree{Name: r.name, Path: r.path, Branch: r.branch, Commit: r.commit, Index: r.index}
+		l := session.Worktree{Name: r.name, Path: r.path, Branch: r.branch, Commit: r.commit, Index: r.index, Operation: r.files}
 		e, err := c.lookup(ctx, s.full, r.path)
 		if err != nil {
 			return nil, err

@@ -96,7 +96,8 @@ func (s *shot) takeGone(ctx context.Context, files []*removed.File) error {
 		if err := s.edit.trees.set(ctx, l.Path, was.Mode, was.ID); err != nil {
 			return err
 		}
-		r := root{name: l.Name, path: l.Path, tracking: tracking{index: l.Index}, branch: l.Branch, commit: l.Commit, gone: info.Tree}
+		r := root{name: l.Name, path: l.Path, tracking: tracking{index: l.Index}, branch: l.Branch, commit: l.Commit, files: l.Operation,
+			gone: info.Tree}
 		if head, err := c.o.Repo.Commit(l.Commit); err == nil {
 			r.head = head.Tree
 		}
