@@ -57,7 +57,11 @@ func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompare
 	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
 	defer c.close()
 	for _, side := range r.Sides {
-		err := all.keepNewest(ctx, side.Of, side.SessionRemote, side.ID)
+		id := side.ID
+		if id == "@" { // the name of the current mount
+			id = ""
+		}
+		err := all.keepNewest(ctx, side.Of, side.SessionRemote, id)
 		if err == nil {
 			err = c.open(ctx, side, r.Dir)
 		}

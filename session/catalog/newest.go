@@ -7,7 +7,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
@@ -20,9 +19,10 @@ func isNewest(name string) bool { return name == "" || name == "@" }
 // keepNewest makes a checkpoint of a session if its newest state is requested, which is in no checkpoint yet: the session is mounted on
 // this host, its mount can be written to, and something has changed. Otherwise keepNewest does nothing, so that a request that reads a
 // session does not create the session on its session remote. The parameter at is the URL of the session remote on which the session is
-// looked up, or "" for this host; name is the name of the checkpoint.
+// looked up, or "" for this host; name is the name of the checkpoint: "" stands for the newest state, and "@" for the newest checkpoint as
+// it is.
 func (all *Catalog) keepNewest(ctx context.Context, of, at, name string) error {
-	if at != "" || !isNewest(name) {
+	if at != "" || name != "" {
 		return nil
 	}
 	m, err := all.Mounts.Mounted(ctx, of)
@@ -64,7 +64,7 @@ func (o *opened) addRepo(all *Catalog) error {
 // changed, the result has no id, and the tree and the commit with which the session started. o.Repo must not be nil.
 func (o *opened) state(ctx context.Context, name string) (session.Checkpoint, error) {
 	p, err := o.Find(ctx, name)
-	if !isNewest(name) || !errors.Is(err, fault.ErrNoCheckpoint) {
+	if !isNewest(name) || !errors.Is(err, session.ErrNoCheckpoint) {
 		return p, err
 	}
 	p = session.Checkpoint{Session: o.Session, Branch: o.record.Ref}

@@ -3,7 +3,6 @@ package catalog
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -255,15 +254,10 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	}, o.mount.Contents(ctx))
 }
 
-// Find returns the checkpoint of the session that name refers to; an empty name refers to the newest checkpoint. If the session has none,
-// the error is fault.ErrNoCheckpoint.
+// Find returns the checkpoint of the session that name refers to; an empty name refers to the newest checkpoint.
 func (o *opened) Find(ctx context.Context, name string) (session.Checkpoint, error) {
 	if o.Repo == nil {
 		return session.Checkpoint{}, fault.ErrNoCheckpoint
 	}
-	p, err := Find(ctx, o.Repo, o.mount, name)
-	if isNewest(name) && errors.Is(err, session.ErrNoCheckpoint) {
-		err = fault.ErrNoCheckpoint
-	}
-	return p, err
+	return Find(ctx, o.Repo, o.mount, name)
 }

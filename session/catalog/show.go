@@ -27,6 +27,9 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	}
 	defer o.Close()
 	p, err := o.Find(ctx, r.ID)
+	if isNewest(r.ID) && errors.Is(err, session.ErrNoCheckpoint) {
+		err = fault.ErrNoCheckpoint
+	}
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", r.ID, err)
 	}

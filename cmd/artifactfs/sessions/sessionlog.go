@@ -149,8 +149,8 @@ func sessionShowCommand(a *cli.App) *cobra.Command {
 		Long: `Show prints the details of a checkpoint (default: the newest): its time and reason, the commit of HEAD, the changes
 since the previous checkpoint, the staged changes, the paths that were left out with the reason, and the commands that
 fork the checkpoint and resume the session. It also prints how the session remote refers to the history of the mounted
-remote (--session-base of mount), and the number of bytes sent and received. If the newest checkpoint of a mounted
-session is shown, and something has changed since, show makes a checkpoint first.
+remote (--session-base of mount), and the number of bytes sent and received. Without ID, if the session is mounted and
+was changed since its newest checkpoint, show makes a checkpoint first; @ means the newest one as it is.
 
 ` + addressHelp + `
 With --session-remote, SESSION alone means its newest checkpoint.`,
