@@ -47,6 +47,7 @@ func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	if err := git.BreakLocks(ctx); err != nil {
 		m.Log.Warn("break the locks of an interrupted switch", zap.String("dir", m.Mount.Dir), zap.Error(err))
 	}
+	removeMade(m.Mount.GitDir)
 	for _, p := range m.journal.Load().Pending() {
 		m.finish(ctx, git, p)
 	}

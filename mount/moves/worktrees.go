@@ -278,6 +278,20 @@ type gitFiles struct {
 	put       bool // the directory dir was created
 }
 
+// madePrefix is the prefix of the names of the temporary directories gitFiles.made.
+const madePrefix = "artifactfs-worktree-"
+
+// removeMade removes the temporary directories that killed processes have left in a git directory. It ignores errors, because git does not
+// look into these directories.
+func removeMade(gitDir string) {
+	entries, _ := os.ReadDir(gitDir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), madePrefix) {
+			os.RemoveAll(filepath.Join(gitDir, e.Name()))
+		}
+	}
+}
+
 // prepare writes the files of a linked worktree in the git directory to a temporary directory.
 func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles, error) {
 	root, err := realDir(r.m.Mount.Dir)
@@ -303,7 +317,7 @@ func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles,
 			head = "ref: " + l.Branch
 		}
 	}
-	if g.made, err = os.MkdirTemp(r.m.Mount.GitDir, "artifactfs-worktree-"); err != nil {
+	if g.made, err = os.MkdirTemp(r.m.Mount.GitDir, madePrefix); err != nil {
 		return nil, err
 	}
 	err = os.Chmod(g.made, 0o755)
