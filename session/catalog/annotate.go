@@ -172,7 +172,7 @@ func (o *opened) annotationPlace(ctx context.Context, r control.SessionAnnotateR
 // checkpointOrBase returns the checkpoint that the parameter id names. If id is "" and the session has no checkpoint, because nothing
 // has changed, it returns the base tree.
 func (o *opened) checkpointOrBase(ctx context.Context, id string) (p session.Checkpoint, base object.ID, err error) {
-	if p, err = o.Find(ctx, id); err != nil && id == "" && errors.Is(err, fault.ErrNoCheckpoint) {
+	if p, err = o.Find(ctx, id); err != nil && id == "" && lacksCheckpoint(err) {
 		p = session.Checkpoint{}
 		base, err = o.baseTree(ctx)
 	}

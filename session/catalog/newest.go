@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
@@ -15,6 +16,11 @@ import (
 
 // isNewest reports whether a name of a checkpoint stands for the newest checkpoint.
 func isNewest(name string) bool { return name == "" || name == "@" }
+
+// lacksCheckpoint reports whether the newest checkpoint of a session was not found, because the session has no checkpoint, or no repository.
+func lacksCheckpoint(err error) bool {
+	return errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, fault.ErrNoCheckpoint)
+}
 
 // keepNewest makes a checkpoint of a session if its newest state is requested, which is in no checkpoint yet: the session is mounted on
 // this host, its mount can be written to, and something has changed. Otherwise keepNewest does nothing, so that a request that reads a
@@ -64,7 +70,7 @@ func (o *opened) addRepo(all *Catalog) error {
 // changed, the result has no id, and the tree and the commit with which the session started. o.Repo must not be nil.
 func (o *opened) state(ctx context.Context, name string) (session.Checkpoint, error) {
 	p, err := o.Find(ctx, name)
-	if !isNewest(name) || !errors.Is(err, session.ErrNoCheckpoint) {
+	if !isNewest(name) || !lacksCheckpoint(err) {
 		return p, err
 	}
 	p = session.Checkpoint{Session: o.Session, Branch: o.record.Ref}

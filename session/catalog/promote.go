@@ -3,7 +3,6 @@ package catalog
 import (
 	"cmp"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +53,7 @@ func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummary
 		if err = s.know(ctx, p); err == nil {
 			reply, err = promotion.Summarise(ctx, &s.Session, p, r)
 		}
-	case o != nil && errors.Is(err, fault.ErrNoCheckpoint) && r.ID == "": // nothing was changed in the session yet
+	case o != nil && lacksCheckpoint(err) && r.ID == "": // nothing was changed in the session yet
 		return promotion.NoSummary(o.Session), nil
 	}
 	if err != nil {
