@@ -197,23 +197,24 @@ func conflicts(list []IndexEntry) (blobs []object.TreeEntry) {
 	return blobs
 }
 
-// WorktreeFiles returns the objects of the commit Worktree.Files, of which the last one is the commit itself. The parameter files is its
-// tree. The commit has one parent, which keeps the indexes of the linked worktrees in list reachable. Equal parameters give equal objects.
-func WorktreeFiles(f object.Format, files object.ID, list []Worktree) ([]odb.Outgoing, error) {
+// WorktreeFiles returns the ids of two commits, and all objects that have to be written for them: the commit Worktree.Files, whose tree is
+// the parameter files, and a commit that keeps the indexes of the linked worktrees in list reachable. Neither has a parent, so that nothing
+// is compared with them. Equal parameters give equal objects.
+func WorktreeFiles(f object.Format, files object.ID, list []Worktree) (full, indexes object.ID, objects []odb.Outgoing, err error) {
 	w := &stateWriter{format: f}
-	commit := func(tree object.ID, parent string) object.ID {
+	commit := func(tree object.ID) object.ID {
 		const who = "artifactfs <artifactfs@localhost> 0 +0000"
-		return w.add(object.Commit, fmt.Appendf(nil, "tree %s\n%sauthor %s\ncommitter %s\n\nlinked worktrees\n", tree, parent, who, who))
+		return w.add(object.Commit, fmt.Appendf(nil, "tree %s\nauthor %s\ncommitter %s\n\nlinked worktrees\n", tree, who, who))
 	}
-	var indexes []object.TreeEntry
+	var entries []object.TreeEntry
 	for _, l := range list {
 		of := []object.TreeEntry{{Name: stateIndex, Mode: object.ModeDir, ID: l.Index.Tree}}
 		if blobs := conflicts(l.Index.Special); len(blobs) > 0 {
 			of = append(of, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(blobs))})
 		}
-		indexes = append(indexes, object.TreeEntry{Name: l.Name, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(of))})
+		entries = append(entries, object.TreeEntry{Name: l.Name, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(of))})
 	}
-	parent := commit(w.add(object.Tree, EncodeTree(indexes)), "")
-	commit(files, fmt.Sprintf("parent %s\n", parent))
-	return w.objects, w.err
+	indexes = commit(w.add(object.Tree, EncodeTree(entries)))
+	full = commit(files)
+	return full, indexes, w.objects, w.err
 }

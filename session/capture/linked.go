@@ -205,18 +205,17 @@ func (s *shot) addLinked(ctx context.Context) error {
 	if len(carried) == 0 {
 		return nil
 	}
-	objects, err := session.WorktreeFiles(c.format, s.full, carried)
+	files, indexes, objects, err := session.WorktreeFiles(c.format, s.full, carried)
 	if err != nil {
 		return err
 	}
 	for _, o := range objects {
 		s.out.add(o)
 	}
-	files := objects[len(objects)-1].ID
 	for i := range carried {
 		carried[i].Files = files
 	}
-	s.state.parents = append(s.state.parents, files)
+	s.state.parents = append(s.state.parents, files, indexes)
 	return s.state.AddWorktrees(carried)
 }
 
