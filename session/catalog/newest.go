@@ -17,7 +17,8 @@ import (
 // isNewest reports whether a name of a checkpoint stands for the newest checkpoint.
 func isNewest(name string) bool { return name == "" || name == "@" }
 
-// lacksCheckpoint reports whether the newest checkpoint of a session was not found, because the session has no checkpoint, or no repository.
+// lacksCheckpoint reports whether the newest checkpoint of a session was not found, because the session has no checkpoint, or no
+// repository.
 func lacksCheckpoint(err error) bool {
 	return errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, fault.ErrNoCheckpoint)
 }
