@@ -156,6 +156,9 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree, first
 	if err != nil {
 		return err
 	}
+	for _, l := range group {
+		r.fetchTrees(ctx, l.Commit)
+	}
 	tree, list, err := r.filesOf(ctx, commit.Tree, group[0].Path)
 	if err != nil {
 		return err
@@ -198,6 +201,33 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree, first
 		}
 		return nil
 	})
+}
+
+// maxOwned is the maximum number of commits of the session that fetchTrees follows.
+const maxOwned = 1000
+
+// fetchTrees fetches the trees of a commit from the mounted remote in one request, because a linked worktree may be on another branch than
+// the session. A commit of the session stands for the commit of the mounted remote on which it is based. If the fetch fails, each tree is
+// requested when it is read.
+func (r *relinking) fetchTrees(ctx context.Context, id object.ID) {
+	for n := 0; !id.IsZero() && r.repo.Owned(id); n++ {
+		info, err := r.repo.Commit(id)
+		if err != nil || len(info.Parents) == 0 || n == maxOwned {
+			return
+		}
+		id = info.Parents[0]
+	}
+	store := r.m.Mount.Store
+	if id.IsZero() || store.HasCommit(id) {
+		return
+	}
+	snap, err := store.Acquire(ctx, id.String())
+	if err == nil {
+		err = snap.Wait(ctx)
+	}
+	if err != nil {
+		r.m.Log.Debug("fetch trees of linked worktree", zap.String("commit", id.String()), zap.Error(err))
+	}
 }
 
 // errInMain means that a checkpoint contains a path in its tree and as a linked worktree.
