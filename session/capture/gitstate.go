@@ -45,6 +45,11 @@ type gitState struct {
 
 // readState reads git's state. If HEAD or refs changed during the reading, it reads again, up to three times.
 func (c *Capturer) readState(ctx context.Context, out *output, copies *session.Copier) (gitState, error) {
+	if isIncomplete(c.o.GitDir) {
+		if s, known, err := c.lastState(out); known || err != nil {
+			return s, errors.Join(err, c.readTips(ctx, &s, copies))
+		}
+	}
 	for try := 0; ; try++ {
 		before, err := c.readRefs()
 		if err != nil {
@@ -76,6 +81,50 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		}
 		return s, c.readTips(ctx, &s, copies)
 	}
+}
+
+// isIncomplete reports whether a git directory has no HEAD: it is being created, could not be created, or has lost its index. git then does
+// not take it for a repository, and its missing index does not mean that the user has removed all files from the index.
+func isIncomplete(gitDir string) bool {
+	_, err := os.Lstat(filepath.Join(gitDir, "HEAD"))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// lastState returns the state that git had at the newest checkpoint, at the checkpoint that the mount started from, or in the new mount. It
+// returns false if none of them is known.
+func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
+	p, have := c.Last()
+	if !have {
+		p, have = startCheckpoint(c.o.Repo, c.o.BaseTree)
+	}
+	s.stat = fileStat{Ino: -1} // no file has a negative inode number, so the next checkpoint reads the index
+	switch b := c.o.InitialState; {
+	case have:
+		if s.State, err = c.o.Repo.State(p); err != nil {
+			return s, false, fmt.Errorf("read state of checkpoint %s: %w", p.ID, err)
+		}
+		info, err := c.o.Repo.Commit(p.State)
+		if err != nil {
+			return s, false, fmt.Errorf("read state of checkpoint %s: %w", p.ID, err)
+		}
+		s.Left, s.Dirs, s.parents = nil, nil, slices.Clone(info.Parents) // the first two belong to the files of that checkpoint
+	case b == nil:
+		return s, false, nil
+	default:
+		s.Branch, s.Head, s.Index.Tree = b.Branch, b.Commit, b.Tree
+		if b.Branch != "" && !b.Commit.IsZero() {
+			s.Refs = []packedrefs.Ref{{Name: b.Branch, ID: b.Commit}}
+		}
+		if b.Tree.IsZero() {
+			if s.Index.Tree, err = out.tree(nil); err != nil {
+				return s, false, err
+			}
+		}
+	}
+	if info, err := c.o.Repo.Commit(s.Head); err == nil {
+		s.head = info.Tree
+	}
+	return s, true, nil
 }
 
 // readRefs reads HEAD, the refs and the stashes.

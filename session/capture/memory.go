@@ -79,16 +79,23 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// startIndex returns the index of the checkpoint that the mount started from. It returns nil if the mount started from a plain
-// commit or the checkpoint cannot be read. It also sets c.baseDirs.
-func (c *Capturer) startIndex() *indexMemory {
-	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
+// startCheckpoint returns the checkpoint of the session in r from which a mount started whose base tree is the parameter base. It returns
+// false if the mount started from a plain commit or the checkpoint cannot be read.
+func startCheckpoint(r *session.Repo, base object.ID) (session.Checkpoint, bool) {
+	ref, err := r.Ref(session.BaseRef(r.Session()))
 	if err != nil || ref.IsZero() {
-		return nil
+		return session.Checkpoint{}, false
 	}
-	p, err := c.o.Repo.CheckpointAt(ref)
+	p, err := r.CheckpointAt(ref)
 	// If the base tree is not the checkpoint's tree, the mount did not start from that checkpoint.
-	if err != nil || p.Tree != c.o.BaseTree {
+	return p, err == nil && p.Tree == base
+}
+
+// startIndex returns the index of the checkpoint that the mount started from. It returns nil if startCheckpoint returns false. It also
+// sets c.baseDirs.
+func (c *Capturer) startIndex() *indexMemory {
+	p, ok := startCheckpoint(c.o.Repo, c.o.BaseTree)
+	if !ok {
 		return nil
 	}
 	s, err := c.o.Repo.State(p)

@@ -78,7 +78,7 @@ func (c *Capturer) write(
 		Segment: last.Segment, Reason: reason, Message: message, Time: now.Truncate(time.Second), Head: s.state.Head,
 		Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
 	}
-	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
+	if p.Changed, err = s.changed(ctx, last.Tree); err != nil {
 		return session.Checkpoint{}, err
 	}
 	// The parent of a checkpoint is the previous checkpoint of its segment. The first checkpoint of a segment has no parent,

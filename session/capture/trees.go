@@ -282,7 +282,8 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 
 // changed returns the number of paths that differ between the checkpoint and the tree in the parameter before. If before is the
 // zero id, the checkpoint is compared with the base tree.
-func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
+func (s *shot) changed(ctx context.Context, before object.ID) (int64, error) {
+	c := s.edit.c
 	if before.IsZero() {
 		before = c.o.BaseTree
 	}

@@ -31,6 +31,9 @@ type InitialState struct {
 // Untouched reports whether git is still in its initial state, as far as cheap checks show. The result false means that a
 // checkpoint should be made; it does not prove that anything has changed.
 func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
+	if isIncomplete(gitDir) {
+		return true, nil
+	}
 	c := &Capturer{o: Options{GitDir: gitDir}, format: f, refs: session.NewRefDir(gitDir, f)}
 	s, err := c.readRefs()
 	if err == nil {
