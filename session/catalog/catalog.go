@@ -7,6 +7,8 @@ package catalog
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 
 	"go.uber.org/zap"
 
@@ -87,6 +89,9 @@ func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
 			return o, nil
 		}
 		repo, err := all.Homes.OpenSessionRepo(o.home, o.record, false)
+		if errors.Is(err, fs.ErrNotExist) { // the agent is creating the repository, whose HEAD is written last
+			return o, nil
+		}
 		if err != nil {
 			return nil, err
 		}

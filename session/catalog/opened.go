@@ -2,6 +2,8 @@ package catalog
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 
 	"go.uber.org/zap"
 
@@ -109,6 +111,9 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 		return o, nil
 	}
 	repo, err := t.Homes.OpenSessionRepo(t.Dir, r, write)
+	if !write && errors.Is(err, fs.ErrNotExist) { // a process was killed while it created the repository
+		return o, nil
+	}
 	if err != nil {
 		return nil, err
 	}

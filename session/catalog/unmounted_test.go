@@ -151,3 +151,28 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 		t.Errorf("got %d unmounted sessions", len(kept))
 	}
 }
+
+// A session whose repository is being created, or was when a process was killed, has no checkpoint yet. Reading it is no error.
+func TestIncompleteRepository(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	home, err := h.LockExisting("work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(home.Dir, statedir.SessionRepoName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(home.Dir, statedir.SessionRepoName, "objects", "pack"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o, err := openHome(home, false)
+	if err != nil {
+		home.Unlock()
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if o.Repo != nil {
+		t.Error("a repository without HEAD was opened")
+	}
+}
