@@ -24,20 +24,26 @@ func (w *world) refsLeft(path string) (left []string) {
 	return left
 }
 
+// newSessionRemote serves a repository, and makes a session remote: an empty one, in which sessions are thin, or one in the mode "shared",
+// which has the contents of the repository.
+func newSessionRemote(t *testing.T, mode string) (w *world, url string, c *carried) {
+	t.Helper()
+	w = newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(3, 3))
+	url = w.serve(gittest.ServerOptions{}).URL("r.git")
+	if mode == "thin" {
+		r = nil
+	}
+	return w, url, w.sessionRemote("http", r)
+}
+
 // A deleted session is removed here and on the session remote, and can be restored completely, also from another machine.
 func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
-			r := w.repo("r.git", object.SHA1)
-			must[object.ID](t)(r.Sized(3, 3))
-			url := w.serve(gittest.ServerOptions{}).URL("r.git")
-			base := r
-			if mode == "thin" {
-				base = nil
-			}
-			c := w.sessionRemote("http", base)
+			w, url, c := newSessionRemote(t, mode)
 			own := w.refsLeft(c.Path)
 			m := w.bare(url, append(c.flags("work"), "--wait", "git")...)
 			w.sh(m.Dir, "git switch -qc topic && echo new >new && git add new && git commit -qm new && git tag -am t t1 && echo more >more")
@@ -130,15 +136,7 @@ func TestSessionDeletedElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
-			r := w.repo("r.git", object.SHA1)
-			must[object.ID](t)(r.Sized(3, 3))
-			url := w.serve(gittest.ServerOptions{}).URL("r.git")
-			base := r
-			if mode == "thin" {
-				base = nil
-			}
-			c := w.sessionRemote("http", base)
+			w, url, c := newSessionRemote(t, mode)
 			own := w.refsLeft(c.Path)
 			flags := append(c.flags("work"), "--wait", "git", "--checkpoint", "off")
 			m := w.bare(url, flags...)
