@@ -207,7 +207,7 @@ func TestInotifyKilled(t *testing.T) {
 	url := s.URL("r.git")
 	m := w.mount(url, "--wait", "git", "--checkpoint", "off", "--history", "full")
 	trees := map[string]string{"main": w.clone(url), "two": w.clone(url, "-b", "two")}
-	for i := range 6 {
+	for i := range 12 {
 		to := []string{"two", "main"}[i%2]
 		m.watch("many", "src")
 		events, switched := m.raising(to)

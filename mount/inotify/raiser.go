@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -161,6 +162,9 @@ func dirOf(p string) string {
 }
 
 // raise runs an event process until it ends. It waits for the event process of an earlier change.
+//
+// The kernel kills the event process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG). A successor ends only an
+// event process that was noted, and one that is stopped does not end by itself.
 func (r *Raiser) raise(c changes) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -176,8 +180,10 @@ func (r *Raiser) raise(c changes) error {
 	}
 	cmd := &exec.Cmd{
 		Path: proc.Self.ExecutablePath(), Args: []string{processName, r.Dir}, Env: []string{}, Dir: "/", Stdin: input,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
+	runtime.LockOSThread() // the thread lasts as long as the event process
+	defer runtime.UnlockOSThread()
 	err = cmd.Start()
 	input.Close()
 	if err != nil {
