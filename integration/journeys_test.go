@@ -77,9 +77,6 @@ var journeyColumns = []struct {
 	{"gitea", giteaJourney},
 }
 
-// slowJourneys are the columns that differ least from others. They are only tested on request.
-var slowJourneys = []string{"path", "origin", "create=session-remote", "ssh"}
-
 // openToAll serves the repository of newTravelled over HTTP, with pushes, and returns its URL.
 func openToAll(w *world) string {
 	w.Helper()
@@ -165,9 +162,6 @@ func TestJourneys(t *testing.T) {
 		for _, column := range journeyColumns {
 			t.Run(column.name, func(t *testing.T) {
 				t.Parallel()
-				if os.Getenv("AFS_JOURNEYS") != "all" && slices.Contains(slowJourneys, column.name) {
-					t.Skip("NOT TESTED: set AFS_JOURNEYS=all") // each column takes half a minute of one CPU
-				}
 				j := column.prepare(t)
 				for _, step := range journeySteps {
 					cell := "BAD"
