@@ -176,19 +176,20 @@ func (m mounted) sameAs(clone, what string) {
 	}
 }
 
-// raising switches to a branch, and returns the id of the event process while it works, and a function that waits for the command.
+// raising switches to a branch, and returns the id of the event process while it works, or 0 if it has worked between two looks, and a
+// function that waits for the command.
 func (m mounted) raising(branch string) (pid int, switched func()) {
 	m.w.Helper()
-	done := make(chan result, 1)
+	done, end := make(chan result, 1), time.Now().Add(patience)
 	go func() { done <- m.w.afs("switch", "-C", m.Dir, branch) }()
-	for deadline := time.Now().Add(patience); pid == 0; time.Sleep(time.Millisecond) {
+	for ; pid == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for _, p := range must[[]int](m.w)(proc.PIDs()) {
 			if args, _ := proc.Of(p).Args(); len(args) == 2 && path.Base(args[0]) == "artifactfs-events" && args[1] == m.Dir {
 				pid = p
 			}
 		}
-		if time.Now().After(deadline) {
-			m.w.Fatal("no event process works")
+		if soon := time.Now().Add(time.Second); len(done) > 0 && soon.Before(end) {
+			end = soon
 		}
 	}
 	return pid, func() {
@@ -207,10 +208,18 @@ func TestInotifyKilled(t *testing.T) {
 	url := s.URL("r.git")
 	m := w.mount(url, "--wait", "git", "--checkpoint", "off", "--history", "full")
 	trees := map[string]string{"main": w.clone(url), "two": w.clone(url, "-b", "two")}
+	missed := 0
 	for i := range 12 {
 		to := []string{"two", "main"}[i%2]
 		m.watch("many", "src")
 		events, switched := m.raising(to)
+		if events == 0 {
+			if missed++; missed > 3 {
+				t.Fatal("no event process works")
+			}
+			switched()
+			continue
+		}
 		if i >= 4 {
 			check(t, syscall.Kill(events, syscall.SIGSTOP))
 		} else {
@@ -230,7 +239,9 @@ func TestInotifyKilled(t *testing.T) {
 	}
 	m.watch("many", "src")
 	events, switched := m.raising("two")
-	check(t, syscall.Kill(events, syscall.SIGSTOP))
+	if events != 0 {
+		check(t, syscall.Kill(events, syscall.SIGSTOP))
+	}
 	switched()
 	w.unmount(m)
 	if left, _ := filepath.Glob(m.path("*")); len(left) > 0 {
