@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	. "github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -293,4 +296,103 @@ func TestRestoreKilledAtEveryStep(t *testing.T) {
 			t.Logf("killed at %q", k.at)
 		})
 	}
+}
+
+// failCheckpoints is a session whose operations can fail.
+type failCheckpoints struct {
+	*checkpoints
+	f *failures
+}
+
+func (c failCheckpoints) Capture(ctx context.Context) (p session.Checkpoint, err error) {
+	if err := c.f.fail("capture"); err != nil {
+		return p, err
+	}
+	c.f.pause(true) // what the test itself reads does not fail
+	defer c.f.pause(false)
+	return c.checkpoints.Capture(ctx)
+}
+
+func (c failCheckpoints) Hold(context.Context, session.Checkpoint) error {
+	return c.f.fail("hold checkpoint")
+}
+
+func (c failCheckpoints) Dirs(context.Context, session.Checkpoint) (map[string]uint32, error) {
+	return nil, c.f.fail("read directories")
+}
+
+// A restore of which the n-th operation fails, for every n, changes nothing. If all operations after the n-th fail too, so that the
+// restore cannot be taken back, a later repetition completes it.
+func TestRestoreFailsAtEveryOperation(t *testing.T) {
+	t.Parallel()
+	for _, last := range []int{0, 1 << 30} {
+		t.Run(fmt.Sprint(last), func(t *testing.T) {
+			t.Parallel()
+			a := files{"a/same": {Data: "1\n"}, "a/changed": {Data: "1\n"}, "b/deep/one": {Data: "1\n"}, "file": {Data: "1\n"},
+				"link": {Mode: object.ModeSymlink, Data: "a"}, "script": {Data: "1\n"}}
+			b := files{"a/same": {Data: "1\n"}, "a/changed": {Data: "2\n"}, "b": {Data: "2\n"}, "file/below": {Data: "2\n"},
+				"link": {Data: "2\n"}, "script": {Mode: object.ModeExec, Data: "1\n"}, "empty": {Mode: object.ModeDir}}
+			repo := newRepo(t, a)
+			unfinished := 0
+			for n := 1; ; n++ {
+				f := &failures{}
+				w := repo.worldOn(t, disktest.Faulty(disk.OS, func(op disktest.Op) error { return f.fail(op.Name + " " + filepath.Base(op.Path)) }))
+				s := newCheckpoints(w)
+				target := s.add(b)
+				w.put("mine", worktreetest.File{Data: "mine\n"})
+				w.put("file", worktreetest.File{Data: "edited\n"})
+				w.shown()
+				before := w.state()
+				f.n, f.first, f.last = 0, n, max(n, last)
+				j := OpenJournal(w.home())
+				err := failingRestore(f, s, f.on(w.checkout(j)), target)
+				what := f.end()
+				left := j.Unfinished()
+				var partial UnfinishedError
+				switch {
+				case errors.As(err, &partial):
+					unfinished++
+					if len(left) != 1 {
+						t.Fatalf("failure %d (%s): got %d unfinished intents, want 1: %v", n, what, len(left), err)
+					}
+					if _, err := w.restore(w.checkout(j), s, target, nil, left[0]); err != nil {
+						t.Errorf("failure %d (%s): repetition: %v", n, what, err)
+					}
+					fallthrough
+				case err == nil:
+					if got := w.withDirs(); got.String() != b.String() {
+						t.Errorf("failure %d (%s): working tree after the restore%s\nwant%s", n, what, got, b)
+					}
+				default:
+					if after := w.state(); after != before {
+						t.Errorf("failure %d (%s): %v\nafter the failed restore:%s\nwant:%s", n, what, err, after, before)
+					}
+				}
+				if list := j.Pending(); len(list) > 0 {
+					t.Errorf("failure %d (%s): %d intents are left, want none", n, what, len(list))
+				}
+				if t.Failed() || what == "" {
+					if err != nil {
+						t.Errorf("restore without a failure: %v", err)
+					}
+					t.Logf("%d operations, %d unfinished", n-1, unfinished)
+					return
+				}
+			}
+		})
+	}
+}
+
+// failingRestore restores a checkpoint with operations that can fail.
+func failingRestore(f *failures, s *checkpoints, c *Checkout, target session.Checkpoint) error {
+	r := &Restore{Checkout: c, Checkpoints: failCheckpoints{s, f}, Differ: failDiffer{s, f}, Target: target}
+	lock, err := c.Lock(s.w.Context())
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if err := r.Compare(s.w.Context()); err != nil {
+		return err
+	}
+	return r.Apply(s.w.Context(), lock, nil, "nonce", nil)
 }
