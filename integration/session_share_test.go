@@ -295,6 +295,9 @@ func TestAdoptAndMerge(t *testing.T) {
 	if err := json.Unmarshal([]byte(res.stdout), &reply); err != nil || res.code != control.ExitFailed {
 		t.Fatalf("session merge with a conflict: got %s, want exit code %d", res, control.ExitFailed)
 	}
+	if sent, _ := s.origin.Log().Blobs(); len(sent) > 0 {
+		t.Errorf("the merge fetched contents of the remote: got %v, want none, because the session owns the only file that both sides changed", sent)
+	}
 	if len(reply.Conflicts) != 1 || reply.Conflicts[0] != "one" || len(reply.Changes) != 5 || reply.Before == nil {
 		t.Errorf("session merge: got %+v, want a conflict in one and 5 paths", reply)
 	}
@@ -307,9 +310,6 @@ func TestAdoptAndMerge(t *testing.T) {
 	}
 	if n := strings.Count(w.git(s.m.Dir, "ls-files", "-u"), "\n") + 1; n != 3 {
 		t.Errorf("the index has %d stages of the conflict, want 3", n)
-	}
-	if sent, _ := s.origin.Log().Blobs(); len(sent) > 0 {
-		t.Errorf("the merge fetched contents of the remote: got %v, want none, because the session owns the only file that both sides changed", sent)
 	}
 	w.wantFile(s.m.path("d0004/f0004.txt"), "theirs\n")
 	w.wantFile(s.m.path("d0004/f0003.txt"), "ours\n")
