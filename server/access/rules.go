@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,8 +36,8 @@ func (r Refused) Error() string { return string(r) }
 type State struct {
 	// Forced reports whether the update is not a fast-forward. Creations and removals are never passed to it.
 	Forced func() (bool, error)
-	// Refs returns the refs of the repository before the update.
-	Refs func() ([]records.Ref, error)
+	// Owner returns the owner of the repository before the update.
+	Owner func() (Owner, error)
 	// Format is the object format of the repository.
 	Format string
 	// Together are the updates of the same atomic push.
@@ -101,21 +102,44 @@ func owns(name string, u records.RefUpdate, s State) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("find owner of repository: %w", err)
 	}
-	refs, err := s.Refs()
+	before, err := s.Owner()
 	if err != nil {
 		return false, fmt.Errorf("find owner of repository: %w", err)
 	}
-	i := slices.IndexFunc(refs, func(r records.Ref) bool { return r.Name == session.OwnerRef })
-	if i >= 0 {
-		return refs[i].ID == owner.ID.String(), nil
+	if before.ID != "" {
+		return before.ID == owner.ID.String(), nil
 	}
 	claims := func(u records.RefUpdate) bool { return u.Name == session.OwnerRef && u.New == owner.ID.String() }
-	return (claims(u) || slices.ContainsFunc(s.Together, claims)) && !slices.ContainsFunc(refs, plain), nil
+	return (claims(u) || slices.ContainsFunc(s.Together, claims)) && !before.Others, nil
 }
 
-// plain reports whether a ref has a name that only the owner of a repository may use.
-func plain(r records.Ref) bool {
-	return strings.HasPrefix(r.Name, "refs/heads/") && !strings.HasPrefix(r.Name, sessionHeads) || strings.HasPrefix(r.Name, "refs/tags/")
+// Owner states to which session a repository belongs.
+type Owner struct {
+	ID     string // id of the blob that session.OwnerRef names; "": the repository belongs to no session
+	Others bool   // if ID is "": the repository has branches or tags that no session may push to a repository of others
+}
+
+// othersRefs are the names that only the owner of a repository may use.
+var othersRefs = []records.Names{
+	{From: "refs/heads/", To: sessionHeads}, {From: records.Below(sessionHeads).To, To: records.Below("refs/heads/").To},
+	records.Below("refs/tags/"),
+}
+
+// OwnerOf returns the owner of a repository. Its time does not grow with the number of refs of the repository.
+func OwnerOf(ctx context.Context, repos *records.Repos, id string) (o Owner, err error) {
+	if o.ID, err = repos.Ref(ctx, id, session.OwnerRef); err == nil && o.ID == "" {
+		o.Others, err = repos.HasRefs(ctx, id, othersRefs...)
+	}
+	return o, err
+}
+
+// OwnerIn returns the owner of a repository with these refs: ids by name.
+func OwnerIn(refs map[string]string) Owner {
+	o := Owner{ID: refs[session.OwnerRef]}
+	for name := range refs {
+		o.Others = o.Others || o.ID == "" && slices.ContainsFunc(othersRefs, func(n records.Names) bool { return name >= n.From && name < n.To })
+	}
+	return o
 }
 
 // SessionRules returns the rules of a token for one session. They allow the refs that a session pushes (session.Layout): its own refs,

@@ -2,6 +2,8 @@ package access
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -116,9 +118,9 @@ func TestSessionRules(t *testing.T) {
 		{[]records.Ref{mine}, "refs/heads/afs/t/main", one, false},
 		{[]records.Ref{mine}, session.OwnerRef, none, true},
 	} {
-		old := none
+		old, there := none, map[string]string{}
 		for _, r := range c.there {
-			if r.Name == c.name {
+			if there[r.Name] = r.ID; r.Name == c.name {
 				old = r.ID
 			}
 		}
@@ -127,7 +129,7 @@ func TestSessionRules(t *testing.T) {
 		}
 		err := Allow(records.Token{Rules: rules, Session: "s"}, records.RefUpdate{Name: c.name, Old: old, New: c.new}, State{
 			Forced: func() (bool, error) { return true, nil },
-			Refs:   func() ([]records.Ref, error) { return c.there, nil },
+			Owner:  func() (Owner, error) { return OwnerIn(there), nil },
 			Format: "sha1",
 		})
 		if got := err == nil; got != c.want {
@@ -136,7 +138,7 @@ func TestSessionRules(t *testing.T) {
 	}
 	for _, claim := range []string{owner("s"), owner("t")} {
 		err := Allow(records.Token{Rules: rules, Session: "s"}, records.RefUpdate{Name: "refs/heads/main", Old: none, New: one}, State{
-			Refs: func() ([]records.Ref, error) { return nil, nil }, Format: "sha1",
+			Owner: func() (Owner, error) { return Owner{}, nil }, Format: "sha1",
 			Together: []records.RefUpdate{{Name: session.OwnerRef, Old: none, New: claim}},
 		})
 		if (err == nil) != (claim == owner("s")) {
@@ -146,6 +148,38 @@ func TestSessionRules(t *testing.T) {
 	for _, name := range []string{"a/**", "entries"} {
 		if _, err := SessionRules(name); err == nil {
 			t.Errorf("rules for a session with the name %s", name)
+		}
+	}
+}
+
+// The owner as the database finds it is that of the list of all refs.
+func TestOwnerOf(t *testing.T) {
+	db, err := records.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for i, names := range [][]string{
+		{}, {session.OwnerRef}, {session.OwnerRef, "refs/heads/main"}, {"refs/heads/main"}, {"refs/heads/afs"}, {"refs/heads/afs/s/main"},
+		{"refs/heads/afs0"}, {"refs/heads/afs/s/main", "refs/heads/afsx"}, {"refs/heads/afs/s/main", "refs/heads/\xff"}, {"refs/tags/v1"},
+		{"refs/notes/x", "refs/afs/owner2"}, {"refs/heads0/x", "refs/head/x", "refs/tags0/x"},
+	} {
+		id, refs := fmt.Sprint("r", i), map[string]string{}
+		repo := records.Repo{ID: id, Namespace: "n", Name: id}
+		if err := db.Repos.Create(t.Context(), records.Creation{Repo: repo}); err != nil {
+			t.Fatal(err)
+		}
+		var updates []records.RefUpdate
+		for _, name := range names {
+			refs[name] = one
+			updates = append(updates, records.RefUpdate{Name: name, Old: none, New: one})
+		}
+		if _, err := db.Repos.Push(t.Context(), records.Push{RepoID: id, Updates: updates}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := OwnerOf(t.Context(), db.Repos, id)
+		if want := OwnerIn(refs); err != nil || got != want {
+			t.Errorf("owner with the refs %q: got %+v, %v, want %+v", names, got, err, want)
 		}
 	}
 }

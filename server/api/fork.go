@@ -126,7 +126,7 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 
 // closeCopies closes the sessions that a fork has copied from its parent.
 func closeCopies(ctx context.Context, c *call, parent, fork records.Repo, f forkRequest) error {
-	has, err := c.a.o.Records.Repos.HasRefs(ctx, fork.ID, session.MetaRef(""))
+	has, err := c.a.o.Records.Repos.HasRefs(ctx, fork.ID, records.Below(session.MetaRef("")))
 	if err != nil || !has {
 		return err
 	}

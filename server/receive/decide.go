@@ -61,7 +61,7 @@ const maxReasons = 4096
 func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
 	results := make([]error, len(updates))
 	state := access.State{
-		Refs:   sync.OnceValues(func() ([]records.Ref, error) { return p.r.o.Records.Repos.Refs(ctx, p.repoID) }),
+		Owner:  sync.OnceValues(func() (access.Owner, error) { return access.OwnerOf(ctx, p.r.o.Records.Repos, p.repoID) }),
 		Format: p.copy.Repo.ObjectFormat,
 	}
 	if atomic {

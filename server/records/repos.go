@@ -249,29 +249,54 @@ func (r *Repos) snapshot(ctx context.Context, id string, s *Snapshot, changed fu
 
 // Refs returns the refs of a repository, sorted by name.
 func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
-	err = r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
-		var r refRows
-		if err := t.one(ctx, []any{&r.own, &r.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
-			return err
-		}
-		refs, err = t.allRefs(ctx, r)
+	err = r.readRefs(ctx, id, func(t *tx, rows refRows) error {
+		refs, err = t.allRefs(ctx, rows)
 		return err
 	})
 	return refs, err
 }
 
-// HasRefs reports whether a repository has refs whose names begin with a prefix that ends with a slash.
-func (r *Repos) HasRefs(ctx context.Context, id, prefix string) (has bool, err error) {
-	err = r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
-		var r refRows
-		if err := t.one(ctx, []any{&r.own, &r.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
-			return err
+// Ref returns the id of a ref of a repository, or "" if the ref does not exist.
+func (r *Repos) Ref(ctx context.Context, id, name string) (object string, err error) {
+	err = r.readRefs(ctx, id, func(t *tx, rows refRows) error {
+		found, err := t.namedRefs(ctx, rows, []string{name})
+		if len(found) > 0 {
+			object = found[0].ID
 		}
-		found, err := t.refs(ctx, r, " WHERE v.name > $3 AND v.name < $4 LIMIT 1", []byte(prefix), []byte(prefix[:len(prefix)-1]+"0"))
-		has = len(found) > 0
 		return err
 	})
+	return object, err
+}
+
+// Names is a range of names of refs: From and those that follow it before To.
+type Names struct{ From, To string }
+
+// Below returns the names that begin with a prefix. The prefix ends with a slash.
+func Below(prefix string) Names { return Names{prefix, prefix[:len(prefix)-1] + "0"} } // 0 follows the slash
+
+// HasRefs reports whether a repository has refs with names in one of the ranges.
+func (r *Repos) HasRefs(ctx context.Context, id string, ranges ...Names) (has bool, err error) {
+	err = r.readRefs(ctx, id, func(t *tx, rows refRows) error {
+		for _, n := range ranges {
+			found, err := t.refs(ctx, rows, " WHERE v.name >= $3 AND v.name < $4 LIMIT 1", []byte(n.From), []byte(n.To))
+			if has = len(found) > 0; has || err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	return has, err
+}
+
+// readRefs calls f with a transaction in which refs of a repository can be read.
+func (r *Repos) readRefs(ctx context.Context, id string, f func(*tx, refRows) error) error {
+	return r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
+		var rows refRows
+		if err := t.one(ctx, []any{&rows.own, &rows.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
+			return err
+		}
+		return f(t, rows)
+	})
 }
 
 // Size returns the bytes of the packs that only this repository has, with its archived sessions, and the bytes of those that it shares with

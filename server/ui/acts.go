@@ -82,12 +82,7 @@ func (p *place) may(refs map[string]string, ref string) bool {
 	u := records.RefUpdate{Name: ref, Old: cmp.Or(refs[ref], strings.Repeat("0", len(some))), New: some}
 	return access.Allow(p.token, u, access.State{Format: p.repo.ObjectFormat,
 		Forced: func() (bool, error) { return false, nil },
-		Refs: func() (all []records.Ref, _ error) {
-			for name, id := range refs {
-				all = append(all, records.Ref{Name: name, ID: id})
-			}
-			return all, nil
-		}}) == nil
+		Owner:  func() (access.Owner, error) { return access.OwnerIn(refs), nil }}) == nil
 }
 
 // by returns the user of the visit.
