@@ -65,6 +65,7 @@ type Limits struct {
 	OfRepo      int           // git commands at once for one repository
 	OfToken     int           // git commands at once of one token
 	OfNamespace int           // git commands at once for one namespace
+	Refs        int64         // that a token with rules has created, without those that it has removed
 	Waiting     int           // requests that wait for a git command
 	Patience    time.Duration // of a request that waits
 }
@@ -77,6 +78,7 @@ func (l Limits) complete(processors int) Limits {
 	set(&l.Grace, 30*time.Second)
 	set(&l.Rate, 2<<10)
 	set(&l.Push, 4<<30)
+	set(&l.Refs, 20_000)
 	set(&l.Fetch, 64<<20)
 	set(&l.Answer, 64<<30)
 	set(&l.Processes, 16*processors)
@@ -113,7 +115,7 @@ func New(o Options, processors int) (*Server, error) {
 	var err error
 	s.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Quotas: o.Quotas, Log: o.Log,
-		Events: s.pushed,
+		Events: s.pushed, MostRefs: s.limits.Refs,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open git server: %w", err)

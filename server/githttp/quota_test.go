@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -51,5 +52,30 @@ func TestQuotas(t *testing.T) {
 		if status != want || want == 429 && h.Get("Retry-After") != "60" {
 			t.Errorf("request %d: got %d %v %q, want %d", i+1, status, h, text, want)
 		}
+	}
+}
+
+// A token for one session can have created so many refs, and must remove some before it creates others. Other tokens are not limited.
+func TestRefsOfToken(t *testing.T) {
+	w := newWorld(t, Limits{Refs: 3})
+	repo, url := w.repo("r", "sha1")
+	work := w.work("sha1")
+	w.do(work, "push", "-q", url, "main", "main:a", "main:b", "main:c")
+	rules, err := access.SessionRules("s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text := w.token(records.Token{RepoID: repo.ID, Session: "s", Rules: rules})
+	mine := w.url("r", text)
+	ref := func(name string) string { return "main:refs/heads/afs/s/" + name }
+	w.do(work, "push", "-q", mine, ref("1"), ref("2"))
+	w.refused("(a token can have created 3 refs: ", work, "push", mine, ref("3"), ref("4"))
+	w.do(work, "push", "-q", mine, ref("3"))
+	w.refused("(a token can have created 3 refs: ", work, "push", mine, ref("4"))
+	w.do(work, "push", "-q", mine, ref("4"), ":refs/heads/afs/s/1")
+	w.do(work, "push", "-q", mine, ":refs/heads/afs/s/2", ":refs/heads/afs/s/3")
+	w.do(work, "push", "-q", mine, ref("1"), ref("2"))
+	if got := len(w.refs(repo)); got != 7 {
+		t.Errorf("refs after the refusals: got %d, want 7", got)
 	}
 }

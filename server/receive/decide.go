@@ -107,11 +107,14 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	detail += reasons(updates, results)
 	made, err := p.make(ctx, p.merges(verdict, wanted),
 		records.Push{Updates: wanted, Atomic: atomic, Assumed: verdict.Assumed, Detail: strings.TrimSpace(detail)})
+	var crowded records.TokenRefsError
 	switch {
 	case errors.Is(err, errMissing):
 		return fill(results, errMissing)
 	case errors.Is(err, records.ErrChanged):
 		return fill(results, ErrChanged)
+	case errors.As(err, &crowded):
+		return fill(results, crowded)
 	case err != nil:
 		return fill(results, p.fail(err))
 	}
@@ -258,6 +261,9 @@ func (p *Push) merges(v gate.Verdict, updates []records.RefUpdate) (list []event
 // depend on its decision.
 func (p *Push) make(ctx context.Context, merges []events.Merge, push records.Push) ([]error, error) {
 	push.RepoID, push.TokenID, push.Version, push.Cause = p.repoID, p.token.ID, p.copy.Repo.Version, p.cause
+	if len(p.token.Rules) != 0 {
+		push.MostRefs = p.r.o.MostRefs
+	}
 	updates := push.Updates
 	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
 	var making sync.WaitGroup

@@ -42,6 +42,7 @@ type Options struct {
 	Records  *records.DB
 	Replicas *replica.Set
 	Quotas   *quota.Keeper // nil for none
+	MostRefs int64         // that a token with rules can have created, without those that it has removed; 0: no limit
 	Log      *zap.Logger
 	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
 	// returns is called within the transaction. merges are the updates that merge sessions. If Events is nil, pushes have no events.

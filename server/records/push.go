@@ -28,7 +28,7 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 		return nil, err
 	}
 	if p.TokenID != "" {
-		if err := t.checkToken(ctx, p.TokenID); err != nil {
+		if err := t.checkToken(ctx, p.TokenID, p.MostRefs != 0); err != nil {
 			return nil, err
 		}
 	}
@@ -55,6 +55,11 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	written := refs.written()
 	if err := t.putRefs(ctx, repo.key, written); err != nil {
 		return nil, err
+	}
+	if p.MostRefs != 0 {
+		if err := t.countRefs(ctx, p.TokenID, refs.done, p.MostRefs); err != nil {
+			return nil, err
+		}
 	}
 	var events []Event
 	if len(refs.done) != 0 {
@@ -94,10 +99,14 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 }
 
 // checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the transaction of the push ends,
-// so no push becomes visible after a revocation was acknowledged.
-func (t *tx) checkToken(ctx context.Context, id string) error {
+// so no push becomes visible after a revocation was acknowledged. The parameter counts states that countRefs follows.
+func (t *tx) checkToken(ctx context.Context, id string, counts bool) error {
+	lock := "{share}"
+	if counts {
+		lock = "{update}" // two transactions that both have a shared lock would wait for each other
+	}
 	var token Token
-	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1{share}", id)
+	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1"+lock, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrRevoked
 	}
@@ -108,6 +117,36 @@ func (t *tx) checkToken(ctx context.Context, id string) error {
 		return ErrRevoked
 	}
 	return nil
+}
+
+// tokenRefsSchema adds the number of refs that each token has created and not removed.
+const tokenRefsSchema = `ALTER TABLE tokens ADD COLUMN refs BIGINT NOT NULL DEFAULT 0;`
+
+// countRefs counts the refs that a token creates and removes. It returns a TokenRefsError if the token has created more than most, unless
+// the updates create none.
+func (t *tx) countRefs(ctx context.Context, id string, done []RefUpdate, most int64) error {
+	var created, removed int64
+	for _, u := range done {
+		switch {
+		case u.Creates():
+			created++
+		case u.Removes():
+			removed++
+		}
+	}
+	if created == removed {
+		return nil
+	}
+	var before int64
+	if err := t.one(ctx, []any{&before}, "SELECT refs FROM tokens WHERE id = $1", id); err != nil {
+		return err
+	}
+	after := max(0, before+created-removed)
+	if created > removed && after > most {
+		return TokenRefsError{most}
+	}
+	_, err := t.exec(ctx, "UPDATE tokens SET refs = $2 WHERE id = $1", id, after)
+	return err
 }
 
 // join returns two texts with a line break between them, unless one is empty.

@@ -16,6 +16,7 @@ package records
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -209,9 +210,11 @@ type Push struct {
 	TokenID string  // token that is checked again in the transaction; "" for imports, which need no token and are not counted as pushes
 	Version Version // of the repository when the objects of the push were checked
 	Updates []RefUpdate
-	Atomic  bool  // make all updates or none
-	Pack    *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
-	Cause   Cause
+	// MostRefs is the number of refs that the token can have created, without those that it has removed; 0: it is not limited.
+	MostRefs int64
+	Atomic   bool  // make all updates or none
+	Pack     *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
+	Cause    Cause
 	// Assumed are the refs on which the decision to allow the push depends. Push returns ErrChanged, and changes nothing, unless they have
 	// these values. The ID is "" for a ref that must not exist.
 	Assumed []Ref
@@ -219,6 +222,13 @@ type Push struct {
 	Usage   string // operation that is counted; "": "push", or "import" without a token
 	// Events returns the events for the updates that succeeded. Push calls it within the transaction, so it must not block.
 	Events func(done []RefUpdate) []Event
+}
+
+// TokenRefsError means that a token would have created more refs than Push.MostRefs.
+type TokenRefsError struct{ Most int64 }
+
+func (e TokenRefsError) Error() string {
+	return fmt.Sprintf("a token can have created %d refs: remove some, or use another token", e.Most)
 }
 
 // AuditEntry is one call of the API or of git.

@@ -144,7 +144,7 @@ CREATE TABLE deliveries (
 	PRIMARY KEY (webhook, seq)
 );
 CREATE INDEX deliveries_next ON deliveries (next) WHERE NOT dead;
-`, importsSchema, garbageSchema, sharedSchema, largeSchema, runsSchema, stampsSchema, archivesSchema, changesSchema}
+`, importsSchema, garbageSchema, sharedSchema, largeSchema, runsSchema, stampsSchema, archivesSchema, changesSchema, tokenRefsSchema}
 
 // migrate creates or upgrades the tables. If several processes start at the same time, one of them creates or upgrades the tables, and
 // the others wait.
