@@ -53,6 +53,8 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 // FromCache writes those objects among ids that are in the cache of contents, and not in the store's packs, into a pack. It sends no
 // request.
 func (s *Store) FromCache(ctx context.Context, ids []object.ID) error {
+	s.caching.Lock()
+	defer s.caching.Unlock()
 	return (&provision{s: s}).fromCache(ctx, s.Missing(ids))
 }
 

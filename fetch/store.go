@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -80,6 +81,7 @@ type Store struct {
 	counts     *counts
 	prefetches tasks.Turns[prefetchKey]
 	smudges    smudges
+	caching    sync.Mutex // held by FromCache, so that two callers do not write the same pack
 }
 
 // Open opens the store in cfg.Dir, and creates it if it does not exist. It sends no request.

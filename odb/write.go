@@ -37,7 +37,8 @@ type Outgoing struct {
 
 // WriteOptions configures Write.
 type WriteOptions struct {
-	Promisor bool // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Promisor  bool // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Temporary bool // the pack may be lost in a power failure, so Write does not sync it to disk
 }
 
 // Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or "" if all
@@ -84,9 +85,12 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, name)
-	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor}, func() error { return nil })
+	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor, Temporary: o.Temporary}, func() error { return nil })
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
+	}
+	if o.Temporary {
+		named = func() error { return nil }
 	}
 	s.unsettled.Add(1) // must precede adopt, after which other goroutines skip these objects and rely on this pack
 	if !s.adopt(path) {

@@ -1,6 +1,7 @@
 package thin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,6 +31,8 @@ type nextContainer struct {
 	alone    bool                   // whether the container's commit has no parent
 	// anew is set if the container was rewritten, so that it contains only objects that are reachable from its refs.
 	anew bool
+	// branch is the next value of the readable branch; zero if the branch is not pushed.
+	branch Readable
 }
 
 // next builds the container that replaces the container with the commit p.tip. The caller holds r.loading, and removes n.dir after
@@ -66,20 +70,14 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 			ids, m.Packs, m.Bases, n.anew = all, nil, nil, true
 		}
 	}
-	if len(ids) > 0 {
-		joined, rest := r.join(m.Packs)
-		m.Packs = rest
-		if err := load.Write(ctx, n.dir, append(slices.Clone(ids), joined...)); err != nil {
-			return nil, err
-		}
-	}
-	if err := n.addPacks(p.Format, &m); err != nil {
+	if err := r.write(ctx, p, n, &m, load, ids); err != nil {
 		return nil, err
 	}
-	if len(ids) > 0 && load.Bases != nil {
-		if err := r.addBases(ctx, p.Format, n, &m, load); err != nil {
-			return nil, err
-		}
+	if err := n.addPacks(p.Format, &m, n.dir, true); err != nil {
+		return nil, err
+	}
+	if err := n.addPacks(p.Format, &m, join(n.dir, baseDir), false); err != nil {
+		return nil, err
 	}
 	var before object.ID
 	// A rewritten container gets no parent. So no ref reaches the old containers any more, and gc on the session remote can delete
@@ -125,42 +123,55 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	return ids, rest
 }
 
-// addBases adds packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
+// write writes the packs of the objects ids, of the objects of the mounted repository and of the readable branch below n.dir, all at the
+// same time, because most of that time is spent in processes of git.
+func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manifest, load Load, ids []object.ID) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all []object.ID
+	if len(ids) > 0 {
+		var joined []object.ID
+		joined, m.Packs = r.join(m.Packs)
+		all = append(slices.Clone(ids), joined...)
+	}
+	var others sync.WaitGroup
+	var baseErr, branchErr error
+	if len(ids) > 0 && load.Bases != nil {
+		if len(m.Bases) >= maxBases {
+			m.Bases = nil
+		}
+		first := len(m.Bases) == 0
+		others.Go(func() { baseErr = r.writeBases(ctx, n, load, first) })
+	}
+	others.Go(func() { n.branch, branchErr = r.nextReadable(ctx, p, load, n) })
+	if len(ids) > 0 {
+		if err = load.Write(ctx, n.dir, all); err != nil {
+			cancel()
+		}
+	}
+	others.Wait()
+	return cmp.Or(err, baseErr, branchErr)
+}
+
+// writeBases writes packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
 // push.
-func (r *Remote) addBases(ctx context.Context, f object.Format, n *nextContainer, m *manifest, load Load) error {
+func (r *Remote) writeBases(ctx context.Context, n *nextContainer, load Load, first bool) error {
 	dir := join(n.dir, baseDir)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if len(m.Bases) >= maxBases {
-		m.Bases = nil
-	}
-	if err := load.Bases(ctx, dir, len(m.Bases) == 0); err != nil {
-		if ctx.Err() != nil {
-			return err
-		}
-		r.log.Warn("add objects of the base to container", zap.String("session", r.session), zap.Error(err))
-		return nil
-	}
-	files, err := filepath.Glob(join(disk.QuoteGlob(dir), "*.pack"))
-	if err != nil {
+	err := load.Bases(ctx, dir, first)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	for _, file := range files {
-		blob, err := fileBlob(f, file)
-		if err != nil {
-			return err
-		}
-		m.Bases = append(m.Bases, packEntry{packName(m.Next), blob.ID, blob.Size})
-		m.Next++
-		n.objects = append(n.objects, blob)
-	}
-	return nil
+	r.log.Warn("add objects of the base to container", zap.String("session", r.session), zap.Error(err))
+	return os.RemoveAll(dir)
 }
 
-// addPacks adds the pack files in n.dir to the container, and assigns the next free numbers to them.
-func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
-	files, err := filepath.Glob(join(disk.QuoteGlob(n.dir), "*.pack"))
+// addPacks adds the pack files in dir to the container, and assigns the next free numbers to them. They contain owned objects, or those of
+// the mounted repository.
+func (n *nextContainer) addPacks(f object.Format, m *manifest, dir string, owned bool) error {
+	files, err := filepath.Glob(join(disk.QuoteGlob(dir), "*.pack"))
 	if err != nil {
 		return err
 	}
@@ -171,6 +182,11 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 		}
 		name := packName(m.Next)
 		m.Next++
+		n.objects = append(n.objects, blob)
+		if !owned {
+			m.Bases = append(m.Bases, packEntry{name, blob.ID, blob.Size})
+			continue
+		}
 		text, err := os.ReadFile(strings.TrimSuffix(file, ".pack") + ".idx")
 		if err != nil {
 			return err
@@ -179,7 +195,6 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 			return err
 		}
 		m.Packs = append(m.Packs, packEntry{name, blob.ID, blob.Size})
-		n.objects = append(n.objects, blob)
 	}
 	return nil
 }

@@ -55,7 +55,8 @@ type Load struct {
 	// Pushed is called when the session remote has accepted the container. Pushed may be nil.
 	Pushed func()
 	// Readable returns the next value of the readable branch, whose present value is old. Its objects may be written to the directory
-	// dir. The parameter anew is set if the branch must not reach older commits of it. Readable may be nil.
+	// dir. Readable, Write and Bases are called at the same time. The parameter anew is set if the branch must not reach older commits
+	// of it. Readable may be nil.
 	Readable func(ctx context.Context, dir string, old object.ID, anew bool) (Readable, error)
 }
 
@@ -180,9 +181,10 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		Updates: append(ordinary, transport.RefUpdate{Name: Ref(r.session), Old: at, New: next.id}),
 		Pack:    packOf(p.Format, append(load.Direct, next.objects...)),
 	}
-	branch, err := r.addReadable(ctx, p, &send, load, next)
-	if err != nil {
-		return nil, err
+	branch := next.branch
+	if !branch.Tip.IsZero() {
+		send.Updates = append(send.Updates, transport.RefUpdate{Name: ReadableRef(r.session), Old: p.readable, New: branch.Tip})
+		send.Pack = joinPacks(p.Format, branch.Pack, send.Pack)
 	}
 	send.Atomic = len(send.Updates) > 1 && p.push.Atomic
 	results, err := p.push.Send(ctx, send)
@@ -232,17 +234,16 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
-// addReadable adds the next value of the readable branch to a push. It adds nothing if the value cannot be made, or if the session
-// remote has refused one.
-func (r *Remote) addReadable(ctx context.Context, p *Push, send *transport.PushRequest, load Load, n *nextContainer) (
-	branch Readable, err error) {
+// nextReadable returns the next value of the readable branch. It is zero if the branch does not change, if the value cannot be made, or if
+// the session remote has refused one.
+func (r *Remote) nextReadable(ctx context.Context, p *Push, load Load, n *nextContainer) (Readable, error) {
 	r.mu.Lock()
 	refused := r.unreadable
 	r.mu.Unlock()
 	if load.Readable == nil || refused {
-		return branch, nil
+		return Readable{}, nil
 	}
-	branch, err = load.Readable(ctx, n.dir, p.readable, n.anew)
+	branch, err := load.Readable(ctx, n.dir, p.readable, n.anew)
 	if err != nil {
 		if ctx.Err() != nil {
 			return Readable{}, err
@@ -250,11 +251,9 @@ func (r *Remote) addReadable(ctx context.Context, p *Push, send *transport.PushR
 		r.log.Warn("make readable branch", zap.String("session", r.session), zap.Error(err))
 		return Readable{}, nil
 	}
-	if branch.Tip.IsZero() || branch.Tip == p.readable {
+	if branch.Tip == p.readable {
 		return Readable{}, nil
 	}
-	send.Updates = append(send.Updates, transport.RefUpdate{Name: ReadableRef(r.session), Old: p.readable, New: branch.Tip})
-	send.Pack = joinPacks(p.Format, branch.Pack, send.Pack)
 	return branch, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -104,20 +105,21 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 	}
 	pack, err := b.pack(ctx, filepath.Join(dir, "readable"))
 	return thin.Readable{Tip: tip, Pack: pack, Pushed: func() {
-		if err := disk.WriteFile(file, text, 0o600); err != nil {
-			q.log.Warn("record readable branch") // the next push makes the branch again
+		// If the file is lost in a power failure, or is not written, the next push makes the branch again.
+		if err := disk.WriteFileUnsynced(file, text, 0o600); err != nil {
+			q.log.Warn("record readable branch")
 		}
 	}}, err
 }
 
-// pack returns a function that writes a pack of all new objects.
+// pack writes a pack of all new objects below dir, and returns a function that copies it.
 func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
 	own, err := odb.Open(dir, b.repo.Format())
 	if err != nil {
 		return nil, err
 	}
 	defer own.Close()
-	if _, err := own.Write(ctx, b.objects, odb.WriteOptions{}); err != nil {
+	if _, err := own.Write(ctx, b.objects, odb.WriteOptions{Temporary: true}); err != nil {
 		return nil, err
 	}
 	var ids []object.ID
@@ -128,7 +130,20 @@ func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Con
 		ids = append(ids, id)
 	}
 	slices.SortFunc(ids, object.ID.Compare)
-	return Packer(b.repo.Dir(), slices.Compact(ids), gitcmd.Alternates(dir)), nil
+	file, err := os.Create(filepath.Join(dir, "branch.pack"))
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(Packer(b.repo.Dir(), slices.Compact(ids), gitcmd.Alternates(dir))(ctx, file), file.Close())
+	return func(_ context.Context, w io.Writer) error {
+		made, err := os.Open(file.Name())
+		if err != nil {
+			return err
+		}
+		defer made.Close()
+		_, err = io.Copy(w, made)
+		return err
+	}, err
 }
 
 // extend adds the checkpoints and commits that the branch lacks, and the transcript.
