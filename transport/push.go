@@ -24,6 +24,7 @@ type Receiver struct {
 	Atomic     bool        // whether the server can apply either all updates or none
 	Delete     bool        // whether the server can delete refs
 	Refs       []Ref       // the server's refs below the requested prefixes; callers use only the fields Name and ID
+	Empty      bool        // whether the server has said that it has no refs at all; if not, it may have none nevertheless
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 

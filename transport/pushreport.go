@@ -159,6 +159,7 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 		return nil
 	}
 	if ok && name == "capabilities^{}" && strings.Trim(hex, "0") == "" {
+		about.Empty = true
 		return nil
 	}
 	id, err := parseID(about.Format, hex)

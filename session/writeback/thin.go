@@ -38,9 +38,12 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 		if q.o.Remote.URL() == q.o.BaseURL {
 			return nil
 		}
-		empty, err := q.o.Remote.IsEmpty(ctx)
-		if err != nil || !empty {
-			return err
+		empty := push.Empty // then no request is needed
+		if !empty {
+			var err error
+			if empty, err = q.o.Remote.IsEmpty(ctx); err != nil || !empty {
+				return err
+			}
 		}
 	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool {
 		return !push.Direct(ref.Name) && isSent(ref.Name, q.record.layout(l)) && !isUsers(ref.Name)
