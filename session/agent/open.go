@@ -70,6 +70,10 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 					return nil
 				}
 				return a.place.tracked(ctx, repo, branch, old, now)
+			}, Settled: func(ctx context.Context) {
+				if a.Lock(ctx) == nil {
+					a.Unlock()
+				}
 			}, Log: a.log,
 		})
 	}

@@ -23,6 +23,8 @@ const (
 	syncRetry = time.Second
 	// queueRetry is the maximum delay between retries while no caller waits in Sync.
 	queueRetry = time.Minute
+	// settleMost is the maximum delay of the first push for refs that are being made (QueueOptions.Settled).
+	settleMost = 100 * time.Millisecond
 	// forgetIdle is the idle time after which Queue.sent, the set of pushed objects, is dropped to save memory. The next
 	// push computes the set again.
 	forgetIdle = 30 * time.Second
@@ -60,6 +62,9 @@ type QueueOptions struct {
 	// Tracked is called for a branch of the mount that the mounted remote has under the same name, when it is known to have the value now
 	// there. The value was that of the parameter old before; zero values mean that the branch does not exist. Tracked may be nil.
 	Tracked func(ctx context.Context, branch string, old, now object.ID) error
+	// Settled waits until no checkpoint is being made, or ctx ends. The first push waits for it, because a session gets its repository, and
+	// so its Queue, with the first checkpoint: one push then contains both. Settled may be nil.
+	Settled func(ctx context.Context)
 	Log     *zap.Logger // logger; nil disables logging
 }
 

@@ -146,6 +146,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		if err != nil || !decided {
 			return err == nil, err
 		}
+		q.settle(ctx)
 		// decide may have changed the layout, and so the names of the refs on the session remote.
 		if local, err = q.local(ledger); err != nil {
 			return false, err
@@ -176,6 +177,16 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	}
 	again, err = t.send(ctx, push, updates, ledger, load, local)
 	return again || err == nil && q.outrun, err // another call pushes the notes refs, after all other refs
+}
+
+// settle waits for refs that are being made, for a short time.
+func (q *Queue) settle(ctx context.Context) {
+	if q.o.Settled == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleMost)
+	defer cancel()
+	q.o.Settled(ctx)
 }
 
 // left reports whether the update u has to wait for another round, because it was refused too often in this round, or because the
