@@ -8,7 +8,8 @@ import (
 )
 
 // syncCalls counts the calls of Queue.Sync and the answered calls. A call is answered when a round that began after the start of the
-// call is finished. mu is a leaf lock: no other lock is taken while mu is held.
+// call is finished, or an earlier round that has pushed the same values (Queue.covered). mu is a leaf lock: no other lock is taken while mu
+// is held.
 type syncCalls struct {
 	mu sync.Mutex // protects the fields below
 	// asked is the number of calls so far; answered is the number of those calls that a finished round covers.
@@ -39,14 +40,13 @@ func (c *syncCalls) answeredTo(n uint64) (answered bool, outcome error) {
 	return c.answered >= n, c.outcome
 }
 
-// answer ends the calls with the numbers up to asked, which the method open returned before the round. The parameter err is the error
+// answer ends the calls with the numbers up to asked, which a round answers. The parameter err is the error
 // of the round; it becomes the result of these calls. answer ends the calls only if the round succeeded, if a retry would fail in the
 // same way, or if givenUp is set, which means that the next retry is too far in the future. After other errors, for example if the
 // session remote is unreachable, the calls continue to wait for a retry.
 func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The number asked was read before the round, so calls that began during the round wait for the next round.
 	if err == nil || givenUp || final(err) {
 		c.answered = max(c.answered, asked)
 		c.outcome = err

@@ -100,6 +100,8 @@ type Queue struct {
 	based idSet
 	// refusals records which updates the session remote does not accept.
 	refusals refusals
+	// whole is set if the last push of the last round has pushed all refs that differed, and no notes have to be merged.
+	whole bool
 	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
 	outrun bool
 }
@@ -210,13 +212,27 @@ func (q *Queue) run(ctx context.Context) {
 		}
 		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
 		if !busy || q.Status().Pending == 0 {
-			q.calls.answer(asked, err, wait > baseFirst)
+			q.calls.answer(q.covered(asked), err, wait > baseFirst)
 			q.report.tell()
 		}
 		if !q.rest(ctx, failures, wait) {
 			return
 		}
 	}
+}
+
+// covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
+// answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
+// is being pushed needs no further request.
+func (q *Queue) covered(asked uint64) uint64 {
+	late, _ := q.calls.open() // before the refs are read, so that they contain what the callers wait for
+	if late == asked || !q.whole {
+		return asked
+	}
+	if st := q.Status(); st.Pending > 0 || st.Failure != nil {
+		return asked
+	}
+	return late
 }
 
 // tellTaken calls QueueOptions.Taken for each ref that another machine has moved since the last call. It reports whether there

@@ -99,6 +99,7 @@ type pushAttempt struct {
 // is needed. The caller holds Queue.remoteToken.
 func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
+	q.whole = false
 	ledger := q.record.now().clone()
 	local, err := q.local(ledger)
 	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison, because
@@ -176,6 +177,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	again, err = t.send(ctx, push, updates, ledger, load, local)
+	q.whole = err == nil && !again && len(plan.notes) == 0
 	return again || err == nil && q.outrun, err // another call pushes the notes refs, after all other refs
 }
 
