@@ -221,3 +221,42 @@ func TestSessionGCOfAll(t *testing.T) {
 		t.Errorf("session gc --all printed %q", out)
 	}
 }
+
+// A forge makes the first branch that is pushed its default branch, and refuses a push that deletes it as a whole. This branch stays, and
+// everything else of the session is deleted, and restored.
+func TestSessionIsDeletedOnForge(t *testing.T) {
+	t.Parallel()
+	w, url, c := newSessionRemote(t, "thin")
+	m := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+	w.sh(m.Dir, "echo new >new")
+	m.checkpoint("--sync")
+	before := w.look(m.Dir)
+	w.unmount(m)
+	const branch = "refs/heads/afs/work/readable"
+	hook := "#!/bin/sh\nwhile read -r old new ref; do case $new$ref in 0000*" + branch + ") echo 'it is the default branch' >&2; exit 1;; esac; done\n"
+	check(t, os.MkdirAll(filepath.Join(c.Path, "hooks"), 0o755))
+	check(t, os.WriteFile(filepath.Join(c.Path, "hooks", "pre-receive"), []byte(hook), 0o755))
+	w.git(c.Path, "symbolic-ref", "HEAD", branch)
+	if r := w.afs("session", "delete", "work", "--yes"); r.code != 0 || !strings.Contains(r.stderr, branch+" stays") {
+		t.Errorf("session delete: got %s, want the name of the branch that stays", r)
+	}
+	if left := w.refsLeft(c.Path); !slices.Equal(left, []string{branch}) {
+		t.Errorf("refs left on the session remote: %v", left)
+	}
+	w.ok("session", "undelete", "work")
+	again := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+	w.same("brought back", before, w.look(again.Dir))
+	w.sh(again.Dir, "echo more >more")
+	again.checkpoint("--sync")
+	w.unmount(again)
+	w.ok("session", "delete", "work", "--yes")
+
+	// A new session of the same name works.
+	next := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+	w.sh(next.Dir, "echo next >next")
+	next.checkpoint("--sync")
+	if got := w.git(c.Path, "log", "--format=%s", "--", "more"); strings.Contains(got, "more") || w.git(c.Path, "show", "HEAD:next") != "next" {
+		t.Errorf("default branch after a new session: got %q", got)
+	}
+	w.unmount(next)
+}

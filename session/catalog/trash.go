@@ -136,7 +136,7 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		return 0, nil, err
 	}
 	defer far.Close()
-	there, err := trash.Refs(ctx, far.Remote)
+	there, head, err := trash.Refs(ctx, far.Remote)
 	if err != nil {
 		return 0, nil, fault.SessionRemote(far, err)
 	}
@@ -171,7 +171,7 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		owner = blob.ID
 	}
 	mine := trash.Of(layout, owner, there)
-	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, now); err != nil {
+	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, head, now); err != nil {
 		return 0, kept, fault.SessionRemote(far, err)
 	}
 	if !there[locks.Ref].IsZero() {
@@ -226,7 +226,7 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 	}
 	if far != nil {
 		defer far.Close()
-		there, err := trash.Refs(ctx, far.Remote)
+		there, _, err := trash.Refs(ctx, far.Remote)
 		if err != nil {
 			return fault.SessionRemote(far, err)
 		}
@@ -278,7 +278,7 @@ func (all *Catalog) SessionTrash(ctx context.Context, r control.SessionTrashRequ
 		return reply, fault.ExplainDelete("list", "deleted sessions", err)
 	}
 	defer far.Close()
-	there, err := trash.Refs(ctx, far.Remote)
+	there, _, err := trash.Refs(ctx, far.Remote)
 	if err != nil {
 		return reply, fault.ExplainDelete("list", "deleted sessions", fault.SessionRemote(far, err))
 	}

@@ -300,6 +300,11 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 		if name, ok := strings.CutPrefix(ref.Name, Prefix); ok {
 			readable[ReadableRef(name)] = true
 		}
+		// The readable branch of a deleted session stays if it is the default branch.
+		if deleted, ok := strings.CutPrefix(ref.Name, TrashPrefix); ok {
+			name, _, _ := strings.Cut(deleted, "/")
+			readable[ReadableRef(name)] = true
+		}
 	}
 	return !slices.ContainsFunc(refs.List, func(ref transport.Ref) bool {
 		if ref.Name == "HEAD" || readable[ref.Name] {

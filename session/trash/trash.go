@@ -46,19 +46,21 @@ type Deleted struct {
 	refs    map[string]object.ID // refs of the session, by the names that they had before the deletion
 }
 
-// Refs requests all refs of a session remote and returns their ids, by name.
-func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, error) {
+// Refs requests all refs of a session remote and returns their ids, by name, and the ref to which its HEAD points ("": none).
+func Refs(ctx context.Context, remote *transport.Remote) (there map[string]object.ID, head string, err error) {
 	refs, err := remote.Refs(ctx, nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	there := map[string]object.ID{}
+	there = map[string]object.ID{}
 	for _, ref := range refs.List {
-		if ref.Name != "HEAD" {
-			there[ref.Name] = ref.ID
+		if ref.Name == "HEAD" {
+			head = ref.Target
+			continue
 		}
+		there[ref.Name] = ref.ID
 	}
-	return there, nil
+	return there, head, nil
 }
 
 // Of returns those refs of a session remote that belong to the session with the layout l. These are the refs whose names contain
@@ -107,13 +109,18 @@ func Ref(name, ref string, at time.Time) string {
 	return prefix(name, at) + strings.TrimPrefix(ref, "refs/")
 }
 
-// Delete moves the refs of the session called name to the trash. It returns the names of the refs that the session remote refuses
-// to delete, such as the branch to which the HEAD of the session remote points.
-func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID,
+// Delete moves the refs of the session called name to the trash. It returns the names of the refs that stay: the branch to which the HEAD
+// of the session remote points (head), and those that the session remote refuses to delete. git refuses to delete the branch of HEAD, and
+// some forges then refuse all other deletions too. On a forge, it is the branch that was pushed first.
+func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, head string,
 	now time.Time) (kept []string, err error) {
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
 		copies = append(copies, transport.RefUpdate{Name: Ref(name, ref, now), New: refs[ref]})
+		if ref == head {
+			kept = append(kept, ref)
+			continue
+		}
 		removals = append(removals, transport.RefUpdate{Name: ref, Old: refs[ref]})
 	}
 	if len(copies) == 0 {
@@ -123,11 +130,13 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	if _, err := move(ctx, remote, copies, true); err != nil {
 		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
-	if kept, err = move(ctx, remote, removals, false); err != nil {
+	refusals, err := move(ctx, remote, removals, false)
+	kept = append(kept, refusals...)
+	if err != nil {
 		err = fmt.Errorf("delete session %s: %w", name, err)
 		var refused *transport.Rejected
 		if errors.As(err, &refused) { // for example, because the policy of the repository protects the session
-			err = errors.Join(err, keep(ctx, remote, name, copies, removals))
+			err = errors.Join(err, keep(ctx, remote, name, copies, refs))
 		}
 		return kept, err
 	}
@@ -135,15 +144,15 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 }
 
 // keep removes the copies of refs that the session remote has not removed, after it has refused to delete a session. Otherwise the
-// session would be listed as deleted. copies and removals are the updates for the same refs.
-func keep(ctx context.Context, remote *transport.Remote, name string, copies, removals []transport.RefUpdate) error {
-	there, err := Refs(ctx, remote)
+// session would be listed as deleted. copies are the updates that have made the copies of refs, in the order of their names.
+func keep(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate, refs map[string]object.ID) error {
+	there, _, err := Refs(ctx, remote)
 	if err != nil {
 		return err
 	}
 	var undo []transport.RefUpdate
-	for i, r := range removals {
-		if there[r.Name] == r.Old {
+	for i, ref := range slices.Sorted(maps.Keys(refs)) {
+		if there[ref] == refs[ref] {
 			undo = append(undo, transport.RefUpdate{Name: copies[i].Name, Old: copies[i].New})
 		}
 	}
