@@ -120,7 +120,8 @@ func giteaJourney(t *testing.T) *journey {
 	if source == "" {
 		gittest.Skip(t, "gitea: set AFS_GITEA to a directory in which scripts/forge.sh has built it")
 	}
-	return newJourney(t, func(j *journey) {
+	var token string
+	j := newJourney(t, func(j *journey) {
 		dir := filepath.Join(j.first.root, "gitea")
 		check(t, os.Mkdir(dir, 0o755))
 		s := must[*gitea.Server](t)(gitea.Start(t.Context(), source, dir))
@@ -132,10 +133,14 @@ func giteaJourney(t *testing.T) *journey {
 			check(t, s.Create(t.Context(), name))
 			return strings.Replace(s.Repo(gitea.User, name), "://", "://"+gitea.User+":"+s.Token+"@", 1)
 		}
-		j.remote, j.saved = login("app"), login("work")
+		j.remote, j.saved, token = login("app"), login("work"), s.Token
 		j.plain, j.flags = j.remote, []string{"--session-remote", j.saved}
 		j.first.git(filepath.Join(j.first.repos, "r.git"), "push", "--quiet", j.remote, "main")
 	})
+	for _, w := range []*world{j.first, j.second} { // links have no passwords
+		w.env = append(w.env, "ARTIFACTFS_TOKEN="+token)
+	}
+	return j
 }
 
 // hosts makes the second host, and gives both a home.
