@@ -31,6 +31,9 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	b := command(caps, "fetch", len(req.Wants)*(2*caps.Format.Size()+10))
 	b = pktline.AppendLine(b, "no-progress")
 	b = pktline.AppendLine(b, "ofs-delta")
+	if req.Tags {
+		b = pktline.AppendLine(b, "include-tag")
+	}
 	if req.Filter != "" {
 		b = pktline.AppendLine(b, "filter "+req.Filter)
 	}

@@ -89,6 +89,8 @@ type FetchRequest struct {
 	Depth  int    // number of commits of history; 0 means all commits
 	Filter string // filter such as "blob:none"; "" means no filter
 	Once   bool   // whether to make no retries, regardless of Options.Retries
+	// Tags asks the server to add the annotated tags of the commits that it sends. A server may ignore this.
+	Tags bool
 }
 
 // FetchResponse is a pack that is being received. The caller must close Pack; closing it before its end drops the
