@@ -82,6 +82,7 @@ type acquirer struct {
 	tasks   *tasks.Group
 	notices *notices.List
 	log     *zap.Logger
+	printed printed
 }
 
 // acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees, without
@@ -172,7 +173,7 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 // stream starts the fetch of the target t and returns when the commit has been read. The trees continue to arrive afterwards. If
 // the fetch fails before the commit has been read, stream returns the error.
 func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t remoteref.Target, snap *Snapshot) error {
-	req := transport.FetchRequest{Wants: []object.ID{t.Want}, Haves: a.repo.CompleteTips()}
+	req := transport.FetchRequest{Wants: []object.ID{t.Want}, Haves: a.repo.CompleteTips(), Tags: true}
 	if caps.Shallow { // the request has a depth even if it has haves, because the remote may lack all of these commits
 		req.Depth = acquireDepth
 	}

@@ -92,7 +92,7 @@ func (a *acquirer) moveRef(ref string, tip object.ID) error {
 	if err != nil {
 		return err
 	}
-	a.history.setRefs(list)
+	a.history.setRefs(joined(a.history.list(), list))
 	return nil
 }
 

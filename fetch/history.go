@@ -40,8 +40,10 @@ type history struct {
 
 	mu    sync.Mutex
 	state History
-	// refs are the refs that the remote had when the history was last completed. The slice is replaced, never changed.
+	// refs are the refs that the remote had when the history was last completed, and those that were added by Listing.Here since then. The
+	// slice is replaced, never changed.
 	refs []packedrefs.Ref
+	read bool // whether refs contains what is on disk
 }
 
 // maxHistoryWait is the maximum time for which the fetch of history is delayed because readers wait for the remote.
@@ -49,14 +51,19 @@ const maxHistoryWait = 30 * time.Second
 
 // fetch fetches the whole history of all branches and tags, without blobs. One process at a time fetches the history of a store;
 // other processes wait. Just after a mount, many readers wait for the remote. As long as readers wait, fetch delays its request,
-// for at most maxHistoryWait or until the function urgent returns true.
-func (h *history) fetch(ctx context.Context, urgent func() bool) error {
+// for at most maxHistoryWait or until the function urgent returns true. listed is the list of the remote's refs, if it was
+// requested before; the remote is asked again if the list is old, or after a failure.
+func (h *history) fetch(ctx context.Context, listed *Listing, urgent func() bool) error {
 	h.setState(Deepening)
 	busy := func() bool { return !urgent() && h.fetcher.pipe.Busy() }
 	err := pipeline.WaitWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
 		err = h.fetcher.pipe.Health().Retry(ctx, nil, func() error {
-			return h.fetcher.pipe.Refusals().Request(ctx, object.ID{}, func() error { return h.fetchExclusively(ctx, busy) })
+			return h.fetcher.pipe.Refusals().Request(ctx, object.ID{}, func() error {
+				l := listed
+				listed = nil
+				return h.fetchExclusively(ctx, l, busy)
+			})
 		})
 	}
 	if err != nil {
@@ -76,7 +83,7 @@ func (h *history) setState(state History) {
 
 // fetchExclusively waits for the lock that excludes other processes, and then fetches the history. The function busy reports
 // whether readers wait for the remote. While busy returns true, fetchExclusively pauses the reading of the pack.
-func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error {
+func (h *history) fetchExclusively(ctx context.Context, listed *Listing, busy func() bool) error {
 	unlock, err := h.repo.LockHistory(ctx)
 	if err != nil {
 		return err
@@ -97,9 +104,11 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	if err != nil {
 		return err
 	}
-	refs, err := h.fetcher.remote.Refs(ctx, []string{"HEAD", "refs/heads/", "refs/tags/"})
-	if err != nil {
-		return err
+	refs, ok := listed.recent(h.repo.Changed())
+	if !ok {
+		if refs, err = h.fetcher.remote.Refs(ctx, listedRefs); err != nil {
+			return err
+		}
 	}
 	// If all commits of the refs are in the store, and the boundary is empty (no commit lacks its parents), then the first fetch
 	// has contained the whole history, and no request is necessary.
@@ -222,20 +231,59 @@ func (h *history) writeRefs(refs transport.Refs) error {
 	}
 	// The refs in memory are set before the file is written, so that they are correct even if the disk is full.
 	h.setRefs(list)
-	return h.repo.WriteRefs(head, list)
+	if err := h.repo.WriteRefs(head, list); err != nil {
+		return err
+	}
+	return h.repo.ForgetListed()
 }
 
 // setRefs sets the refs that Store.Refs returns. The caller must not change list afterwards.
 func (h *history) setRefs(list []packedrefs.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.refs = list
+	h.refs, h.read = list, true
 }
 
-// list returns the remote's branches and tags at the time when the history was last completed.
+// add adds refs to those that Store.Refs returns, in memory and on disk.
+func (h *history) add(refs []packedrefs.Ref) error {
+	known := make(map[packedrefs.Ref]bool)
+	for _, r := range h.list() {
+		known[r] = true
+	}
+	refs = slices.DeleteFunc(slices.Clone(refs), func(r packedrefs.Ref) bool { return known[r] })
+	if len(refs) == 0 {
+		return nil
+	}
+	h.mu.Lock()
+	h.refs = joined(h.refs, refs)
+	h.mu.Unlock()
+	return h.repo.WriteListed(joined(h.repo.Listed(), refs))
+}
+
+// joined returns the refs in list and in newer. If both have a ref, the result has the value in newer.
+func joined(list, newer []packedrefs.Ref) []packedrefs.Ref {
+	names := make(map[string]bool, len(newer))
+	for _, r := range newer {
+		names[r.Name] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(list), func(r packedrefs.Ref) bool { return names[r.Name] })
+	return append(rest, newer...)
+}
+
+// list returns the remote's branches and tags at the time when the history was last completed, and those that were added since then.
 func (h *history) list() []packedrefs.Ref {
 	h.mu.Lock()
+	refs, read := h.refs, h.read
+	h.mu.Unlock()
+	if read {
+		return refs
+	}
+	refs = joined(h.repo.Refs(), h.repo.Listed()) // without the lock, because it waits for the disk
+	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.read {
+		h.refs, h.read = refs, true
+	}
 	return h.refs
 }
 
@@ -280,5 +328,8 @@ func (h *history) fetchWithGit(ctx context.Context, filter bool) error {
 		return err
 	}
 	h.setRefs(refs)
+	if err := h.repo.ForgetListed(); err != nil {
+		return err
+	}
 	return h.repo.TrimBoundary(h.storage.hasParents)
 }

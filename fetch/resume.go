@@ -88,7 +88,7 @@ func (a *acquirer) connectFor(commit object.ID) {
 	a.tasks.Start(func(ctx context.Context) {
 		// The request contains a filter although it is not known yet whether the remote supports filters, because a query would
 		// take one more round trip.
-		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
+		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none", Tags: true})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
 			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
 		}

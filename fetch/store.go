@@ -259,9 +259,9 @@ func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) er
 }
 
 // Deepen fetches the whole history of all branches and tags, without blobs. While Busy returns true, Deepen delays the request,
-// for at most 30 seconds or until the function urgent returns true.
-func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
-	return s.history.fetch(ctx, urgent)
+// for at most 30 seconds or until the function urgent returns true. listed is the Listing that the caller has requested last; nil: none.
+func (s *Store) Deepen(ctx context.Context, listed *Listing, urgent func() bool) error {
+	return s.history.fetch(ctx, listed, urgent)
 }
 
 // SetHistoryComplete records that the history is complete. It is called by a process that takes over from another process which
@@ -271,7 +271,8 @@ func (s *Store) SetHistoryComplete() { s.history.setComplete() }
 // Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
 func (s *Store) Boundary() []object.ID { return s.repo.Boundary() }
 
-// Refs returns the remote's branches and tags at the time when the history was last completed.
+// Refs returns the remote's branches and tags at the time when the history was last completed, and those that Listing.Here has returned
+// since then.
 func (s *Store) Refs() []packedrefs.Ref { return s.history.list() }
 
 // DefaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if the HEAD

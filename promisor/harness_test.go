@@ -105,7 +105,7 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 		err = snap.Wait(ctx)
 	}
 	if err == nil {
-		err = store.Deepen(ctx, func() bool { return true })
+		err = store.Deepen(ctx, nil, func() bool { return true })
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -171,13 +171,14 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	return refs, nil
 }
 
-// FetchCommit fetches a commit and its files, without history. want is a ref or the id of the commit. Plain file servers cannot
-// leave out history, so FetchCommit fetches the whole history from such a server.
-func (r *Repo) FetchCommit(ctx context.Context, want string) error {
-	_, err := r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", r.url, want)
+// FetchCommit fetches a commit and its files, without history, and tags of the commit. want is a ref or the id of the commit. Plain
+// file servers cannot leave out history, so FetchCommit fetches the whole history from such a server.
+func (r *Repo) FetchCommit(ctx context.Context, want string, tags ...string) error {
+	wants := append([]string{r.url, want}, tags...)
+	_, err := r.contact(ctx, r.Path(), append([]string{"fetch", "-q", "--no-tags", "--no-filter", "--depth=1"}, wants...)...)
 	// The protocols of plain file servers do not support --depth, so the fetch is repeated without it.
 	if err != nil && ctx.Err() == nil {
-		_, err = r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", r.url, want)
+		_, err = r.contact(ctx, r.Path(), append([]string{"fetch", "-q", "--no-tags", "--no-filter"}, wants...)...)
 	}
 	return err
 }

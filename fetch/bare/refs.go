@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,54 @@ func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
 		return fmt.Errorf("write refs: %w", err)
 	}
 	return nil
+}
+
+// Refs returns the refs that WriteRefs has written, or none if the file cannot be read.
+func (r *Repo) Refs() []packedrefs.Ref { return readRefs(r.refsFile()) }
+
+// Changed returns the time at which the refs were last written, or the zero time if they were not.
+func (r *Repo) Changed() time.Time {
+	info, err := os.Stat(r.refsFile())
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// listedFile returns the path of the file of WriteListed, which has the format of packed-refs.
+func (r *Repo) listedFile() string { return filepath.Join(r.dir, "listed") }
+
+// WriteListed records refs of the remote that mounts show although the history is not complete. The repository itself does not get these
+// refs.
+func (r *Repo) WriteListed(list []packedrefs.Ref) error {
+	if err := disk.WriteFileUnsynced(r.listedFile(), packedrefs.Encode(nil, list), 0o600); err != nil {
+		return fmt.Errorf("record refs: %w", err)
+	}
+	return nil
+}
+
+// Listed returns the refs that WriteListed has recorded.
+func (r *Repo) Listed() []packedrefs.Ref { return readRefs(r.listedFile()) }
+
+// ForgetListed removes what WriteListed has recorded.
+func (r *Repo) ForgetListed() error {
+	if err := os.Remove(r.listedFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget refs: %w", err)
+	}
+	return nil
+}
+
+// readRefs returns the refs in a file, or none if it cannot be read.
+func readRefs(path string) []packedrefs.Ref {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	list, err := packedrefs.Decode(text)
+	if err != nil {
+		return nil
+	}
+	return list
 }
 
 // MoveRef sets one ref to the commit tip, whose history is in the repository, and does not change the other refs. It returns all

@@ -120,7 +120,7 @@ func fetchAll(t *testing.T, d daemon) *fetch.Snapshot {
 	if err := v.Prefetch(t.Context(), fetch.PrefetchAll, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Deepen(t.Context(), func() bool { return true }); err != nil {
+	if err := d.Deepen(t.Context(), nil, func() bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	return snap
