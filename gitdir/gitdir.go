@@ -82,6 +82,10 @@ type Options struct {
 	// succeeded, git takes the directory for none: with an empty index, every path would seem to be removed, and the next commit
 	// would remove it. If Index is nil, the directory starts without an index.
 	Index func(d *Dir) error
+	// Refs returns branches and tags of the remote whose objects are in the store, the full name of the remote's default branch if it is one
+	// of them, and the commits whose parents are not in the store. Create calls it after Index, because it may wait for the remote. If Refs
+	// is nil, the new directory has no refs of the remote but the requested branch.
+	Refs func() (refs []packedrefs.Ref, head string, shallow []object.ID)
 }
 
 // Dir is a git directory on disk. git commands may change the directory at any time.
@@ -136,6 +140,9 @@ func Create(path string, o Options) (*Dir, error) {
 	if err == nil && o.Index != nil {
 		err = o.Index(d)
 	}
+	if err == nil && o.Refs != nil {
+		err = d.addRefs(o)
+	}
 	if err == nil { // HEAD is written last, because a directory with HEAD is a repository
 		err = disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)
 	}
@@ -175,6 +182,24 @@ func (o Options) writeRefs(d *Dir, path string) error {
 	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
 }
 
+// addRefs adds the refs of the remote to a new git directory. Refs of a State keep their values.
+func (d *Dir) addRefs(o Options) error {
+	refs, head, shallow := o.Refs()
+	if len(refs) == 0 {
+		return nil
+	}
+	if o.State != nil {
+		for _, r := range o.stateRefs(d.path) {
+			if branch, ok := strings.CutPrefix(r.Name, refname.Tracking(d.path, "")); ok {
+				name := "refs/heads/" + branch
+				refs = slices.DeleteFunc(refs, func(r packedrefs.Ref) bool { return r.Name == name })
+				refs = append(refs, packedrefs.Ref{Name: name, ID: r.ID})
+			}
+		}
+	}
+	return errors.Join(d.SetShallow(shallow), d.SetRefs(refs), d.SetDefault(head))
+}
+
 // dir returns a Dir for the git directory at path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
 	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree}, format: o.Format}
@@ -189,7 +214,7 @@ func (o Options) dir(path string) *Dir {
 // and programs, the logins, and the list of shallow commits.
 func Open(path string, o Options) (*Dir, bool, error) {
 	// Create writes HEAD last, so a directory without it is incomplete, unless Open has withdrawn HEAD and its process has died.
-	if !exists(filepath.Join(path, "HEAD")) && !exists(filepath.Join(path, withdrawnHead)) {
+	if !Exists(path) {
 		return nil, false, nil
 	}
 	name := filepath.Join(path, "config")
@@ -218,6 +243,11 @@ func Open(path string, o Options) (*Dir, bool, error) {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
 	}
 	return d, true, nil
+}
+
+// Exists reports whether there is a git directory at path that Open opens.
+func Exists(path string) bool {
+	return exists(filepath.Join(path, "HEAD")) || exists(filepath.Join(path, withdrawnHead))
 }
 
 // withdrawnHead is the name of HEAD while the directory has no index.

@@ -97,6 +97,13 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if err := os.MkdirAll(o.Session, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// The remote has moved its branch since the checkpoint, and has a tag.
+	o.Refs = func() ([]packedrefs.Ref, string, []object.ID) {
+		if _, err := os.Stat(filepath.Join(path, "HEAD")); err == nil {
+			t.Error("HEAD exists before the refs")
+		}
+		return []packedrefs.Ref{{Name: "refs/heads/main", ID: id("stash@{0}")}, {Name: "refs/tags/v1", ID: head}}, "refs/heads/main", []object.ID{head}
+	}
 	d, err := Create(path, o)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +112,9 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	for args, want := range map[string]string{
 		"symbolic-ref HEAD":                                 "refs/heads/work",
 		"rev-parse HEAD":                                    head.String(),
-		"for-each-ref --format=%(refname)":                  "refs/heads/main\nrefs/heads/work\nrefs/remotes/origin/HEAD\nrefs/remotes/origin/main\nrefs/stash",
+		"for-each-ref --format=%(refname)":                  "refs/heads/main\nrefs/heads/work\nrefs/remotes/origin/HEAD\nrefs/remotes/origin/main\nrefs/stash\nrefs/tags/v1",
+		"rev-parse refs/remotes/origin/main":                head.String(),
+		"rev-parse --is-shallow-repository":                 "true",
 		"stash list":                                        "stash@{0}: On main: second\nstash@{1}: On main: first",
 		"rev-parse --abbrev-ref work@{upstream}":            "origin/main",
 		"config --get-regexp ^(branch|user|core.ssh)":       "user.name somebody\nuser.email a@b\nbranch.work.remote origin\nbranch.work.merge refs/heads/main",

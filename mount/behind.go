@@ -213,7 +213,7 @@ func (m *Mount) snapshot() *fetch.Snapshot {
 // deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the boundary (the list of
 // shallow commits) in the git directory, so that they agree with the fetched history.
 func (m *Mount) deepen(ctx context.Context, git *gitdir.Dir) error {
-	if err := m.store.Deepen(ctx, nil, m.side.Hurried); err != nil {
+	if err := m.store.Deepen(ctx, m.side.Listing, m.side.Hurried); err != nil {
 		return err
 	}
 	return errors.Join(git.SetRefs(m.store.Refs()), git.SetDefault(m.store.DefaultBranch()), git.SetShallow(m.store.Boundary()))

@@ -106,6 +106,7 @@ type starting struct {
 type acquired struct {
 	home     *statedir.Home  // locked home, which is the mount's directory below the state directory
 	record   statedir.Record // record of the session, as stored in the home
+	listing  *fetch.Listing  // list of the remote's refs; nil: not requested yet
 	store    *fetch.Store    // shared with other mounts of the remote
 	release  func()          // releases the store
 	objects  objects         // objects of the mount that the store can read, and session remotes

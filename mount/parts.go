@@ -34,6 +34,7 @@ func (m *Mount) openSide() {
 	side := gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request, Resumed: m.resumed, Events: m.Events, Inside: m.inside, Handover: &m.handover,
 		Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
+		Listing: m.listing,
 		Index: &gitside.Index{
 			Mount: c, Events: m.Events, Tree: m.tree, View: m.view, Reads: m.Request.Prefetch != control.PrefetchNone,
 			Before: m.before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log, Snapshot: m.snapshot,

@@ -129,6 +129,11 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err != nil {
 		return reply, err
 	}
+	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
+	// An earlier request would delay the commit.
+	if m.Request.Wait != control.WaitTree && !gitdir.Exists(gitPath(m.home)) {
+		m.listing = m.store.List()
+	}
 	if err = m.openFilters(checkout); err != nil {
 		return reply, err
 	}

@@ -46,7 +46,7 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 		}
 	}
 	s.mu.Lock()
-	objects, ready := s.servers.objects, s.ready
+	objects, ready := s.servers.objects, s.servers.ready
 	s.mu.Unlock()
 	if !ready || !objects.Foresee(ctx, pid) {
 		return false

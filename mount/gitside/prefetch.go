@@ -65,7 +65,7 @@ func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 		ready = s.Events.Await(ctx, s.Events.HistoryTried)
 	}
 	s.mu.Lock()
-	objects, made := s.servers.objects, s.ready
+	objects, made := s.servers.objects, s.servers.ready
 	s.mu.Unlock()
 	if !ready || !made {
 		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,

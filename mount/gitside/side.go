@@ -21,10 +21,12 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -45,6 +47,9 @@ type Side struct {
 	Logins    Logins
 	Settings  gitdir.Checkout // git's settings when the mount was made
 	Log       *zap.Logger
+	// Listing is the list of the remote's refs, from which a new git directory gets refs before the history is fetched. If it is nil and the
+	// history will be fetched, Make requests it when it creates the directory.
+	Listing *fetch.Listing
 
 	Snapshot  func() *fetch.Snapshot                             // returns the snapshot of the mounted commit
 	Whole     func(ctx context.Context) (*fetch.Snapshot, error) // waits until all trees of the mounted commit are on this host
@@ -60,7 +65,6 @@ type Side struct {
 
 	mu      sync.Mutex
 	servers servers // stopped by Close; protected by mu
-	ready   bool    // whether git commands work in the mount; protected by mu
 }
 
 // New sets the functions of s.Index that the Side s itself provides, and returns s.
@@ -82,6 +86,7 @@ type servers struct {
 	objects *promisor.Server   // supplies missing objects
 	logins  *credential.Server // credential helper of git commands
 	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
+	ready   bool               // whether git commands work in the mount
 }
 
 // maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
@@ -111,6 +116,10 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	// Without a history, the list would be the only request of the git directory.
+	if s.Listing == nil && s.Request.History != control.HistoryNone && !gitdir.Exists(s.Mount.GitDir) {
+		s.Listing = s.Mount.Store.List()
+	}
 	o, err := s.options(ctx, snap)
 	if err != nil {
 		return nil, err
@@ -120,6 +129,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 		return nil, err
 	}
 	o.Index = func(dir *gitdir.Dir) error { return s.Index.write(ctx, dir, x, was) }
+	o.Refs = func() ([]packedrefs.Ref, string, []object.ID) { return s.refs(ctx, snap) }
 	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
 	if err == nil && !ok {
 		dir, err = gitdir.Create(s.Mount.GitDir, o)
@@ -159,7 +169,7 @@ func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
 	s.Finish(ctx, dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ready = true
+	s.servers.ready = true
 	return nil
 }
 
@@ -225,7 +235,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.servers = servers{dir, monitor, objects, answers, guests}
+	s.servers = servers{dir, monitor, objects, answers, guests, false}
 	return nil
 }
 
@@ -298,7 +308,7 @@ func (s *Side) Dir() *gitdir.Dir {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ready {
+	if !s.servers.ready {
 		return nil
 	}
 	return s.servers.dir
