@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,28 +131,61 @@ func text(e ast.Expr) string {
 }
 
 func TestPrimitivesHaveOneOwner(t *testing.T) {
-	for _, p := range packages(t) {
+	for p, file := range sources(t) {
 		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "internal/harness") || strings.HasPrefix(p.ImportPath, "internal/arch") {
 			continue
 		}
-		for _, name := range p.GoFiles {
-			fset := token.NewFileSet()
-			file, err := parser.ParseFile(fset, filepath.Join(root, p.ImportPath, name), nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
+		for _, o := range owners {
+			if slices.Contains(o.packages, p.ImportPath) {
+				continue
 			}
-			for _, o := range owners {
-				if slices.Contains(o.packages, p.ImportPath) {
-					continue
+			ast.Inspect(file, func(n ast.Node) bool {
+				if n != nil && o.uses(n) {
+					t.Errorf("%s: package %s contains %s: %s", p.at(n), p.ImportPath, o.what, o.why)
 				}
-				ast.Inspect(file, func(n ast.Node) bool {
-					if n != nil && o.uses(n) {
-						t.Errorf("%s: package %s contains %s: %s", fset.Position(n.Pos()), p.ImportPath, o.what, o.why)
-					}
-					return true
-				})
-			}
+				return true
+			})
 		}
+	}
+}
+
+// A return statement sets the named results before the deferred functions run. In "return nil, err", a deferred function that cleans up
+// after an error gets nil from a named result, and panics when it uses a field or a method of it.
+func TestDeferredFunctionsUseNoNamedResult(t *testing.T) {
+	for p, file := range sources(t) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			var results *ast.FieldList
+			var body *ast.BlockStmt
+			switch f := n.(type) {
+			case *ast.FuncDecl:
+				results, body = f.Type.Results, f.Body
+			case *ast.FuncLit:
+				results, body = f.Type.Results, f.Body
+			}
+			if results == nil || body == nil {
+				return true
+			}
+			named := map[string]bool{}
+			for _, field := range results.List {
+				for _, name := range field.Names {
+					named[name.Name] = name.Name != "err"
+				}
+			}
+			ast.Inspect(body, func(n ast.Node) bool {
+				if d, ok := n.(*ast.DeferStmt); ok {
+					ast.Inspect(d.Call.Fun, func(n ast.Node) bool {
+						if s, ok := n.(*ast.SelectorExpr); ok {
+							if x, ok := s.X.(*ast.Ident); ok && named[x.Name] {
+								t.Errorf("%s: deferred function uses the named result %s, which may be nil: use a variable", p.at(n), x.Name)
+							}
+						}
+						return true
+					})
+				}
+				return true
+			})
+			return true
+		})
 	}
 }
 
@@ -161,6 +195,33 @@ type pkg struct {
 	Imports               []string
 	GoFiles, TestGoFiles  []string
 	Error                 *struct{ Err string }
+}
+
+// at returns the position of a node of a source of p.
+func (p parsed) at(n ast.Node) token.Position { return p.fset.Position(n.Pos()) }
+
+// parsed is a package one of whose sources was parsed.
+type parsed struct {
+	pkg
+	fset *token.FileSet
+}
+
+// sources returns the sources of all packages, without tests.
+func sources(t *testing.T) iter.Seq2[parsed, *ast.File] {
+	return func(yield func(parsed, *ast.File) bool) {
+		for _, p := range packages(t) {
+			for _, name := range p.GoFiles {
+				fset := token.NewFileSet()
+				file, err := parser.ParseFile(fset, filepath.Join(root, p.ImportPath, name), nil, parser.SkipObjectResolution)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !yield(parsed{p, fset}, file) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func packages(t *testing.T) []pkg {

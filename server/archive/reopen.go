@@ -131,8 +131,8 @@ func (f *fetched) close() {
 }
 
 // fetch fetches the bundle of an archived session.
-func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive) (f *fetched, err error) {
-	f = &fetched{Archiver: a, row: row}
+func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive) (_ *fetched, err error) {
+	f := &fetched{Archiver: a, row: row}
 	defer func() {
 		if err != nil {
 			f.close()

@@ -84,7 +84,7 @@ func (r *Remote) set(tip object.ID, m manifest) {
 
 // fetchContainer fetches the container with the commit tip, validates its manifest, and extracts its packs. It removes the
 // container that was extracted before.
-func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
+func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (_ *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
 		return nil, m, err
@@ -124,7 +124,7 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	if err != nil {
 		return nil, m, err
 	}
-	u = &unpacked{dir: spool, repo: repo, ids: map[string][]object.ID{}}
+	u := &unpacked{dir: spool, repo: repo, ids: map[string][]object.ID{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, u.close())

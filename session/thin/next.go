@@ -37,20 +37,21 @@ type nextContainer struct {
 
 // next builds the container that replaces the container with the commit p.tip. The caller holds r.loading, and removes n.dir after
 // the push.
-func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
+func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (_ *nextContainer, err error) {
 	place, err := r.place()
 	if err != nil {
 		return nil, err
 	}
-	n = &nextContainer{ids: map[string][]object.ID{}}
-	if n.dir, err = os.MkdirTemp(place, nextPrefix); err != nil {
+	dir, err := os.MkdirTemp(place, nextPrefix)
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(n.dir)
+			os.RemoveAll(dir)
 		}
 	}()
+	n := &nextContainer{ids: map[string][]object.ID{}, dir: dir}
 	m.Session, m.Format = r.session, p.Format
 	if m.Base.URL == "" {
 		m.Base.URL = load.Base.URL

@@ -1,8 +1,11 @@
 package writeback
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -280,4 +283,61 @@ func formatsOf(kind string) []object.Format {
 		return []object.Format{object.SHA1}
 	}
 	return []object.Format{object.SHA1, object.SHA256}
+}
+
+// A push that cannot write its objects returns an error, and removes what it has written.
+func TestThinPushFails(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "path", object.SHA1, "")
+	one := p.commit("a", "one")
+	remote := to.open(transport.Options{})
+	dir := t.TempDir()
+	remote.Keep(dir)
+	push, err := remote.OpenPush(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer push.Close()
+	if err := push.UseContainer(); err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("disk full")
+	write := func(context.Context, string, []object.ID) error { return full }
+	_, err = push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/main", New: one}}},
+		thin.Load{Base: thin.Base{URL: baseURL}, Contained: []object.ID{one}, Write: write})
+	if !errors.Is(err, full) {
+		t.Errorf("push whose objects cannot be written: got %v, want %v", err, full)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("files that the push has left: got %v, %v, want none", left, err)
+	}
+}
+
+// A container whose packs are damaged is an error, whoever has written it.
+func TestThinContainerIsDamaged(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "path", object.SHA1, "")
+	p.copier(RefCopierOptions{})
+	p.carried(p.commit("a", "one"))
+	wantSync(t, p.queue(to, QueueOptions{BaseURL: baseURL}))
+	container := thin.Ref(sessionName)
+	pack := run(t, to.dir, "", "ls-tree", "--name-only", container, "pack/")
+	blob := run(t, to.dir, "", "rev-parse", container+":"+pack)
+	size, err := strconv.Atoi(run(t, to.dir, "", "cat-file", "-s", blob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"another size": "PACK", "no pack": strings.Repeat("x", size)} {
+		other := run(t, to.dir, content, "hash-object", "-w", "--stdin")
+		text := strings.ReplaceAll(run(t, to.dir, "", "show", container+":container.json"), blob, other)
+		file := run(t, to.dir, text, "hash-object", "-w", "--stdin")
+		packs := run(t, to.dir, fmt.Sprintf("100644 blob %s\t%s\n", other, strings.TrimPrefix(pack, "pack/")), "mktree")
+		tree := run(t, to.dir, fmt.Sprintf("100644 blob %s\tcontainer.json\n040000 tree %s\tpack\n", file, packs), "mktree")
+		commit := run(t, to.dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "damaged", tree)
+		run(t, to.dir, "", "update-ref", "refs/heads/damaged", commit)
+		run(t, to.dir, "", "update-ref", container, commit)
+		if seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); !errors.Is(err, thin.ErrContainer) {
+			t.Errorf("refs of a container whose pack is %s: got %+v, %v, want %v", name, seen.List, err, thin.ErrContainer)
+		}
+	}
 }
