@@ -120,6 +120,9 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			tip := func() string { return strings.TrimSpace(k.sh("/", "git -C "+sessions+" rev-parse main")) }
 			k.until("the commit is pushed", func() bool { return tip() == lost })
 			k.kill()
+			if kind == "embedded" { // the kill may have come while the daemon had locks, which git cannot tell from those of a living process
+				k.sh(sessions, "for r in heads/main afs/carried/hour/heads/main; do test -e refs/$r.lock || ln artifactfs.lock refs/$r.lock; done")
+			}
 
 			other := newKeep(t)
 			other.start()

@@ -301,6 +301,41 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	}
 }
 
+// BreakLocks removes the locks of refs and of packed-refs that killed processes of this program have left in the session repository dir.
+// git cannot tell them from the locks of a living process, so it would refuse each push to these refs. If a process is changing refs now,
+// or dir is no session repository, BreakLocks does nothing.
+func BreakLocks(dir string) error {
+	ours := filepath.Join(dir, lockFile)
+	// Each lock is a hard link to ours, so without further links there are no locks.
+	if st, err := os.Lstat(ours); err != nil || st.Sys().(*syscall.Stat_t).Nlink == 1 {
+		return nil
+	}
+	unlock, err := disk.TryLock(ours)
+	if errors.Is(err, disk.ErrLocked) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove locks of killed processes: %w", err)
+	}
+	defer unlock()
+	remove := func(file string) {
+		if strings.HasSuffix(file, ".lock") && sameFile(ours, file) {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	remove(filepath.Join(dir, "packed-refs.lock"))
+	err = errors.Join(err, filepath.WalkDir(filepath.Join(dir, "refs"), func(file string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			remove(file)
+		}
+		return nil // git reports what cannot be read
+	}))
+	if err != nil {
+		return fmt.Errorf("remove locks of killed processes: %w", err)
+	}
+	return nil
+}
+
 // sameFile reports whether both paths exist and lead to the same inode.
 func sameFile(a, b string) bool {
 	x, err1 := os.Stat(a)

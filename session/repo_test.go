@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -203,6 +205,45 @@ func TestLocksThatAreLeft(t *testing.T) {
 	}
 	if got := git(t, dir, "rev-parse", "refs/heads/x"); got != ids[1].String() {
 		t.Errorf("refs/heads/x: got %s, want %s", got, ids[1])
+	}
+}
+
+// git cannot push to a ref whose lock a killed process of artifactfs has left, until BreakLocks has removed that lock. The locks of git, and
+// those of a process that is changing refs now, stay.
+func TestBreakLocks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s.git")
+	r := open(t, dir, session.RepoOptions{Session: "s"})
+	ids := commits(t, r, 2)
+	if err := r.Update(t.Context(), []session.RefChange{{Name: "refs/heads/x", New: ids[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	ours, lock := filepath.Join(dir, "artifactfs.lock"), filepath.Join(dir, "refs/heads/x.lock")
+	packed, others := filepath.Join(dir, "packed-refs.lock"), filepath.Join(dir, "refs/heads/y.lock")
+	if err := errors.Join(os.Link(ours, lock), os.Link(ours, packed), os.WriteFile(others, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := disk.Lock(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.BreakLocks(dir); err != nil {
+		t.Errorf("BreakLocks while a process changes refs: got %v", err)
+	}
+	if _, err := os.Lstat(lock); err != nil {
+		t.Errorf("lock of a living process: got %v", err)
+	}
+	unlock()
+	if err := session.BreakLocks(dir); err != nil {
+		t.Errorf("BreakLocks: got %v", err)
+	}
+	for file, want := range map[string]error{lock: fs.ErrNotExist, packed: fs.ErrNotExist, others: nil, ours: nil} {
+		if _, err := os.Lstat(file); !errors.Is(err, want) {
+			t.Errorf("%s after BreakLocks: got %v, want %v", file, err, want)
+		}
+	}
+	git(t, dir, "update-ref", "refs/heads/x", ids[1].String(), ids[0].String())
+	if err := session.BreakLocks(t.TempDir()); err != nil {
+		t.Errorf("BreakLocks of another directory: got %v", err)
 	}
 }
 

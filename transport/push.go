@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
 const (
@@ -100,6 +101,11 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 // openPush opens a push by calling the function begin. It retries after transport faults, because begin sends no command that
 // changes the server.
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
+	if r.opts.BeforePush != nil && r.endpoint.Scheme == endpoint.Local {
+		if err := r.opts.BeforePush(r.endpoint.Path); err != nil {
+			return nil, fmt.Errorf("push to %s: %w", r.URL(), err)
+		}
+	}
 	var p *Push
 	err := r.try(ctx, r.opts.Retries, "push to", func() error {
 		c, err := r.carrierFor(ctx)

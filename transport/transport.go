@@ -48,6 +48,8 @@ type Options struct {
 	Via        *via.Relay    // relay through which a remote over http(s) is reached, except for pushes; nil: none
 	UploadPack string        // the server's upload-pack command, for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
+	// BeforePush is called before each push to a repository in a directory of this host, with the directory; may be nil.
+	BeforePush func(dir string) error
 	// BundleDir returns the directory in which the remote with the URL is unpacked if it is a bundle; nil: a bundle is not a repository.
 	BundleDir func(url string) string
 }

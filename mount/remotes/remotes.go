@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
@@ -205,7 +206,9 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 		return nil, nil, kind, nil
 	}
 	l = r.Login(GivenForSession(req, at))
-	far, err := transport.Open(at, r.options(req, l))
+	options := r.options(req, l)
+	options.BeforePush = session.BreakLocks // the session remote may be the repository of a session whose daemon was killed
+	far, err := transport.Open(at, options)
 	if err != nil {
 		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)
 	}
