@@ -157,14 +157,22 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	w.host.unmount(w.request.Dir)
 }
 
-// A host that has claimed a lane and then fails to mount releases the claim.
+// A host that has claimed a lane and then fails to mount releases the claim, also if the mounted remote has not answered at all.
 func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	t.Parallel()
+	for name, fault := range map[string]gittest.Fault{
+		"no fetch is answered": {Kind: gittest.Stall, On: gittest.Fetch}, "nothing is answered": {Kind: gittest.Stall},
+	} {
+		t.Run(name, func(t *testing.T) { failToMount(t, fault) })
+	}
+}
+
+func failToMount(t *testing.T, fault gittest.Fault) {
 	w := workIn(t, control.BaseSeed)
 	other := newKeep(t)
 	other.start()
 	other.await()
-	stalled := w.origin.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch})
+	stalled := w.origin.Inject(fault)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {

@@ -211,13 +211,10 @@ func (a agentMount) Open() (*session.Repo, error) {
 	return repo, nil
 }
 
-// OpenMeta opens the session's repository in order to change the session's metadata. It works before the base commit is known.
-func (a agentMount) OpenMeta() (*session.Repo, error) {
-	format := a.m.store.Format()
-	if base, err := a.m.record.Base(); err == nil {
-		format = base.Format
-	}
-	return session.OpenRepo(sessionRepoDir(a.m.home), a.m.repoOptions(format, a.m.Session))
+// OpenMeta opens the session's repository, whose object format is f, in order to change the session's metadata. It works before the
+// store knows its object format.
+func (a agentMount) OpenMeta(f object.Format) (*session.Repo, error) {
+	return session.OpenRepo(sessionRepoDir(a.m.home), a.m.repoOptions(f, a.m.Session))
 }
 
 // Meta returns the metadata that is stored for a new session.

@@ -178,7 +178,7 @@ func (l *laneClaim) withdraw() {
 // itself. The parameter before is the commit of the metadata before the claim.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
-	repo, err := c.Repository.OpenMeta()
+	repo, err := c.Repository.OpenMeta(before.Format())
 	if err != nil {
 		return err
 	}

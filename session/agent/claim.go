@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // The session remote decides which writer has a lane, because it accepts only one of two concurrent claims, and because the
@@ -248,27 +250,27 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	repo, err := c.Repository.OpenMeta()
+	i := slices.IndexFunc(refs.List, func(r transport.Ref) bool { return r.Name == ref })
+	if i < 0 {
+		return false, nil
+	}
+	theirs := refs.List[i].ID
+	repo, err := c.Repository.OpenMeta(theirs.Format())
 	if err != nil {
 		return false, err
 	}
 	defer repo.Close()
 	ours, err := repo.Ref(ref)
-	if err != nil || ours.IsZero() {
+	if err != nil || ours.IsZero() || ours == theirs {
 		return false, err
 	}
-	for _, r := range refs.List {
-		if r.Name != ref || r.ID == ours {
-			continue
-		}
-		if err := c.Objects.FetchMeta(ctx, r.ID, ours); err != nil {
-			return false, err
-		}
-		if writeback.Within(repo, r.ID, ours) {
-			return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: r.ID}})
-		}
+	if err := c.Objects.FetchMeta(ctx, theirs, ours); err != nil {
+		return false, err
 	}
-	return false, nil
+	if !writeback.Within(repo, theirs, ours) {
+		return false, nil
+	}
+	return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: theirs}})
 }
 
 // giveUp undoes the claim of a starting mount if another writer has the lane or has closed the session, and reports whether the claim was

@@ -106,8 +106,9 @@ type Capturer interface {
 type Repository interface {
 	// Open opens the repository for checkpoints and refs, and creates it if it is missing.
 	Open() (*session.Repo, error)
-	// OpenMeta opens the repository to change the metadata. It can be called before the base commit of the mount is known.
-	OpenMeta() (*session.Repo, error)
+	// OpenMeta opens the repository, whose object format is f, to change the metadata. It can be called before the base commit of the
+	// mount is known.
+	OpenMeta(f object.Format) (*session.Repo, error)
 	// Meta returns the metadata of a new session.
 	Meta() session.Meta
 }

@@ -105,7 +105,7 @@ func (m *testMount) Untouched() (bool, error)                                { r
 func (m *testMount) NewCapturer(CaptureRequest) (Capturer, error)            { return m, nil }
 func (m *testMount) Last() (session.Checkpoint, bool)                        { return session.Checkpoint{}, false }
 func (m *testMount) SetLane(string, int)                                     {}
-func (m *testMount) OpenMeta() (*session.Repo, error)                        { return m.Open() }
+func (m *testMount) OpenMeta(object.Format) (*session.Repo, error)           { return m.Open() }
 func (m *testMount) Session() *thin.Remote                                   { return nil }
 func (m *testMount) SessionRef(context.Context, string) (object.ID, error)   { return object.ID{}, nil }
 func (m *testMount) Parent() (string, *transport.Remote)                     { return "", nil }
