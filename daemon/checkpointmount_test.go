@@ -225,7 +225,7 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	other.checkpoint(there)
 	mine := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 	if main := strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")); main != mine {
-		t.Errorf("main on the session remote: got %s, want %s", main, mine)
+		t.Errorf("main on the session remote: got %s, want %s; the checkpoint has %s, the late commit is %s", main, mine, p.Head, late)
 	}
 	if refs := k.sh(sessions, "git for-each-ref --format='%(objectname) %(refname)' refs/afs/kept refs/afs/diverged"); !strings.Contains(refs, late+" ") {
 		t.Errorf("commit %s is not kept on the session remote: %s", late, refs)

@@ -123,6 +123,11 @@ func (c *comparison) compare(ref string) {
 		c.sign(ref, mine)
 		c.say("another session has changed " + ref + " on the session remote, so the ref was not removed there")
 		return
+	// Another mount of this session was resumed from a checkpoint. It has moved the ref back, and keeps the value of this mount under
+	// another name.
+	case mine == known.acked && c.isKept(mine) && Within(c.repo, mine, there):
+		c.say("another mount of this session has moved " + ref + " back on the session remote, and keeps its last commits under another name")
+		return
 	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
 	case Within(c.repo, mine, there):
 		next = there
@@ -146,6 +151,16 @@ func (c *comparison) compare(ref string) {
 	if !next.IsZero() {
 		c.undiverge(ref)
 	}
+}
+
+// isKept reports whether a ref of the session below KeptPrefix has the value id on the session remote.
+func (c *comparison) isKept(id object.ID) bool {
+	for ref, there := range c.theirs {
+		if there == id && strings.HasPrefix(ref, session.KeptPrefix(c.layout.Session)) {
+			return true
+		}
+	}
+	return false
 }
 
 // compareAnnotations compares the ref of the session's annotations. It is only created, for a session whose session remote was the

@@ -60,6 +60,44 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
+// A mount that resumes the session from a checkpoint moves the branch back, and keeps the commits after it under another name. This mount
+// does not undo that. It pushes the branch again after a commit, or if nothing keeps its commits.
+func TestMovedBackByAnotherMount(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "path", object.SHA1, p.origin.Path)
+	p.copier(RefCopierOptions{})
+	q := p.queue(to, QueueOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	wantSync(t, q)
+	two := p.commit("a", "two")
+	p.carried(two)
+	wantSync(t, q)
+	moveBack := func(kept object.ID) {
+		t.Helper()
+		if !kept.IsZero() {
+			run(t, to.dir, "", "update-ref", session.KeptPrefix(sessionName)+string(session.NewCheckpointID(time.Now())), kept.String())
+		}
+		run(t, to.dir, "", "update-ref", session.CarriedRef(sessionName, "refs/heads/main"), one.String())
+		run(t, to.dir, "", "update-ref", "refs/heads/main", one.String())
+		wantSync(t, q)
+	}
+	moveBack(two)
+	if got, st := to.ref("refs/heads/main"), q.Status(); got != one.String() || st.Pending != 0 || len(st.Diverged) != 0 || len(st.Notices) != 1 {
+		t.Errorf("main that another mount has moved back is %s, status %+v, want %s, nothing pending and one notice", got, st, one)
+	}
+	three := p.commit("a", "three")
+	p.carried(three)
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != three.String() {
+		t.Errorf("main after the next commit: got %s, want %s", got, three)
+	}
+	moveBack(object.ID{}) // as after a restore from a backup
+	if got := to.ref("refs/heads/main"); got != three.String() {
+		t.Errorf("main whose last commit nothing keeps: got %s, want %s", got, three)
+	}
+}
+
 // Another machine moves the session's own refs.
 func TestTaken(t *testing.T) {
 	p := newPlace(t, object.SHA1)
