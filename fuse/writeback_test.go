@@ -168,6 +168,17 @@ func TestWriteBackOfNothing(t *testing.T) {
 	})
 }
 
+// A WriteBack that begins while the kernel unmounts the mount succeeds, because the kernel has sent everything.
+func TestWriteBackAfterUnmount(t *testing.T) {
+	m := tracked(t, manyFiles(1), Options{})
+	if err := m.Unmount(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.WriteBack(t.Context()); err != nil {
+		t.Errorf("WriteBack after the unmount: got %v", err)
+	}
+}
+
 // Readers that wait for an unreachable remote do not block a freeze. A dirty page whose writeback needs missing contents makes
 // WriteBack return at its deadline. Without a writeback cache, the write itself would wait.
 func TestWriteBackBesideTheBlocked(t *testing.T) {
