@@ -147,6 +147,11 @@ func (m *Mount) finish() {
 	m.mu.Lock()
 	m.outcome = o
 	m.mu.Unlock()
+	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that it deletes the
+	// session when the client repeats its request.
+	if m.options.deletesThere() && o.err == nil {
+		m.deleteThere()
+	}
 	m.point.Remove()
 	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.unsaved.Paths))
 	m.handover.Drop()

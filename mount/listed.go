@@ -1,8 +1,10 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -63,15 +66,37 @@ func lostText(ref, id string) string {
 		statedir.ShortRef(ref), id, id)
 }
 
+// findTrashed sets the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that.
+func (m *Mount) findTrashed() {
+	if m.home != nil || m.Session == "" || !m.options.discards() || m.options.removes() {
+		return
+	}
+	all, err := m.host.Homes.Trash()
+	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == m.Session })
+	if err != nil || i < 0 { // the answer then does not name the trash, in which the session may be nevertheless
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.outcome = outcome{trashed: m.Session, until: all[i].At.Add(trash.Keep)}
+}
+
 // discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists
-// the refs which remain on the session remote, or "" if there are none.
-func (m *Mount) discardThere(ctx context.Context) (warning string) {
+// the refs which remain on the session remote, or "" if there are none. The field deleteThere calls it once.
+func (m *Mount) discardThere() (warning string) {
 	o := m.agent.Options()
 	repo, _ := m.agent.Repo()
-	if repo == nil || m.Session == "" { // nothing was pushed, so there is nothing to delete
+	switch {
+	case m.Session == "":
+		return ""
+	case m.home == nil: // the predecessor was killed after it had removed the home, so the agent was not opened
+		o = m.record.Carried
+		o.Remote = cmp.Or(m.Request.SessionOptions.Remote, o.Remote)
+	// Nothing was pushed, so there is nothing to delete. A successor does not open the repository of a mount that has ended.
+	case repo == nil && m.takeoverDone == nil:
 		return ""
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)
 	defer cancel()
 	r := m.requestNow()
 	r.Session, r.SessionOptions = m.Session, o

@@ -149,7 +149,9 @@ type ending struct {
 	stopping bool           // whether finish was called; protected by mu
 	options  unmountOptions // what the unmount does with the session
 	outcome  outcome        // what was kept of the user's changes; protected by mu, and constant after gone is closed
-	gone     chan struct{}  // closed when the mount has ended and released everything
+	// deleteThere calls discardThere once, and returns its warning.
+	deleteThere func() string
+	gone        chan struct{} // closed when the mount has ended and released everything
 }
 
 // StartPoint describes from what a mount starts, if the request alone does not determine this. All fields may be nil.
@@ -196,6 +198,7 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 	m.Events = gitside.NewEvents(m.gone)
 	m.submodules.mount = m
 	m.inside = m.gitDirInside()
+	m.deleteThere = sync.OnceValue(m.discardThere)
 	return m
 }
 
@@ -276,12 +279,12 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	// lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
-	m.options.set(r.Discard || followed, r.Trash && !followed, r.Keep, &m.handover)
+	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.handover)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
 		m.agent.SetPatience(-1) // the session is deleted on the session remote next, so it is not pushed first
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.options.set(false, false, 0, &m.handover) // the mount and its session remain
+		m.options.set(false, false, false, 0, &m.handover) // the mount and its session remain
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)
@@ -299,7 +302,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 		reply.Session, reply.Kept = m.Session, o.unsaved.Paths
 	}
 	if r.Discard {
-		reply.NotRemoved = m.discardThere(ctx)
+		reply.NotRemoved = m.deleteThere()
 	} else {
 		m.reportLeft(&reply)
 	}

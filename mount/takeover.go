@@ -135,6 +135,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
+		m.findTrashed()
 		return true, nil
 	default:
 		// The takeover has succeeded, so earlier deaths no longer count.
@@ -189,6 +190,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.takeOverHome(ctx); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
 			m.home = nil
+			m.options.takeOver(h)
 			return nil
 		}
 		return err

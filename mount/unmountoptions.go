@@ -12,15 +12,16 @@ type unmountOptions struct {
 	mu      sync.Mutex
 	discard bool          // whether to delete the session; protected by mu
 	trash   bool          // whether a deleted session is moved to the trash; protected by mu
+	there   bool          // whether to delete the session on its session remote too; protected by mu
 	keepFor time.Duration // how long the session is kept; 0: until a user deletes it; protected by mu
 }
 
-// The method set stores whether the unmount discards the session, whether a discarded session is moved to the trash, and how
-// long a session is kept. It also stores the options in h for a successor, which may have to complete the unmount.
-func (o *unmountOptions) set(discard, trash bool, keep time.Duration, h *takeover.Handover) {
+// The method set stores whether the unmount discards the session, whether a discarded session is moved to the trash, whether it is deleted on
+// its session remote, and how long a session is kept. It also stores the options in h for a successor, which may have to complete the unmount.
+func (o *unmountOptions) set(discard, trash, there bool, keep time.Duration, h *takeover.Handover) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.discard, o.trash, o.keepFor = discard, discard && trash, keep
+	o.discard, o.trash, o.there, o.keepFor = discard, discard && trash, there, keep
 	h.Update(func(h *takeover.State) { h.Discard, h.Trash, h.Keep = o.discard, o.trash, o.keepFor })
 }
 
@@ -54,4 +55,12 @@ func (o *unmountOptions) removes() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.discard && !o.trash
+}
+
+// deletesThere reports whether the unmount deletes the session on its session remote. A successor learns this when the client repeats its
+// request.
+func (o *unmountOptions) deletesThere() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.there
 }

@@ -22,7 +22,9 @@ const SyncTime = 30 * time.Second
 
 const (
 	keepTime = 30 * time.Second // timeout for the last checkpoint
-	restTime = 15 * time.Second // timeout for the final push, after the session remote has answered BeforeUnmount
+	// drainTime is the timeout for a push in progress, before the session is deleted on the session remote.
+	drainTime = 5 * time.Second
+	restTime  = 15 * time.Second // timeout for the final push, after the session remote has answered BeforeUnmount
 )
 
 // ending is the progress and the result of ending the mount.
@@ -104,11 +106,19 @@ func (a *Agent) End(r EndRequest) {
 	if !r.Opened || !a.Active() {
 		return
 	}
+	a.mu.Lock()
+	w := a.work
+	a.mu.Unlock()
+	if r.Reason == session.Discard && w.queue != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+		w.queue.Drain(ctx)
+		cancel()
+	}
 	if r.Served && r.Keep {
 		a.endWork(r.Reason)
 	}
 	a.mu.Lock()
-	w := a.work
+	w = a.work
 	a.closed = true
 	a.mu.Unlock()
 	var errs []error
@@ -157,7 +167,7 @@ func (a *Agent) endWork(reason session.Reason) {
 		session.Actor()); releaseErr != nil {
 		err = errors.Join(err, releaseErr)
 	}
-	if wait >= 0 && (!tried || before == nil || answered(before)) {
+	if wait >= 0 && reason != session.Discard && (!tried || before == nil || answered(before)) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, fault.ErrSlow)
 		defer cancel()
 		err = errors.Join(err, a.Push(ctx, nil))

@@ -170,8 +170,9 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		}
 		owner = blob.ID
 	}
-	mine := trash.Of(layout, owner, there)
-	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, head, now); err != nil {
+	of := func(there map[string]object.ID) map[string]object.ID { return trash.Of(layout, owner, there) }
+	mine, kept, err := trash.Delete(ctx, far.Remote, r.Session, there, head, of, now)
+	if err != nil {
 		return 0, kept, fault.SessionRemote(far, err)
 	}
 	if !there[locks.Ref].IsZero() {

@@ -13,6 +13,7 @@
 package trash
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 		// Cache entries and read profiles belong to no session, not even to one called "entries", or to one called like a profile.
 		case strings.HasPrefix(name, session.EntryPrefix), strings.HasPrefix(name, session.ProfilePrefix):
 		case name == thin.ReadableRef(l.Session):
-			if !there[thin.Ref(l.Session)].IsZero() {
+			if hadContainer(l.Session, there) {
 				mine[name] = id
 			}
 		case name == session.OwnerRef:
@@ -99,6 +100,21 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 	return mine
 }
 
+// hadContainer reports whether the session called name has a container, or has had one before it was deleted.
+func hadContainer(name string, there map[string]object.ID) bool {
+	container := thin.Ref(name)
+	if !there[container].IsZero() {
+		return true
+	}
+	for ref := range there {
+		rest, ok := strings.CutPrefix(ref, thin.TrashPrefix+name+"/")
+		if _, rest, _ = strings.Cut(rest, "/"); ok && "refs/"+rest == container {
+			return true
+		}
+	}
+	return false
+}
+
 // prefix returns the prefix of the trash refs of the session called name if it was deleted at the time at.
 func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
@@ -109,10 +125,50 @@ func Ref(name, ref string, at time.Time) string {
 	return prefix(name, at) + strings.TrimPrefix(ref, "refs/")
 }
 
-// Delete moves the refs of the session called name to the trash. It returns the names of the refs that stay: the branch to which the HEAD
-// of the session remote points (head), and those that the session remote refuses to delete. git refuses to delete the branch of HEAD, and
-// some forges then refuse all other deletions too. On a forge, it is the branch that was pushed first.
-func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, head string,
+const (
+	deleteTries = 6                      // maximum number of attempts to delete a session whose refs change at the same time
+	deletePause = 100 * time.Millisecond // pause before the second attempt; it doubles with each attempt
+)
+
+// Delete moves the refs of the session called name to the trash. The map there holds all refs of the session remote, head is the branch
+// to which its HEAD points, and the function of returns those refs in a map that belong to the session. Delete returns the refs of the
+// session, and the names of those that stay: head, and those that the session remote refuses to delete. git refuses to delete the branch
+// of HEAD, and some forges then refuse all other deletions too. On a forge, it is the branch that was pushed first.
+//
+// A push of the session whose client has ended may still be in progress on the server. If it changes or locks a ref, Delete lists the
+// refs again and deletes what is there then.
+func Delete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID, head string,
+	of func(there map[string]object.ID) map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
+	mine = of(there)
+	refs := maps.Clone(mine)
+	for try := range deleteTries {
+		// Each attempt has names of its own in the trash, because a server that was killed may have left locks of the names.
+		kept, err = deleteOnce(ctx, remote, name, refs, head, now.Add(time.Duration(try)*time.Second))
+		var refused *transport.Rejected
+		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved && refused.Kind != transport.RejectAtomic || try == deleteTries-1 {
+			break
+		}
+		select {
+		case <-time.After(deletePause << try):
+		case <-ctx.Done():
+			return mine, kept, err
+		}
+		if there, head, err = Refs(ctx, remote); err != nil {
+			break
+		}
+		refs = of(there)
+		for ref := range mine { // of may need a ref that is deleted already
+			if id := there[ref]; !id.IsZero() {
+				refs[ref] = id
+			}
+		}
+		maps.Copy(mine, refs)
+	}
+	return mine, kept, err
+}
+
+// deleteOnce tries to move refs, the refs of the session called name, to the trash. It returns the names of the refs that stay.
+func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, head string,
 	now time.Time) (kept []string, err error) {
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
@@ -130,6 +186,17 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	if _, err := move(ctx, remote, copies, true); err != nil {
 		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
+	// Of finds branches and tags by refs of this program, which are removed last: if the request is interrupted, it can be repeated.
+	slices.SortStableFunc(removals, func(a, b transport.RefUpdate) int {
+		x, y := strings.HasPrefix(a.Name, session.Prefix), strings.HasPrefix(b.Name, session.Prefix)
+		switch {
+		case x == y:
+			return 0
+		case x:
+			return 1
+		}
+		return -1
+	})
 	refusals, err := move(ctx, remote, removals, false)
 	kept = append(kept, refusals...)
 	if err != nil {
@@ -143,7 +210,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	return kept, nil
 }
 
-// keep removes the copies of refs that the session remote has not removed, after it has refused to delete a session. Otherwise the
+// keep removes the copies of refs that are still on the session remote, after it has refused to delete a session. Otherwise the
 // session would be listed as deleted. copies are the updates that have made the copies of refs, in the order of their names.
 func keep(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate, refs map[string]object.ID) error {
 	there, _, err := Refs(ctx, remote)
@@ -152,7 +219,7 @@ func keep(ctx context.Context, remote *transport.Remote, name string, copies []t
 	}
 	var undo []transport.RefUpdate
 	for i, ref := range slices.Sorted(maps.Keys(refs)) {
-		if there[ref] == refs[ref] {
+		if !there[ref].IsZero() {
 			undo = append(undo, transport.RefUpdate{Name: copies[i].Name, Old: copies[i].New})
 		}
 	}
@@ -269,9 +336,11 @@ func move(ctx context.Context, remote *transport.Remote, updates []transport.Ref
 		case result == nil:
 		case errors.As(result, &refused) && refused.Kind == transport.RejectDeletion:
 			kept = append(kept, updates[i].Name)
+		case errors.As(result, &refused) && refused.Kind == transport.RejectAtomic: // the result of another update has the cause
+			err = cmp.Or(err, result)
 		default:
 			return kept, result
 		}
 	}
-	return kept, nil
+	return kept, err
 }

@@ -104,6 +104,8 @@ type Queue struct {
 	whole bool
 	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
 	outrun bool
+	// drained is set if Drain has taken remoteToken for good.
+	drained bool
 }
 
 // NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records which values they have pushed,
@@ -161,6 +163,20 @@ func (q *Queue) Wake() {
 	}
 }
 
+// Drain waits until a push in progress has ended, and prevents later ones. The caller must call Close next. The session remote may apply a
+// push after Close has cancelled it, so a session that is to be deleted there is drained first. If ctx ends, Drain returns, and Close
+// cancels the push.
+func (q *Queue) Drain(ctx context.Context) {
+	if q.o.Remote == nil {
+		return
+	}
+	select {
+	case q.remoteToken <- struct{}{}:
+		q.drained = true
+	case <-ctx.Done():
+	}
+}
+
 // Close cancels a push in progress and waits for the queue's goroutine. Pending refs stay pending; the next queue of the
 // Repo pushes them. Calls of Sync end with ErrClosed. Close may be called several times, and always returns nil.
 func (q *Queue) Close() error {
@@ -168,8 +184,10 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if first {
-		// A goroutine that holds remoteToken releases it soon, because Close has cancelled the context of that goroutine.
-		q.remoteToken <- struct{}{}
+		if !q.drained {
+			// A goroutine that holds remoteToken releases it soon, because Close has cancelled the context of that goroutine.
+			q.remoteToken <- struct{}{}
+		}
 		if q.o.Remote != nil {
 			q.record.keepTraffic()
 		}
@@ -253,7 +271,7 @@ func (q *Queue) tellTaken() bool {
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
-	if refused := q.refusalsEnd(); wait == 0 || refused > 0 && refused < wait {
+	if refused := q.refusalsEnd(ctx); wait == 0 || refused > 0 && refused < wait {
 		wait = refused
 	}
 	if failures > 0 {
@@ -299,12 +317,16 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 }
 
-// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused. The caller must
-// not hold remoteToken.
-func (q *Queue) refusalsEnd() time.Duration {
-	q.remoteToken <- struct{}{}
-	defer func() { <-q.remoteToken }()
-	return q.refusals.next()
+// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused or ctx is done. The caller
+// must not hold remoteToken.
+func (q *Queue) refusalsEnd(ctx context.Context) time.Duration {
+	select {
+	case q.remoteToken <- struct{}{}:
+		defer func() { <-q.remoteToken }()
+		return q.refusals.next()
+	case <-ctx.Done():
+		return 0
+	}
 }
 
 // Sync waits until the session remote has confirmed that it has the values that the refs of the Repo had when Sync was

@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// If the worker is killed while a session is discarded, also while it pushes, the session is discarded all the same: nothing of it is left
+// here or on the session remote, and it can be restored.
+func TestDiscardKilled(t *testing.T) {
+	for _, mode := range []string{"thin", "shared"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			w, url, c := newSessionRemote(t, mode)
+			own := w.refsLeft(c.Path)
+			for i := range 12 {
+				name := fmt.Sprintf("work%d", i)
+				m := w.bare(url, append(c.flags(name), "--wait", "git", "--checkpoint", "interval=1h")...)
+				w.sh(m.Dir, "echo one >one && git add one && git commit -qm one && echo two >>one")
+				m.checkpoint("--sync")
+				w.sh(m.Dir, "git commit -qam two; echo unsaved >unsaved")
+				before := w.look(m.Dir)
+				pid := w.serving()
+				discarded := make(chan result, 1)
+				go func() { discarded <- w.afs("unmount", "--discard", "--yes", m.Dir) }()
+				time.Sleep(time.Duration(i) * 15 * time.Millisecond)
+				syscall.Kill(pid, syscall.SIGKILL)
+				r := <-discarded
+				if r.code != 0 || !strings.Contains(r.stderr, "session undelete "+name+" restores it until ") {
+					t.Errorf("kill %d: unmount --discard: got %s", i, r)
+				}
+				w.until("the server has answered the killed process", func() bool { return !receiving(c.Path) })
+				if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
+					t.Errorf("kill %d: refs left on the session remote: got %v, want %v; %s", i, left, own, r)
+				}
+				if exists(filepath.Join(w.state, "mounts", name)) {
+					t.Errorf("kill %d: the session is still in the state directory", i)
+				}
+				var there control.SessionTrashReply
+				w.json(&there, "session", "list", "--deleted")
+				if !slices.ContainsFunc(there.Deleted, func(d control.DeletedSession) bool { return d.Name == name }) {
+					t.Errorf("kill %d: session list --deleted: got %+v, want %s", i, there.Deleted, name)
+				}
+				// The server may have the last request of the killed process before it, and hold locks.
+				w.until("the session is restored", func() bool { return w.afs("session", "undelete", name).code == 0 })
+				again := w.bare(url, append(c.flags(name), "--wait", "git")...)
+				w.same(fmt.Sprintf("kill %d: brought back", i), before, w.look(again.Dir))
+				w.ok("unmount", "--discard", "--yes", again.Dir)
+				if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
+					t.Errorf("kill %d: refs left on the session remote after the second discard: got %v, want %v", i, left, own)
+				}
+			}
+			w.sound(c.Path)
+		})
+	}
+}
+
+// A session is discarded while the server is still working on its first push: the server creates no refs of the session after that.
+func TestDiscardWhilePushing(t *testing.T) {
+	t.Parallel()
+	w, url, c := newSessionRemote(t, "thin")
+	own := w.refsLeft(c.Path)
+	started, over := filepath.Join(w.root, "started"), filepath.Join(w.root, "over")
+	check2(w, os.WriteFile(filepath.Join(c.Path, "hooks", "pre-receive"), []byte("#!/bin/sh\ntouch "+started+"\nsleep 1\n"), 0o755))
+	check2(w, os.WriteFile(filepath.Join(c.Path, "hooks", "post-receive"), []byte("#!/bin/sh\ntouch "+over+"\n"), 0o755))
+	m := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+	w.sh(m.Dir, "echo one >one && git add one && git commit -qm one")
+	w.until("the server has received the push", func() bool { return exists(started) })
+	w.ok("unmount", "--discard", "--yes", m.Dir)
+	w.until("the server has ended a push", func() bool { return exists(over) })
+	if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
+		t.Errorf("refs left on the session remote: got %v, want %v", left, own)
+	}
+	w.ok("session", "undelete", "work")
+	again := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+	w.wantFile(again.path("one"), "one\n")
+	w.unmount(again)
+	w.sound(c.Path)
+}
+
+// receiving reports whether a process is working on a push to the repository at path.
+func receiving(path string) bool {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	return slices.ContainsFunc(lines, func(name string) bool {
+		text, _ := os.ReadFile(name)
+		return bytes.Contains(text, []byte("receive-pack")) && bytes.Contains(text, []byte(filepath.Base(filepath.Dir(path))))
+	})
+}
