@@ -100,23 +100,18 @@ func (s *Server) sendAll(ctx context.Context) error {
 	}()
 	select {
 	case err := <-done:
-		if !errors.Is(err, errCovered) {
-			return err
+		if errors.Is(err, errCovered) {
+			select {
+			case <-s.ended: // the mount has just been unmounted, and the kernel has sent all pages before that
+				return nil
+			case <-time.After(time.Second): // maximum time from the unmount in the kernel to the last reply of this process
+			}
 		}
-		// If the mount has just been unmounted, the kernel has sent all pages before.
-		select {
-		case <-s.ended:
-			return nil
-		case <-time.After(endWait):
-			return err
-		}
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
-
-// endWait is the maximum time that passes between the unmount in the kernel and the last reply of this process.
-const endWait = time.Second
 
 // syncfs makes the kernel write back the mount. Then it calls statfs(2) and stat(2), whose requests arrive after the WRITEs.
 // It returns errCovered if another file system is mounted over this mount, or if it was unmounted.

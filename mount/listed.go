@@ -66,19 +66,15 @@ func lostText(ref, id string) string {
 		statedir.ShortRef(ref), id, id)
 }
 
-// findTrashed sets the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that.
-func (m *Mount) findTrashed() {
-	if m.home != nil || m.Session == "" || !m.options.discards() || m.options.removes() {
-		return
+// outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that. It is
+// empty if the session is not found there.
+func outcomeInTrash(homes statedir.Homes, session string) outcome {
+	all, err := homes.Trash()
+	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == session })
+	if err != nil || i < 0 {
+		return outcome{}
 	}
-	all, err := m.host.Homes.Trash()
-	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == m.Session })
-	if err != nil || i < 0 { // the answer then does not name the trash, in which the session may be nevertheless
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.outcome = outcome{trashed: m.Session, until: all[i].At.Add(trash.Keep)}
+	return outcome{trashed: session, until: all[i].At.Add(trash.Keep)}
 }
 
 // discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists

@@ -135,7 +135,11 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		m.findTrashed()
+		if m.home == nil && m.Session != "" && m.options.discards() && !m.options.removes() {
+			m.mu.Lock()
+			m.outcome = outcomeInTrash(m.host.Homes, m.Session)
+			m.mu.Unlock()
+		}
 		return true, nil
 	default:
 		// The takeover has succeeded, so earlier deaths no longer count.

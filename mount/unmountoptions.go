@@ -16,8 +16,9 @@ type unmountOptions struct {
 	keepFor time.Duration // how long the session is kept; 0: until a user deletes it; protected by mu
 }
 
-// The method set stores whether the unmount discards the session, whether a discarded session is moved to the trash, whether it is deleted on
-// its session remote, and how long a session is kept. It also stores the options in h for a successor, which may have to complete the unmount.
+// The method set stores whether the unmount discards the session, whether a discarded session is moved to the trash, whether it is
+// deleted on its session remote, and how long a session is kept. It also stores the options in h for a successor, which may have to
+// complete the unmount.
 func (o *unmountOptions) set(discard, trash, there bool, keep time.Duration, h *takeover.Handover) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
