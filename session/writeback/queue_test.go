@@ -1,6 +1,7 @@
 package writeback
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -212,5 +213,34 @@ func TestDelay(t *testing.T) {
 			await.Until(t, "the commit is pushed", func() bool { return to.ref("refs/heads/main") == id.String() })
 			t.Logf("%s, commit %d: %v", kind, i, time.Since(start))
 		}
+	}
+}
+
+// Drain returns when the session remote has answered the push in progress, and no push begins after that.
+func TestDrain(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	started := filepath.Join(t.TempDir(), "started")
+	hook := "#!/bin/sh\ntouch " + started + "\nsleep 0.5\n"
+	if err := errors.Join(os.MkdirAll(filepath.Join(to.dir, "hooks"), 0o755), os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	p.copier(RefCopierOptions{})
+	p.carried(p.commit("a", "one"))
+	q := p.queue(to, QueueOptions{BaseURL: baseURL})
+	await.Until(t, "the server has received a push", func() bool { _, err := os.Stat(started); return err == nil })
+	q.Drain(t.Context())
+	refs := run(t, to.dir, "", "for-each-ref")
+	if refs == "" {
+		t.Error("the session remote has no refs after Drain, although it had received a push")
+	}
+	p.carried(p.commit("a", "two"))
+	q.Wake()
+	time.Sleep(100 * time.Millisecond)
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+	if now := run(t, to.dir, "", "for-each-ref"); now != refs {
+		t.Errorf("refs of the session remote after Drain: got %s, want %s", now, refs)
 	}
 }
