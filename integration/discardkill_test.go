@@ -64,28 +64,6 @@ func TestDiscardKilled(t *testing.T) {
 	}
 }
 
-// A session is discarded while the server is still working on its first push: the server creates no refs of the session after that.
-func TestDiscardWhilePushing(t *testing.T) {
-	t.Parallel()
-	w, url, c := newSessionRemote(t, "thin")
-	own := w.refsLeft(c.Path)
-	started := filepath.Join(w.root, "started")
-	check2(w, os.WriteFile(filepath.Join(c.Path, "hooks", "pre-receive"), []byte("#!/bin/sh\ntouch "+started+"\nsleep 1\n"), 0o755))
-	m := w.bare(url, append(c.flags("work"), "--wait", "git")...)
-	w.sh(m.Dir, "echo one >one && git add one && git commit -qm one")
-	w.until("the server has received the push", func() bool { return exists(started) })
-	w.ok("unmount", "--discard", "--yes", m.Dir)
-	w.until("the server has ended all pushes", func() bool { return !receiving(c.Path) })
-	if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
-		t.Errorf("refs left on the session remote: got %v, want %v", left, own)
-	}
-	w.ok("session", "undelete", "work")
-	again := w.bare(url, append(c.flags("work"), "--wait", "git")...)
-	w.wantFile(again.path("one"), "one\n")
-	w.unmount(again)
-	w.sound(c.Path)
-}
-
 // receiving reports whether a process is working on a push to the repository at path.
 func receiving(path string) bool {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
