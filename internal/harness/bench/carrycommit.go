@@ -16,6 +16,9 @@ import (
 // commitsEach is the number of commits that are measured for each kind of session remote.
 const commitsEach = 20
 
+// sessionMain is the branch main of the session work on a session remote that has branches of others.
+const sessionMain = "afs/work/main"
+
 // carryPlace is a session remote, with the path of its repository on disk.
 type carryPlace struct {
 	kind, arg, path string
@@ -85,7 +88,9 @@ func (r *rig) commitsTo(p carryPlace) error {
 	if err != nil {
 		return err
 	}
+	branch := sessionMain
 	if p.path == "" {
+		branch = "main" // the embedded session remote belongs to the session
 		p.path = filepath.Join(state, "mounts", m.ID, "session.git")
 		p.arg = p.path
 	}
@@ -96,7 +101,7 @@ func (r *rig) commitsTo(p carryPlace) error {
 		if err != nil {
 			return err
 		}
-		took, err := await(p.path, "refs/heads/main", id, time.Minute)
+		took, err := await(p.path, "refs/heads/"+branch, id, time.Minute)
 		if err != nil {
 			st, _ := r.status(state, m.Dir)
 			return fmt.Errorf("%w; status %+v", err, st.Session)
@@ -122,7 +127,7 @@ func (r *rig) commitsTo(p carryPlace) error {
 			return err
 		}
 	}
-	got, err := r.sh(clone, "git rev-parse origin/main && git rev-list --count origin/main ^"+ids[0])
+	got, err := r.sh(clone, "git rev-parse origin/"+branch+" && git rev-list --count origin/"+branch+" ^"+ids[0])
 	if err != nil {
 		return err
 	}

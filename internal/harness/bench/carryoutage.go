@@ -59,7 +59,7 @@ func (r *rig) outage(o carryOptions) error {
 	if err := server.Up(); err != nil {
 		return err
 	}
-	if _, err := await(c.Path, "refs/heads/main", commits[len(commits)-1], 5*time.Minute); err != nil {
+	if _, err := await(c.Path, "refs/heads/"+sessionMain, commits[len(commits)-1], 5*time.Minute); err != nil {
 		return err
 	}
 	byItself := time.Since(back)
@@ -67,7 +67,7 @@ func (r *rig) outage(o carryOptions) error {
 		return err
 	}
 	r.row("outage", "back", fmt.Sprintf("all there by itself after %s; sync while it was away: exit code %d", seconds(byItself), unsynced), "5", unsynced == 5)
-	order := orderly(c, "refs/heads/main", commits)
+	order := orderly(c, "refs/heads/"+sessionMain, commits)
 	reachable, err := r.sh(c.Path, "git rev-list --all")
 	if err != nil {
 		return err

@@ -26,7 +26,8 @@ func (r *rig) pauses(m carriedMount) error {
 		return err
 	}
 	commits := func() error {
-		_, err := r.sh(clone, "git add writers && git commit -qm more") // not -A, which would examine all files
+		// The option -A would examine all files. If a file is written while git reads it, git add fails, and the next commit has the file.
+		_, err := r.sh(clone, "if git add writers; then git commit -qm more; fi")
 		return err
 	}
 	for _, place := range []struct {
