@@ -38,7 +38,7 @@ var floors = [][]string{
 	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
 	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
-	{"worktree/basetree"},
+	{"worktree/basetree", "session/packs"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
 	{"gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint", "session/locks/keeper"},
@@ -72,7 +72,7 @@ var floors = [][]string{
 // libraries says which packages may know a library; all others must not.
 var libraries = map[string][]string{
 	"github.com/hanwen/go-fuse/":              {"fuse", "daemon"},
-	"github.com/go-git/":                      {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/writeback", "session/transcript"},
+	"github.com/go-git/":                      {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/packs", "session/transcript"},
 	"github.com/dgraph-io/ristretto/":         {"cache"},
 	"github.com/modelcontextprotocol/":        {"mcp", "integration"},
 	"github.com/google/jsonschema-go/":        {"mcp", "server/openapi/openapitest"},

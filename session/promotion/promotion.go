@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -261,7 +261,7 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	}
 	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: branch, Old: old, New: next.tip}}}
 	if len(ids) > 0 {
-		req.Pack = writeback.Packer(p.scratch.Dir(), ids, p.o.objects())
+		req.Pack = packs.Git(p.scratch.Dir(), ids, p.o.objects())
 	}
 	if p.r.DryRun {
 		if req.Pack != nil { // an object that cannot be sent is found by creating the pack

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,13 +72,14 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 			ids, m.Packs, m.Bases, n.anew = all, nil, nil, true
 		}
 	}
-	if err := r.write(ctx, p, n, &m, load, ids); err != nil {
+	packs, err := r.write(ctx, p, n, &m, load, ids)
+	if err != nil {
 		return nil, err
 	}
-	if err := n.addPacks(p.Format, &m, n.dir, true); err != nil {
+	if err := n.addPacks(p.Format, &m, packs); err != nil {
 		return nil, err
 	}
-	if err := n.addPacks(p.Format, &m, join(n.dir, baseDir), false); err != nil {
+	if err := n.addBases(p.Format, &m); err != nil {
 		return nil, err
 	}
 	var before object.ID
@@ -125,8 +127,9 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 }
 
 // write writes the packs of the objects ids, of the objects of the mounted repository and of the readable branch below n.dir, all at the
-// same time, because most of that time is spent in processes of git.
-func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manifest, load Load, ids []object.ID) (err error) {
+// same time, because most of that time is spent in processes of git. It returns the packs of the objects ids, as Load.Write does.
+func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manifest, load Load, ids []object.ID) (
+	packs map[string][]object.ID, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all []object.ID
@@ -146,12 +149,12 @@ func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manife
 	}
 	others.Go(func() { n.branch, branchErr = r.nextReadable(ctx, p, load, n) })
 	if len(ids) > 0 {
-		if err = load.Write(ctx, n.dir, all); err != nil {
+		if packs, err = load.Write(ctx, n.dir, all); err != nil {
 			cancel()
 		}
 	}
 	others.Wait()
-	return cmp.Or(err, baseErr, branchErr)
+	return packs, cmp.Or(err, baseErr, branchErr)
 }
 
 // writeBases writes packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
@@ -169,35 +172,42 @@ func (r *Remote) writeBases(ctx context.Context, n *nextContainer, load Load, fi
 	return os.RemoveAll(dir)
 }
 
-// addPacks adds the pack files in dir to the container, and assigns the next free numbers to them. They contain owned objects, or those of
-// the mounted repository.
-func (n *nextContainer) addPacks(f object.Format, m *manifest, dir string, owned bool) error {
-	files, err := filepath.Glob(join(disk.QuoteGlob(dir), "*.pack"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		blob, err := fileBlob(f, file)
+// addPacks adds packs of owned objects to the container, and assigns the next free numbers to them.
+func (n *nextContainer) addPacks(f object.Format, m *manifest, packs map[string][]object.ID) error {
+	for _, file := range slices.Sorted(maps.Keys(packs)) {
+		entry, err := n.addPack(f, m, file)
 		if err != nil {
 			return err
 		}
-		name := packName(m.Next)
-		m.Next++
-		n.objects = append(n.objects, blob)
-		if !owned {
-			m.Bases = append(m.Bases, packEntry{name, blob.ID, blob.Size})
-			continue
-		}
-		text, err := os.ReadFile(strings.TrimSuffix(file, ".pack") + ".idx")
-		if err != nil {
-			return err
-		}
-		if n.ids[name], err = session.PackIDs(f, text); err != nil {
-			return err
-		}
-		m.Packs = append(m.Packs, packEntry{name, blob.ID, blob.Size})
+		m.Packs = append(m.Packs, entry)
+		n.ids[entry.Name] = packs[file]
 	}
 	return nil
+}
+
+// addBases adds the packs of objects of the mounted repository that writeBases has written.
+func (n *nextContainer) addBases(f object.Format, m *manifest) error {
+	files, err := filepath.Glob(join(disk.QuoteGlob(join(n.dir, baseDir)), "*.pack"))
+	for _, file := range files {
+		entry, err := n.addPack(f, m, file)
+		if err != nil {
+			return err
+		}
+		m.Bases = append(m.Bases, entry)
+	}
+	return err
+}
+
+// addPack adds the blob of a pack file to the objects that are sent.
+func (n *nextContainer) addPack(f object.Format, m *manifest, file string) (packEntry, error) {
+	blob, err := fileBlob(f, file)
+	if err != nil {
+		return packEntry{}, err
+	}
+	name := packName(m.Next)
+	m.Next++
+	n.objects = append(n.objects, blob)
+	return packEntry{name, blob.ID, blob.Size}, nil
 }
 
 // fileBlob returns the blob with the contents of the file called name. The file must not be removed before the blob was sent.

@@ -45,9 +45,9 @@ type Load struct {
 	// All returns the ids of all objects that are reachable from refs. It is called if the container is to be rewritten, so that
 	// it contains no other objects. The result ok is false if this host does not know all of the objects.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes packs of the objects ids into the directory dir. No pack is much larger than PackSize. Write leaves out objects
-	// that no longer exist on this host.
-	Write func(ctx context.Context, dir string, ids []object.ID) error
+	// Write writes packs of the objects ids into the directory dir. It returns the ids of the objects in each pack, by the path of the
+	// pack. No pack is much larger than PackSize. Write leaves out objects that no longer exist on this host.
+	Write func(ctx context.Context, dir string, ids []object.ID) (packs map[string][]object.ID, err error)
 	// Bases writes packs of those objects of the mounted repository with which the contained objects are compared, into the directory
 	// dir. The parameter all is set if the container has none of them yet; otherwise those of earlier calls need not be written again.
 	// An object that is not on this host is left out. Bases may be nil.

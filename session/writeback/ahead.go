@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -27,7 +28,7 @@ func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string,
 	}
 	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: ref, Old: old, New: new}}}
 	if len(h.objects) > 0 {
-		req.Pack = Packer(repo.Dir(), h.objects)
+		req.Pack = packs.Of(repo, h.objects)
 	}
 	results, err := push.Send(ctx, req, thin.Load{})
 	if err != nil {

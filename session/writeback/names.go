@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -61,7 +62,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		return false, err
 	}
 	results, err := q.conn.send(ctx, push, transport.PushRequest{
-		Updates: []transport.RefUpdate{{Name: session.OwnerRef, New: owner.ID}}, Pack: Packer(q.o.Repo.Dir(), []object.ID{owner.ID}),
+		Updates: []transport.RefUpdate{{Name: session.OwnerRef, New: owner.ID}}, Pack: packs.Of(q.o.Repo, []object.ID{owner.ID}),
 	}, thin.Load{})
 	if err != nil {
 		return false, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -124,7 +125,7 @@ func (t *pushAttempt) pushNotes(
 					return false, err
 				}
 			} else if len(load.objects) > 0 {
-				req.Pack = Packer(q.o.Repo.Dir(), load.objects)
+				req.Pack = packs.Of(q.o.Repo, load.objects)
 			}
 			results, err := q.conn.send(ctx, push, req, contained)
 			if err != nil {

@@ -1,16 +1,12 @@
 package writeback
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -277,40 +273,4 @@ func (h *pushSet) spread(id object.ID, into, except idSet) error {
 		}
 	}
 	return nil
-}
-
-// Packer returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
-// directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
-// deltas and reuses the entries of existing packs, and does not walk the history.
-func Packer(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
-	return func(ctx context.Context, w io.Writer) error {
-		cmd := gitcmd.Isolated(ctx, "--git-dir="+gitDir, "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-		cmd.Env = append(cmd.Env, env...)
-		var in bytes.Buffer
-		for _, id := range ids {
-			in.WriteString(id.String())
-			in.WriteByte('\n')
-		}
-		var stderr gitcmd.Tail
-		cmd.Stdin, cmd.Stderr = &in, &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			return fmt.Errorf("create pack: %w", err)
-		}
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("create pack: %w", err)
-		}
-		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
-		if copyErr != nil { // without a reader, git would block on the pipe
-			out.Close()
-		}
-		err = cmd.Wait()
-		if copyErr != nil {
-			return fmt.Errorf("send pack: %w", copyErr)
-		}
-		if err != nil {
-			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
-		}
-		return nil
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -112,8 +113,39 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 	}}, err
 }
 
-// pack writes a pack of all new objects below dir, and returns a function that copies it.
+// pack makes a pack of all new objects, and returns a function that copies it. The pack is below dir if it is not small.
 func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
+	made := map[object.ID]odb.Outgoing{}
+	var ids []object.ID
+	for _, o := range b.objects {
+		made[o.ID] = o
+		ids = append(ids, o.ID)
+	}
+	for id := range b.blobs {
+		ids = append(ids, id)
+	}
+	small, err := packs.Small(b.repo.Format(), ids, func(id object.ID, limit int64) (object.Type, []byte, error) {
+		o, own := made[id]
+		if !own {
+			return b.repo.Get(id, limit)
+		}
+		r, err := o.Open()
+		if err != nil {
+			return 0, nil, err
+		}
+		defer r.Close()
+		content, err := io.ReadAll(r)
+		return o.Type, content, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if small != nil {
+		return func(_ context.Context, w io.Writer) error {
+			_, err := w.Write(small)
+			return err
+		}, nil
+	}
 	own, err := odb.Open(dir, b.repo.Format())
 	if err != nil {
 		return nil, err
@@ -122,19 +154,12 @@ func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Con
 	if _, err := own.Write(ctx, b.objects, odb.WriteOptions{Temporary: true}); err != nil {
 		return nil, err
 	}
-	var ids []object.ID
-	for _, o := range b.objects {
-		ids = append(ids, o.ID)
-	}
-	for id := range b.blobs {
-		ids = append(ids, id)
-	}
 	slices.SortFunc(ids, object.ID.Compare)
 	file, err := os.Create(filepath.Join(dir, "branch.pack"))
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(Packer(b.repo.Dir(), slices.Compact(ids), gitcmd.Alternates(dir))(ctx, file), file.Close())
+	err = errors.Join(packs.Git(b.repo.Dir(), slices.Compact(ids), gitcmd.Alternates(dir))(ctx, file), file.Close())
 	return func(_ context.Context, w io.Writer) error {
 		made, err := os.Open(file.Name())
 		if err != nil {

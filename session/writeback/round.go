@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -275,7 +276,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 			return false, err
 		}
 	} else if len(load.objects) > 0 {
-		req.Pack = Packer(q.o.Repo.Dir(), load.objects)
+		req.Pack = packs.Of(q.o.Repo, load.objects)
 	}
 	q.keep(l, local)
 	start := time.Now()

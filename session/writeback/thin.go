@@ -1,17 +1,13 @@
 package writeback
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strconv"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -88,7 +84,9 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.baseCommits), object.ID.Compare)}
 	load.Bases, load.Pushed = q.bases(load.Contained)
 	load.Readable = q.readable
-	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
+	load.Write = func(ctx context.Context, dir string, ids []object.ID) (map[string][]object.ID, error) {
+		return packs.Files(ctx, repo, dir, ids, thin.PackSize)
+	}
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
 			// If another machine has written this ref, its objects may be missing on this host. The container cannot be rewritten without
@@ -104,22 +102,4 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 		return h.objects, true, nil
 	}
 	return load, nil
-}
-
-// writePacks writes packs of the objects ids into the directory dir, using git. It skips objects that gc has removed from the
-// Repo since ids was computed, because no ref reaches them.
-func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []object.ID) error {
-	var in bytes.Buffer
-	for _, id := range ids {
-		if repo.Owned(id) {
-			in.WriteString(id.String() + "\n")
-		}
-	}
-	cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
-		"pack-objects", "-q", "--max-pack-size="+strconv.Itoa(thin.PackSize), filepath.Join(dir, "pack"))
-	cmd.Stdin = &in
-	if err := gitcmd.Run(cmd); err != nil {
-		return fmt.Errorf("create packs: %w", err)
-	}
-	return nil
 }

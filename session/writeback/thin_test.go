@@ -302,7 +302,7 @@ func TestThinPushFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := errors.New("disk full")
-	write := func(context.Context, string, []object.ID) error { return full }
+	write := func(context.Context, string, []object.ID) (map[string][]object.ID, error) { return nil, full }
 	_, err = push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/main", New: one}}},
 		thin.Load{Base: thin.Base{URL: baseURL}, Contained: []object.ID{one}, Write: write})
 	if !errors.Is(err, full) {

@@ -16,7 +16,7 @@ const (
 // What is over a budget today, with its figure. A figure falls with the code; only doc comments may let it rise. It goes when its budget
 // is met.
 var (
-	overLines  = map[string]int{"fuse": 5790}
+	overLines  = map[string]int{"fuse": 5786}
 	overFields = map[string]int{
 		"overlay.Layer":        26,
 		"mount/takeover.State": 26,

@@ -1,0 +1,118 @@
+// Package packs makes the packs that are sent to session remotes: small ones within the process, others with git pack-objects.
+package packs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Files writes packs of the objects ids into the directory dir, each of not much more than size bytes. It returns the ids of the objects
+// in each pack, by the path of the pack. It skips objects that gc has removed from the Repo since ids was computed, because no ref
+// reaches them.
+func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID, size int64) (map[string][]object.ID, error) {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return !repo.Owned(id) })
+	slices.SortFunc(ids, object.ID.Compare)
+	ids = slices.Compact(ids)
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	small, err := Small(repo.Format(), ids, repo.Get)
+	if err != nil {
+		return nil, err
+	}
+	if small != nil {
+		file := filepath.Join(dir, "small.pack")
+		return map[string][]object.ID{file: ids}, os.WriteFile(file, small, 0o600)
+	}
+	var in bytes.Buffer
+	for _, id := range ids {
+		in.WriteString(id.String() + "\n")
+	}
+	cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
+		"pack-objects", "-q", "--max-pack-size="+strconv.FormatInt(size, 10), filepath.Join(dir, "pack"))
+	cmd.Stdin = &in
+	if err := gitcmd.Run(cmd); err != nil {
+		return nil, fmt.Errorf("create packs: %w", err)
+	}
+	indexes, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "*.idx"))
+	if err != nil {
+		return nil, err
+	}
+	packs := map[string][]object.ID{}
+	for _, index := range indexes {
+		text, err := os.ReadFile(index)
+		if err != nil {
+			return nil, err
+		}
+		if packs[strings.TrimSuffix(index, ".idx")+".pack"], err = session.PackIDs(repo.Format(), text); err != nil {
+			return nil, err
+		}
+	}
+	return packs, nil
+}
+
+// Of returns a function that writes a pack of the objects ids of the Repo to w.
+func Of(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
+		small, err := Small(repo.Format(), ids, repo.Get)
+		if err != nil {
+			return err
+		}
+		if small == nil {
+			return Git(repo.Dir(), ids)(ctx, w)
+		}
+		if _, err := w.Write(small); err != nil {
+			return fmt.Errorf("send pack: %w", err)
+		}
+		return nil
+	}
+}
+
+// Git returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
+// directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
+// deltas and reuses the entries of existing packs, and does not walk the history.
+func Git(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
+		cmd := gitcmd.Isolated(ctx, "--git-dir="+gitDir, "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
+		cmd.Env = append(cmd.Env, env...)
+		var in bytes.Buffer
+		for _, id := range ids {
+			in.WriteString(id.String())
+			in.WriteByte('\n')
+		}
+		var stderr gitcmd.Tail
+		cmd.Stdin, cmd.Stderr = &in, &stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return fmt.Errorf("create pack: %w", err)
+		}
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("create pack: %w", err)
+		}
+		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
+		if copyErr != nil { // without a reader, git would block on the pipe
+			out.Close()
+		}
+		err = cmd.Wait()
+		if copyErr != nil {
+			return fmt.Errorf("send pack: %w", copyErr)
+		}
+		if err != nil {
+			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
+		}
+		return nil
+	}
+}
