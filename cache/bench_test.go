@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // BenchmarkBlobs stores and reads 100,000 contents of 4 KiB, and reports the cost of an operation, of an entry and of opening.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // catalog is the index of all contents that can be read, with the size of the cache and its quota. Every reader and writer of a

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dgraph-io/ristretto/v2"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Memory caches parsed trees and small contents in memory, up to a limit in bytes. If a new item was used less often than the

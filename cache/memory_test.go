@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 func TestMemory(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Shared reads the contents that a Blobs of another host stores in a directory, which may be mounted read-only. The other host may add,

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // contentsOf returns n different contents of about size bytes by their ids.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros), followed by records. All

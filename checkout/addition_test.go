@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	. "github.com/artifactfs/artifactfs/checkout"
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )

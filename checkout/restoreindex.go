@@ -1,8 +1,8 @@
 package checkout
 
 import (
-	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 

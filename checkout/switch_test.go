@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	. "github.com/artifactfs/artifactfs/checkout"
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/git/gitsocket"
 )
 
 // A guest is a program that sees one mount and nothing else of the host, such as a program in a container. Guests use a

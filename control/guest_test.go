@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/git/gitsocket"
 )
 
 // hostOf is a daemon with two mounts, one of which has guests: clients inside of the mount.

@@ -8,7 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/transport/endpoint"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 	"github.com/artifactfs/artifactfs/volume"
 )
 

@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/git/promisor"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
-	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // These tests start the test's own program as a daemon, kill it, and start a successor. Files of a mount are accessed only by other

@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/fault"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // lockTime is the age from which a lock file of git is assumed to belong to a process that has died.

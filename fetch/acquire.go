@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show HEAD`

@@ -3,7 +3,7 @@ package fetch
 import (
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // BenchmarkOpen reads files that are on this host, as a mount does.

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 const (

@@ -16,12 +16,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
-	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/filter"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/internal/metrics"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 )
 
 // maxConverted is the size, in bytes, up to which contents are converted in memory. Git also converts larger files, but

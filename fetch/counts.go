@@ -7,7 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // counts caches the results of walks through whole trees: the numbers of files and blobs, and the .gitignore and .gitattributes

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/proc"

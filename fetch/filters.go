@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/git/filter"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // maxUnfiltered is the maximum size in bytes of the file of Filters that is read; it has 65 bytes for each file of the mount.

@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/convert"
-	"github.com/artifactfs/artifactfs/filter"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/filter"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // A takeover continues the record of unconverted files; another mount keeps sizes only if the settings are the same and every file

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // tip asks the remote, with one request, for the commit of a branch. It returns the zero id if the branch has no commit. While

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/convert"
-	"github.com/artifactfs/artifactfs/internal/guard"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/guard"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/internal/guard"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/odb/namedset"
+	"github.com/artifactfs/artifactfs/git/guard"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/odb/namedset"
 )
 
 // Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or that git

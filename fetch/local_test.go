@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 )
 
 // Objects that only a mount's git directory has are read from there: loose and packed ones, trees and large blobs,

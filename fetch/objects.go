@@ -5,9 +5,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/odb/namedset"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/odb/namedset"
 )
 
 // ingestOptions returns the options with which every pack from a remote is stored in the objects directory dir, whose

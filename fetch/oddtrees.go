@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Odd returns the entries of a tree, and those of its entries that are odd (object.ReadTree). It waits until the tree has been fetched.

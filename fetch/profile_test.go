@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
+	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 

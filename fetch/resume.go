@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/remoteref"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // Base describes the snapshot of an earlier mount, which is to be opened again.

@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cache"
-	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // openStore opens a store of a remote. It may be called several times for one directory.

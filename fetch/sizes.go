@@ -6,10 +6,10 @@ import (
 	"fmt"
 
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/metrics"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // sizeBatch is the maximum number of ids in one object-info request, the protocol request for the sizes of objects.

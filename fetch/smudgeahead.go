@@ -6,9 +6,9 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // smudgeBytes is the maximum number of bytes that are smudged ahead after one wait. The size is taken from the git-lfs pointers, which

@@ -10,9 +10,9 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/remoteref"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/refname"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // acquireWithGit does the same as acquire, for remotes that do not support protocol version 2: old servers and plain file

@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/hoststore"
 	"github.com/artifactfs/artifactfs/fetch/notices"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/odb/namedset"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/odb/namedset"
 )
 
 // storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories of mounts

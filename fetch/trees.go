@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/metrics"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired, a reader

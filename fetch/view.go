@@ -4,10 +4,10 @@ import (
 	"context"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/convert"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which returns the contents

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 const (

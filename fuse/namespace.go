@@ -5,7 +5,7 @@ import (
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 

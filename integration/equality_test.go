@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 var formats = []object.Format{object.SHA1, object.SHA256}

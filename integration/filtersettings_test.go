@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // with returns the world with more variables for its commands.

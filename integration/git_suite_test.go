@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // gitScenarios are all scenarios that start from the fixture, by topic.

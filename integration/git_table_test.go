@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // The table of doc/compatibility.md has a row for each scenario, and for each generation of git two columns: requests

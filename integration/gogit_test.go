@@ -14,8 +14,8 @@ import (
 	gogit "github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // goGit opens a git directory with go-git, an independent implementation that reads objects and refs from the files and cannot

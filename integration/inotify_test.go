@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // watch collects inotify events in a mount, by path. The event of a watched file itself has the path and a colon.

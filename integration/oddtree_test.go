@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // oddTree is a directory that git would not write. If git refuses to check it out, the clone shows less than the mount, and the fields

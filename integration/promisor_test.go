@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // long is a repository with a history: log.txt has 600 versions on main; branch `other` changes 1,000 files of an older

@@ -18,9 +18,9 @@ import (
 	"testing/iotest"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // relayed is a running relay.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/s3test"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // s3Fault is a failure of the S3 service of a relay.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // Doctor checks the sessions' repositories too: refs, packs, lock files, and refs that are not on the session remote.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // Commands that show a session show its newest state, also right after a change. They do not create a session that has no changes on

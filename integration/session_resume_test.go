@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/workday"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // everything creates a working tree with all kinds of changes that resume must restore.

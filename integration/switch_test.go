@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // switchRepo serves a repository of n files and a few more. Its branch far differs from main in most files, in all kinds of changes.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // released creates a repository of a Go program whose newest commit has a lightweight tag, an annotated tag and a second branch. The parent

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // struck kills the world's worker at random moments until the returned function is called.

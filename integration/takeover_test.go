@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 func init() { torture.Main() }

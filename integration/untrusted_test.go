@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // Programs in a container can change .git, but the daemon, which is outside of the container, runs no program that .git names, and

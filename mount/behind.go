@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/mount/packs"
 	"github.com/artifactfs/artifactfs/mount/takeover"

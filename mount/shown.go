@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // shownTree is the tree that prefetch and readahead of a mount use. It is the base tree until the mount is switched to another

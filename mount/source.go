@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

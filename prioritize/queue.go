@@ -1,6 +1,6 @@
 package prioritize
 
-import "github.com/artifactfs/artifactfs/object"
+import "github.com/artifactfs/artifactfs/git/object"
 
 // Want is a blob that is to be requested from the remote.
 type Want struct {

@@ -9,8 +9,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/relay/packs"
 	"github.com/artifactfs/artifactfs/relay/wire"
 )

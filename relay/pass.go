@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/relay/wire"
 )
 

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/relay/packs"
 )
 

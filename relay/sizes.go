@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/relay/grants"
 	"github.com/artifactfs/artifactfs/relay/packs"
 	"github.com/artifactfs/artifactfs/relay/plan"

@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/relay/packs"
 	"github.com/artifactfs/artifactfs/relay/plan"
 	"github.com/artifactfs/artifactfs/relay/wire"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // ErrNotCheckpoint reports a commit that is not a checkpoint.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Lanes reads the checkpoints of one session: the checkpoints in its lanes (a lane is the chain of checkpoints of one writer), and

@@ -9,8 +9,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 // Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects of

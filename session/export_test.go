@@ -3,7 +3,7 @@ package session
 import (
 	"context"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // FindInPackTable reports whether the index of a pack has an object.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 )
 
 // Retention is the rule that decides which checkpoints GC keeps because of their age. Independently of this rule, GC always keeps the

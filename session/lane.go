@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session/profile"
 )
 

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 // OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names (branch and

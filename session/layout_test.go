@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 func TestLayoutMapsNamesBothWays(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 // place is an objects directory of a git repository: of the Repo, of the store, or of the mount's git directory. The directory need

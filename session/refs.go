@@ -12,10 +12,10 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // maxLinks is the maximum number of symbolic refs that are followed to find the value of a ref. git has the same limit.

@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // RefChange is one change of a ref for Update.

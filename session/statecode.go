@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 )
 
 // Entries of the tree of a State's commit. An entry whose file or directory would be empty is omitted.

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 )
 
 // packTable is a pack of the repository with the marks that the search for reachable objects has set.

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 // Worktree is a linked worktree (git worktree add) inside the mount, at a checkpoint. Its files are in the tree of the commit Files, at

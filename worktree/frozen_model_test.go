@@ -16,7 +16,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/object"
 	. "github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"

@@ -9,7 +9,7 @@ package main
 import (
 	"os"
 
-	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 )
 
 func main() { os.Exit(query.Hook(os.Args, os.Stdout)) }

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosts"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/transport/tokenfile"
+	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 )
 
 // longPending is the time for which a session may have refs that are not pushed before its host is listed first. The alert

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // boundaryFile returns the path of the file that lists the commits whose parents are not in the repository. Before history is

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // lockPoll is the interval at which LockHistory checks whether another process has released the lock.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 // The limits of a batch: a larger one would delay its first objects, and takes more memory.

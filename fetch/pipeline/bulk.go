@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 

@@ -3,9 +3,9 @@ package pipeline
 import (
 	"errors"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Claim assigns blobs to the caller, which then sends the requests for them itself. It returns the blobs of ids that are not in

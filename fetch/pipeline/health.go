@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // While requests to the remote fail, one request is repeated at intervals, so that the pipeline notices the end of the failure

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Refusal describes an object whose answers were invalid. It is also the error that readers of the object get.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background requests

@@ -3,7 +3,7 @@ package readahead
 import (
 	"sync"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // maxBulkRefusals is the number of refused bulk requests after which no further one is sent to a remote.

@@ -1,6 +1,6 @@
 package readahead
 
-import "github.com/artifactfs/artifactfs/object"
+import "github.com/artifactfs/artifactfs/git/object"
 
 const (
 	// leastWhole is the minimum number of missing blobs for which a tree is wanted as a whole. For fewer blobs, a request by id

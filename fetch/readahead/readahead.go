@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 

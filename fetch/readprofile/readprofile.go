@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/varint"
+	"github.com/artifactfs/artifactfs/git/varint"
 )
 
 const (

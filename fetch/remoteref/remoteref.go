@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // Error means that the remote has no such branch, tag or commit.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // File is a blob of a tree: a regular file or a symlink. Path is relative to the root of the tree.

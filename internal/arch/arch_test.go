@@ -29,18 +29,18 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "hostui/treemap", "session/profile", "session/ulid"},
-	{"internal/refname", "control/names5"},
-	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
-	{"object/loose", "fdstore", "internal/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
-	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "transport/via", "internal/disk/mapped", "odb/named"},
-	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
-	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
+	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "git/gitcmd", "git/pktline", "internal/proc", "git/varint", "hostui/treemap", "session/profile", "session/ulid"},
+	{"git/refname", "control/names5"},
+	{"git/object", "internal/disk", "git/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
+	{"git/object/loose", "fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
+	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
+	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
+	{"overlay", "control/sessionlink", "volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
 	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
-	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
+	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree", "session/packs"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
-	{"gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
+	{"git/gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint", "session/locks/keeper"},
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
 	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/inotify", "mount/remotes"},
@@ -72,15 +72,15 @@ var floors = [][]string{
 // libraries says which packages may know a library; all others must not.
 var libraries = map[string][]string{
 	"github.com/hanwen/go-fuse/":              {"fuse", "daemon"},
-	"github.com/go-git/":                      {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/packs", "session/transcript"},
+	"github.com/go-git/":                      {"git/object", "git/odb", "git/transport", "git/gitdir", "session", "session/capture", "session/packs", "session/transcript"},
 	"github.com/dgraph-io/ristretto/":         {"cache"},
 	"github.com/modelcontextprotocol/":        {"mcp", "integration"},
 	"github.com/google/jsonschema-go/":        {"mcp", "server/openapi/openapitest"},
 	"github.com/spf13/":                       {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/hooks", "cmd/artifactfs/hosting", "cmd/artifactfs/locking", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions", "cmd/artifactfs-csi"},
 	"github.com/BurntSushi/toml":              {"config"},
-	"github.com/pjbgf/sha1cd":                 {"object"},
+	"github.com/pjbgf/sha1cd":                 {"git/object"},
 	"github.com/alecthomas/chroma/":           {"server/ui"},
-	"golang.org/x/net/":                       {"transport", "transport/endpoint"},
+	"golang.org/x/net/":                       {"git/transport", "git/transport/endpoint"},
 	"modernc.org/sqlite":                      {"server/records"},
 	"github.com/jackc/pgx/":                   {"server/records"},
 	"github.com/minio/minio-go/":              {"server/objects"},
@@ -96,7 +96,7 @@ var owners = []struct {
 	packages  []string
 	uses      func(n ast.Node) bool
 }{
-	{"starts git", "use internal/gitcmd", []string{"internal/gitcmd"}, startsGit},
+	{"starts git", "use internal/gitcmd", []string{"git/gitcmd"}, startsGit},
 	{"reads /proc", "use internal/proc or internal/mountinfo", []string{"internal/proc"}, namesProc},
 }
 
@@ -271,7 +271,7 @@ func TestImportsGoDownOnly(t *testing.T) {
 			if name, ours := strings.CutPrefix(i, module); ours && floorOf(name) >= floor {
 				t.Errorf("%s imports %s, which is not below it", p.ImportPath, name)
 			}
-			if p.ImportPath == "internal/harness/gittest" && strings.Contains(i, ".") && i != module+"object" {
+			if p.ImportPath == "internal/harness/gittest" && strings.Contains(i, ".") && i != module+"git/object" {
 				t.Errorf("internal/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
 			}
 		}
@@ -279,7 +279,7 @@ func TestImportsGoDownOnly(t *testing.T) {
 }
 
 // apart are pairs of folders of which neither imports a package of the other.
-var apart = [][2]string{{"gitdir", "session"}}
+var apart = [][2]string{{"git/gitdir", "session"}}
 
 func TestFoldersStayApart(t *testing.T) {
 	in := func(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 

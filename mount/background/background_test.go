@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // What panics behind a mount is that mount's failure, and no end of the process.

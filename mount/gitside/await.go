@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 

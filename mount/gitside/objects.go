@@ -6,10 +6,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/object/loose"
-	"github.com/artifactfs/artifactfs/odb/named"
-	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/object/loose"
+	"github.com/artifactfs/artifactfs/git/odb/named"
+	"github.com/artifactfs/artifactfs/git/promisor"
 )
 
 // objects supplies the objects in the directory gitdir.Hidden of the mount. The number of an object is the prefix of its id.

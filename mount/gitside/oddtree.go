@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
-	"github.com/artifactfs/artifactfs/internal/index"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/index"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // oddDir describes a directory whose tree git would not write.

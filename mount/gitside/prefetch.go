@@ -9,8 +9,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/promisor"
 	"github.com/artifactfs/artifactfs/internal/fault"
-	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // Prefetch fetches the contents of the paths that match r.Paths, before the contents that the background prefetch requests. If

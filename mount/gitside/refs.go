@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 )
 
 // A new git directory waits for the list of the remote's refs for listTime, and for listTimeLocal if nothing was fetched for the mount, so

@@ -9,10 +9,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/watch"
-	"github.com/artifactfs/artifactfs/odb"
 )
 
 // Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git is stored as

@@ -7,7 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login,

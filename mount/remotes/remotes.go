@@ -15,11 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/git/transport/via"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport"
-	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // DefaultDeadline is the maximum time for which a file-system call waits for contents, if the mount request contains no other

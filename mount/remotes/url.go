@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // Environment returns the environment variables that a request sets for connections to its remotes. It returns nil if the request

@@ -21,7 +21,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Kind is a kind of file.

@@ -16,8 +16,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 const (

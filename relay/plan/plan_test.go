@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // blob returns the id of a made-up blob.

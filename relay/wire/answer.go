@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/internal/pktline"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
 // maxShallow is the maximum number of shallow commits in an answer.

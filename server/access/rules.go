@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/locks"

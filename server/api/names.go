@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 const (

@@ -1,7 +1,7 @@
 package gate
 
 import (
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

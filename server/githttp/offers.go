@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // offers keeps the first message of protocol version 2, in which git names its capabilities, and the capabilities for pushes. They depend

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
 

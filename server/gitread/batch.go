@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Object contains the properties of an object that git can determine without reading its contents.

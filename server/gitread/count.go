@@ -5,7 +5,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // maxCountedPaths is the maximum size in bytes of the paths that CountPaths counts.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // Limits of a Diff.

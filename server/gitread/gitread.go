@@ -14,9 +14,9 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 // ErrNotFound means that an object, a ref or a path does not exist in the git directory.

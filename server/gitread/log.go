@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // Commit is a commit in the form of the API.

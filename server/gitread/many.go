@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Content is an object with its contents.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"os/exec"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // output runs cmd and returns up to limit bytes of its output. If there are more, it kills git and returns cut.

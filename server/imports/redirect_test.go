@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // asked records the requests of a server, with the user that each one names.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/pktline"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/pktline"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/egress"
 )
 

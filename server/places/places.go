@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // ErrBusy means that no place became free in time.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/pktline"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/pktline"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

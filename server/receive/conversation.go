@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/git/pktline"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

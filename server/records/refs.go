@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // batch is the number of refs that one statement reads or writes. Longer texts of statements are slower to compile, and PostgreSQL

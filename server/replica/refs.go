@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"

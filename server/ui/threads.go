@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control/sessionlink"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"

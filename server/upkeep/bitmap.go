@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 // The format of a file .mtimes is that of git (gitformat-pack(5), "pack-*.mtimes files"): a header, seconds since 1970 for each object

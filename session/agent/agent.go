@@ -33,10 +33,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // ErrEnded is the error of an operation that fails because the mount is being unmounted.

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // plugin is the text of the plugin for opencode. Install replaces the word COMMAND in it by the shell command of the hook, as a JSON

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // State says how an annotated file or line was found in another tree.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/session"
 )
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 )
 
 // describe reads the description of an entry from the commit of its ref. It also returns the commit of the value, which the store need

@@ -9,11 +9,11 @@ import (
 	"io"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/clock"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // plainDir holds the permissions of the directories that git creates. Permissions with this value are not recorded.

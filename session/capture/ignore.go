@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/git/convert"
 )
 
 // ignoreName is the base name of ignore files.

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/git/index"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/index"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 

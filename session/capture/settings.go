@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/guard"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/internal/guard"
 )
 
 // attributesName is the name of the files that assign git attributes, which control conversions.

@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // tracked reports whether the index has an entry for path or for a path below it.

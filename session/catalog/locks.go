@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/session/reffile"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // unlockTime is the maximum time for the release of a session's locks. If it fails, the locks expire.

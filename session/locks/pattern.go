@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 // maxPattern is the maximum size of a pattern in bytes.

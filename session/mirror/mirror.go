@@ -20,12 +20,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // maxObject is the maximum size in bytes of a fetched object. Larger objects are refused.

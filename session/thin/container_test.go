@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 func id(n int) object.ID { return object.MustID(strings.Repeat(string("0123456789abcdef"[n]), 40)) }

@@ -9,7 +9,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // ReadableRef returns the readable branch of a thin session: commits that stock git can read, with the changed files of each checkpoint

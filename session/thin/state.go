@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // state records the container that the session remote was last known to have. It is only a cache, because the container can be

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/internal/guard"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/guard"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 var (

@@ -25,8 +25,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
 )
 

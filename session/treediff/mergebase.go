@@ -3,7 +3,7 @@ package treediff
 import (
 	"slices"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // MergeBases returns the merge bases of the commits a and b, sorted by id, from a history that ends at the commit stop: commits that are

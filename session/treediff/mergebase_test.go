@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // A history that was fetched without the ancestors of one commit has the same merge bases as the complete history.

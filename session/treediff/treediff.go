@@ -6,7 +6,7 @@ import (
 	"context"
 	"path"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Reader returns the entries of a tree. A zero ID stands for the empty tree.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // trees is a Reader of the trees in the map, by the id that id returns for their name.

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // A ref file that is empty after a power failure does not count as a removed ref, so the session remote keeps its ref.

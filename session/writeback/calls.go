@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/git/transport"
 )
 
 // syncCalls counts the calls of Queue.Sync and the answered calls. A call is answered when a round that began after the start of the

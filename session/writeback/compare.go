@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // update is a change of the ref Name on the session remote. The field from is the name of the session's ref whose value causes

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // compareNotes compares a notes ref. If the values differ, it adds the ref to c.notes, so that the notes are merged. A ref that

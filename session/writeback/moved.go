@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // movedRefs holds the refs that only this session writes but that another machine has moved on the session remote, such as the

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // await waits until a ref of the session remote has the value id, or, if id is "", until it does not exist.

@@ -3,7 +3,7 @@ package writeback
 import (
 	"testing"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // A commit with the same tree as a commit of a branch that only the mounted remote has, as after a cherry-pick, is pushed with its tree.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // check reads a table that another process has written, and prepares it for use. It checks every number in the file before it

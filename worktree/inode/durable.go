@@ -3,8 +3,8 @@ package inode
 import (
 	"fmt"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // resume continues a table that another process has written. When a process dies, the kernel keeps the pages of mapped files

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // TreeOf returns the entries of a directory; those named d are directories.

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // kernelState is the state that becomes invalid when the kernel no longer has the mount. It is stored in a mapped file next to

@@ -3,7 +3,7 @@ package inode
 import (
 	"fmt"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // A further root is the root directory of another tree than the base tree. Like the root of the base tree, it is its own parent.

@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/credential"
+	"github.com/artifactfs/artifactfs/git/credential"
+	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport/tokenfile"
 )
 
 // tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one

@@ -13,7 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/credential"
+	"github.com/artifactfs/artifactfs/git/credential"
 )
 
 // CredentialCommand returns the command "credential".

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/transport/tokenfile"
 	"go.uber.org/zap"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/git/promisor"
 )
 
 // PromisorCommand returns the hidden command that git runs, as upload-pack of a remote in a mount's git directory, to

@@ -17,11 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/credential"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/git/credential"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 	"github.com/artifactfs/artifactfs/session/forge"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport/tokenfile"
 )
 
 // credentialTime is the maximum time for which the command waits for the login of a mount.

@@ -17,10 +17,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 	"github.com/artifactfs/artifactfs/internal/harness/workday"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // The session benchmarks push changes to session remotes, resume sessions from there, and check what they measure: each

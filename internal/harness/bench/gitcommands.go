@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // commandSteps returns the git commands that read contents. Each runs on a separate tree, with main checked out.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // told returns the fields of the requests that do not depend on the transport.

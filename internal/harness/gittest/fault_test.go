@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // blobOf is a blob of the served repository.

@@ -11,7 +11,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // errTruncated means that TruncatedPack has sent all bytes that it sends.

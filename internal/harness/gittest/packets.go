@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // packetKind is the kind of a packet in the pkt-line format (gitprotocol-common).

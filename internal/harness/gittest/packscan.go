@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // packCount is the number of objects in a pack.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Receiver is a bare repository that accepts pushes through every server and by path, and records them.

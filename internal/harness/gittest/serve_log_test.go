@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 func sameBlobs(t *testing.T, what string, got, want map[object.ID]int) {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // body is a request of protocol v2.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // tally is between a server and a client. It logs the bytes of an answer before they are passed on.

@@ -18,12 +18,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/reffile"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 const (

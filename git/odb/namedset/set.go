@@ -1,0 +1,342 @@
+// Package namedset answers which blobs the trees on this host name, for each objects directory (Dir) and for several of them (Union).
+//
+// The caller makes git believe that a named blob exists. If the set contained a blob that no tree names, git would not write this blob,
+// and its contents would be lost. If the set lacked a blob that a tree names, git would report it as missing. So the set must be exact
+// whenever git can read a tree, which decides when names are added:
+//
+//   - A pack from a remote (Add). Its names are complete before the pack has its final name, and the watchers have returned by then. This
+//     holds for the commit that a mount starts with, for history, for switch and follow, and for checkpoints and sessions that are
+//     fetched from a session remote, whose blobs may exist only there. While a pack is being received, git cannot read its trees, and its
+//     names are not in the set. The caller waits for the pack before it believes that a blob of such a tree is not named. Packs of a remote
+//     without filters contain the blobs too, so nothing depends on their names.
+//   - A pack that git writes into the directory of a store or a session, or that another process or an older version has left there. It
+//     has no file of names. A look-up that would fail reads such packs first, so it is right from the time at which the pack is visible. A
+//     program that remembers negative answers learns of the pack by the next look-up of any unknown blob, or by Sync, which the store calls
+//     after each fetch by git.
+//   - The git directory of a mount needs no set. git writes trees there only together with their blobs, or for blobs that it has found,
+//     as named ones, in the store or in the session. A fetch by git in a mount receives complete packs: the server leaves out only objects
+//     that the commits which git has contain, and the trees of these commits are in the store or in the git directory. Bases that complete
+//     a thin pack are objects that git could read.
+//   - Checkpoints that this host writes are packs of the session. Their blobs are in the same pack, in an earlier one or in the store.
+//     Their names are found like those of packs that git writes.
+//   - Join merges the files of the packs that it joins. A name does not leave the set while an old pack is replaced.
+package namedset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/odb/named"
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// Dir is the set of the blobs that the trees in the packs of one objects directory name. It consists of one file for each pack
+// (named.Path). A pack without a file, for example one that git has written, is read once, when the directory is next compared with the
+// set. Trees in loose objects do not count.
+//
+// A pack that Ingest stores is added to the set before git can see the pack. In the same process, blobs leave the set only if their
+// pack was removed and the packs that were there at that time do not name them. Dir is safe for concurrent use.
+type Dir struct {
+	objects string // the objects directory
+	format  object.Format
+	scanned atomic.Pointer[odb.Scan]    // state of the directory of the packs when it was last compared with the set; nil before
+	view    atomic.Pointer[[]packNames] // the packs of the set; the slice is replaced, never modified
+	// scanning has room for one token, which the goroutine holds that compares the directory with the set.
+	scanning chan struct{}
+
+	mu        sync.Mutex // protects the fields below, and is held while view is replaced; not held during disk operations
+	watchers  map[*watcher]bool
+	closed    bool
+	announces sync.WaitGroup // goroutines that call watchers
+}
+
+// packNames is the part of a Dir that belongs to one pack.
+type packNames struct {
+	path string // path of the pack without suffix
+	set  *named.Set
+	// early is true until the directory was found to contain the pack: Ingest adds the set before the pack has its name.
+	early bool
+}
+
+// watcher is a function that Watch has registered.
+type watcher struct{ grown func() }
+
+// Open returns the set for the objects directory dir, which need not exist. It reads nothing: see Sync.
+func Open(dir string, f object.Format) *Dir {
+	n := &Dir{objects: dir, format: f, scanning: make(chan struct{}, 1), watchers: map[*watcher]bool{}}
+	n.view.Store(&[]packNames{})
+	return n
+}
+
+// Close waits for calls of watchers that are in progress in the background. Afterwards no watcher is called.
+func (n *Dir) Close() error {
+	n.mu.Lock()
+	n.closed = true
+	n.watchers = nil
+	n.mu.Unlock()
+	n.announces.Wait()
+	return nil
+}
+
+// sets returns the sets of all packs.
+func (n *Dir) sets() []*named.Set {
+	view := *n.view.Load()
+	sets := make([]*named.Set, len(view))
+	for i, p := range view {
+		sets[i] = p.set
+	}
+	return sets
+}
+
+// has reports whether the set contains id at present.
+func (n *Dir) has(id object.ID) bool {
+	for _, p := range *n.view.Load() {
+		if p.set.Has(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// change replaces the view by the slice that the function in the parameter change returns.
+func (n *Dir) change(change func(view []packNames) []packNames) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := change(slices.Clone(*n.view.Load()))
+	n.view.Store(&next)
+}
+
+// Add begins to write the file of a pack that will be renamed to path, which has no suffix. It is the function odb.IngestOptions.Names.
+// The function announce adds the names to the set, and then calls the watchers. If the pack cannot be renamed afterwards, the names stay
+// in the set as long as it is open: the remote has these blobs.
+func (n *Dir) Add(path string, c *named.Collector) (announce func() error, wait func()) {
+	var set *named.Set
+	var err error
+	var writing sync.WaitGroup
+	writing.Go(func() { set, err = n.keep(path, c.Encode()) })
+	return func() error {
+		if writing.Wait(); err != nil {
+			return fmt.Errorf("write named blobs: %w", err)
+		}
+		if n.insert(packNames{path, set, true}) {
+			n.announce()
+		}
+		return nil
+	}, writing.Wait
+}
+
+// keep writes the file for the pack at path and returns its set. If the disk is full, the set is in memory.
+func (n *Dir) keep(path string, data []byte) (*named.Set, error) {
+	file := named.Path(path)
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		// The file is not synced: a file that a power failure has damaged is written again.
+		err = disk.WriteFileUnsynced(file, data, 0o444)
+	}
+	if err == nil {
+		if set, err := named.Open(file, n.format); err == nil {
+			return set, nil
+		}
+	}
+	return named.Parse(data, n.format)
+}
+
+// insert adds a pack to the view, and reports whether the set has grown.
+func (n *Dir) insert(p packNames) (grown bool) {
+	grown = !p.set.Within(n.sets())
+	n.change(func(view []packNames) []packNames {
+		if i := slices.IndexFunc(view, func(q packNames) bool { return q.path == p.path }); i >= 0 {
+			view[i].set = p.set
+			return view
+		}
+		return append(view, p)
+	})
+	return grown
+}
+
+// announce calls the watchers.
+func (n *Dir) announce() {
+	n.mu.Lock()
+	var all []*watcher
+	for w := range n.watchers {
+		all = append(all, w)
+	}
+	n.mu.Unlock()
+	for _, w := range all {
+		w.grown()
+	}
+}
+
+// announceLater calls the watchers in another goroutine, because the caller may hold up a request for which a watcher waits.
+func (n *Dir) announceLater() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.announces.Go(n.announce)
+	}
+}
+
+// current reports whether the directory is unchanged since it was last compared with the set.
+func (n *Dir) current() bool {
+	c := n.scanned.Load()
+	if c == nil {
+		return false
+	}
+	st, err := os.Stat(n.packs())
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.Modified.IsZero()
+	}
+	return err == nil && st.ModTime().Equal(c.Modified) && c.Settled()
+}
+
+// packs returns the path of the directory of the packs.
+func (n *Dir) packs() string { return filepath.Join(n.objects, "pack") }
+
+// sync compares the directory with the set, and reports whether the set has grown. It returns the error of ctx if ctx ends before.
+func (n *Dir) sync(ctx context.Context) (grown bool, err error) {
+	if n.current() {
+		return false, nil
+	}
+	select {
+	case n.scanning <- struct{}{}:
+		defer func() { <-n.scanning }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if n.current() {
+		return false, nil // another goroutine has compared them meanwhile
+	}
+	now := time.Now()
+	before, err := os.Stat(n.packs())
+	if errors.Is(err, fs.ErrNotExist) {
+		n.scanned.Store(&odb.Scan{At: now})
+		return false, nil
+	}
+	var paths map[string]bool
+	if err == nil {
+		paths, err = odb.ListPacks(n.packs())
+	}
+	if err != nil {
+		return false, fmt.Errorf("list named blobs: %w", err)
+	}
+	known := map[string]bool{}
+	for _, p := range *n.view.Load() {
+		known[p.path] = true
+	}
+	for path := range paths {
+		if known[path] {
+			continue
+		}
+		set, err := n.load(ctx, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process has removed the pack, so the directory has another mtime now
+		}
+		if err != nil {
+			return grown, fmt.Errorf("list named blobs of %s: %w", filepath.Base(path), err)
+		}
+		if n.insert(packNames{path: path, set: set}) {
+			grown = true
+		}
+	}
+	n.drop(paths, odb.Scan{Modified: before.ModTime(), At: now})
+	return grown, nil
+}
+
+// drop removes the packs that are not in paths, which lists the directory as it was at the time of c. While the directory changes, a
+// list may lack both an old pack and the pack that replaces it, so drop then leaves the old packs for the next comparison.
+func (n *Dir) drop(paths map[string]bool, c odb.Scan) {
+	after, err := os.Stat(n.packs())
+	stable := err == nil && after.ModTime().Equal(c.Modified) && c.Settled()
+	n.change(func(view []packNames) []packNames {
+		kept := view[:0]
+		for _, p := range view {
+			p.early = p.early && !paths[p.path]
+			if paths[p.path] || p.early || !stable {
+				kept = append(kept, p)
+			}
+		}
+		return kept
+	})
+	n.scanned.Store(&c)
+	if stable {
+		n.sweep(paths, time.Now())
+	}
+}
+
+// orphanAge is the age from which a file without a pack is useless. The file of a pack precedes the pack by less than a second.
+const orphanAge = time.Hour
+
+// sweep removes old files whose pack was removed, and files that killed processes have left behind. Errors are ignored.
+func (n *Dir) sweep(paths map[string]bool, now time.Time) {
+	dir := filepath.Dir(named.Path(filepath.Join(n.packs(), "pack")))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	_ = disk.SweepTemp(dir)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), "pack-") || paths[filepath.Join(n.packs(), e.Name())] {
+			continue
+		}
+		if now.Sub(info.ModTime()) > orphanAge {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// load returns the set of a pack: from its file or, if the file is missing or damaged, by reading the pack.
+func (n *Dir) load(ctx context.Context, path string) (*named.Set, error) {
+	set, err := named.Open(named.Path(path), n.format)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, named.ErrDamaged) {
+		return set, err
+	}
+	c := named.NewCollector(n.format)
+	if err := odb.CollectNames(ctx, path, n.format, c); err != nil {
+		return nil, err
+	}
+	return n.keep(path, c.Encode())
+}
+
+// Dirs contains one Dir for each objects directory that In was called for. The zero value is empty.
+type Dirs struct {
+	mu  sync.Mutex
+	all map[string]*Dir // by path
+}
+
+// In returns the Dir of the objects directory dir, whose object format is f.
+func (d *Dirs) In(dir string, f object.Format) *Dir {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.all[dir]
+	if n == nil {
+		if d.all == nil {
+			d.all = map[string]*Dir{}
+		}
+		n = Open(dir, f)
+		d.all[dir] = n
+	}
+	return n
+}
+
+// Close closes all of them.
+func (d *Dirs) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, n := range d.all {
+		errs = append(errs, n.Close())
+	}
+	return errors.Join(errs...)
+}
