@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the tables of fields into doc/pro
 
 const document = "../doc/protocol.md"
 
-// structs returns the struct types of this package with their comments, and those of the packages session/profile, fetchmap and readprofile.
+// structs returns the struct types of this package with their comments, and those of the packages control/profile, fetchmap and readprofile.
 func structs(t *testing.T) map[string]*ast.StructType {
 	t.Helper()
 	found := make(map[string]*ast.StructType)
@@ -28,7 +28,7 @@ func structs(t *testing.T) map[string]*ast.StructType {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(names, "../session/profile/profile.go", "../fetchmap/map.go", "../fetch/readprofile/mounted.go") {
+	for _, name := range append(names, "profile/profile.go", "../fetch/fetchmap/map.go", "../fetch/readprofile/mounted.go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}

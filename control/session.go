@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/artifactfs/artifactfs/session/profile"
+	"github.com/artifactfs/artifactfs/control/profile"
 )
 
 // Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/fetchmap"
+	"github.com/artifactfs/artifactfs/fetch/fetchmap"
 )
 
 // TraceRequest requests a message for each request that a mount answers, until the caller closes the connection or the mount ends.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/fetchmap"
+	"github.com/artifactfs/artifactfs/fetch/fetchmap"
 	"github.com/artifactfs/artifactfs/fuse"
 )
 

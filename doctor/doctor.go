@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Level is the severity of a finding.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetchmap"
+	"github.com/artifactfs/artifactfs/fetch/fetchmap"
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 

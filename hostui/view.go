@@ -6,7 +6,7 @@ import (
 	"path"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetchmap"
+	"github.com/artifactfs/artifactfs/fetch/fetchmap"
 	"github.com/artifactfs/artifactfs/hostui/treemap"
 	"github.com/artifactfs/artifactfs/server/ui"
 )

@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // MainLane is the lane of the first writer of a session.

@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"github.com/artifactfs/artifactfs/session/profile"
+	"github.com/artifactfs/artifactfs/control/profile"
 )
 
 // Meta is the metadata of a session. It is stored as the file session.json in the tree of a commit that MetaRef points to.

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Every mount has a home, which is a directory below mounts/. The home of a session has the session's name and exists as long

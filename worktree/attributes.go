@@ -5,7 +5,7 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Field is a set of file attributes, with one bit for each.

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Base shows the base tree without the changes in the overlay. The daemon uses it to fill git's index.

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 

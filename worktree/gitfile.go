@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // gitFile is the name of the file in the root that contains the path of git's directory, or of the directory on which git's

@@ -11,9 +11,9 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // A graft makes paths show the blobs of another tree without fetching any of them. For each path, an entry and an inode are added

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 

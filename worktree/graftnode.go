@@ -9,8 +9,8 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.

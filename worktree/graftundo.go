@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // ErrPartial means that a graft has failed, and that its changes could not be taken back: some paths are changed, and others are not.

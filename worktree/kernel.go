@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 

@@ -3,9 +3,9 @@ package worktree
 import (
 	"strings"
 
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // upper is the interface through which merged reads an overlay. overlay.Reader implements it.

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Changes lists the paths that may have changed since a journal position.

@@ -7,8 +7,8 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Cred contains the credentials of the process that has sent a request: the owner and the group of files that it creates, and its

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Overlay reports how the working tree differs from the base tree, and the state of the overlay, which stores the differences.

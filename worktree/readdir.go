@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // ownPosition is a bit that is set in the positions of entries that the base tree does not have. In a directory listing, position

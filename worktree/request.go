@@ -3,7 +3,7 @@ package worktree
 import (
 	"context"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Request identifies the request of the kernel that causes a call. A *Request is stored in a context with the key RequestKey.

@@ -5,7 +5,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Graft makes the paths in list show blobs of the given tree, without fetching the blobs. It waits until the trees of the directories

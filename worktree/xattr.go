@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/acl"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // maxXattr is the maximum size of the value of an extended attribute, in bytes (XATTR_SIZE_MAX in Linux).

@@ -29,13 +29,13 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "git/gitcmd", "git/pktline", "internal/proc", "git/varint", "hostui/treemap", "session/profile", "session/ulid"},
+	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "git/gitcmd", "git/pktline", "internal/proc", "git/varint", "hostui/treemap", "control/profile", "session/ulid"},
 	{"git/refname", "control/names5"},
-	{"git/object", "internal/disk", "git/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
-	{"git/object/loose", "fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
+	{"git/object", "internal/disk", "git/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "worktree/overlay/state", "worktree/acl"},
+	{"git/object/loose", "fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetch/fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
 	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
-	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
-	{"overlay", "control/sessionlink", "volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
+	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
+	{"worktree/overlay", "control/sessionlink", "volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
 	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
 	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree", "session/packs"},

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/server/archive"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 const (

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // The routes of sessions accept tokens of repositories, too. Package review does the work.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
@@ -19,7 +20,6 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // world is a repository of a server with sessions.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
@@ -20,7 +21,6 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/profile"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 

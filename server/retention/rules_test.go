@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 func TestParse(t *testing.T) {

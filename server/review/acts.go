@@ -7,13 +7,13 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
-	"github.com/artifactfs/artifactfs/session/profile"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -15,7 +16,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 func TestMerge(t *testing.T) {

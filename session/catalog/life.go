@@ -6,9 +6,9 @@ import (
 	"errors"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
-	"github.com/artifactfs/artifactfs/session/profile"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 

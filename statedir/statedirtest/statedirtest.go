@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // New returns the homes of a new, empty state directory, which is removed at the end of the test.

@@ -42,7 +42,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read have no nodes,

@@ -3,7 +3,7 @@ package removed
 import (
 	"time"
 
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the length, so a

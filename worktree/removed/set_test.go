@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // world is an overlay with files in its root, and the Set of the removed ones.

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/session/profile"
+	"github.com/artifactfs/artifactfs/control/profile"
 )
 
 // repoArchiveCommand returns the command "repo archive".

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // setFlags are the flags of "session set". A flag that is not set changes nothing.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file that stores the

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay/state"
-	"github.com/artifactfs/artifactfs/overlay/wal"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/wal"
 )
 
 // Report is the result of Check.

@@ -11,7 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (see package state). The

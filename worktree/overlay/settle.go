@@ -3,7 +3,7 @@ package overlay
 import (
 	"time"
 
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // settleLater adds a node to the dirty files that the janitor syncs. The caller holds l.mu.

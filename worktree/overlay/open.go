@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay/state"
-	"github.com/artifactfs/artifactfs/overlay/wal"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/wal"
 )
 
 const (

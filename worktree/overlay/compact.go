@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // A log longer than longLog bytes is compacted if it is more than longFactor times as long as the estimated size of the state.

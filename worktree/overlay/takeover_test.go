@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // createFor creates a file as the effect of a request.

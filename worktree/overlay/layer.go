@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/overlay/state"
-	"github.com/artifactfs/artifactfs/overlay/wal"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/wal"
 )
 
 // The types and constants below belong to package state. Callers of the layer need them, and use these names for them.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
 // ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns ErrBase if the
