@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
-TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
+TIMED    := ./host/daemon ./fuse ./integration ./internal/harness/gittest
 # Tests of a package that run at once, of those that are marked as parallel: most of them wait for servers, clocks and other processes.
 PARALLEL ?= 4
 # Longest run of the tests of a package, on a busy machine too. That of integration is the longest.

@@ -15,8 +15,8 @@ import (
 )
 
 // The kernel raises inotify events only in system calls: a name or file that has changed without a request raises none, and no notice
-// makes the kernel raise one. So after such changes another process, the event process (package mount/inotify), makes system calls in the
-// mount whose requests change nothing. The answers to its requests make the kernel raise the events that git would have caused:
+// makes the kernel raise one. So after such changes another process, the event process (package host/mount/inotify), makes system calls
+// in the mount whose requests change nothing. The answers to its requests make the kernel raise the events that git would have caused:
 //
 //	change            system call   answers                                     events
 //	name was created  mknod, mkdir  the name is absent; it is created           IN_CREATE in the directory

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/fdstore"
+	"github.com/artifactfs/artifactfs/host/fdstore"
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 

@@ -19,9 +19,9 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/statedir/space"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
-	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
 // scrape reads the metrics and parses them strictly.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/config"
 )
 
 // OnDelete states what happens to the session of a volume when the volume is deleted, if a part of the session is not on the session

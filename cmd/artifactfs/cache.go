@@ -11,8 +11,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
-	"github.com/artifactfs/artifactfs/statedir/space"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/statedir/space"
 )
 
 // cacheCommand returns the command "cache" with its subcommands. It needs no daemon: the subcommands work on the state

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
-	"github.com/artifactfs/artifactfs/doctor"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/doctor"
 )
 
 // examination contains the arguments of the command "doctor".

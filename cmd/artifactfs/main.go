@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
-	"github.com/artifactfs/artifactfs/mount/inotify"
+	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/spf13/cobra"
 )
 

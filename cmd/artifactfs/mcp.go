@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
-	"github.com/artifactfs/artifactfs/mcp"
+	"github.com/artifactfs/artifactfs/host/mcp"
 )
 
 // mcpCommand returns the command "mcp", a server of the Model Context Protocol on stdin and stdout (package mcp).

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
-	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
 // profileCommand returns the command "profile" with its subcommands. It needs no daemon: the subcommands work on the state directory.

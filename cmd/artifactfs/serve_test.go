@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )

@@ -17,7 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/hostui"
+	"github.com/artifactfs/artifactfs/host/hostui"
 )
 
 // uiCommand returns the command "ui", which serves the page of this host until a signal.

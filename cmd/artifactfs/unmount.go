@@ -12,8 +12,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 

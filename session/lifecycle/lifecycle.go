@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/session/resume"
 	"github.com/artifactfs/artifactfs/internal/clock"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 

@@ -17,7 +17,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )

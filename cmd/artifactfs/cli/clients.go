@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
-	"github.com/artifactfs/artifactfs/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/session/catalog"
-	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // StatusTime is the timeout for the status of a daemon. A daemon does not wait for anything before it replies to this request, so

@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
 )
 
 // Host serves mounts in this process. The methods of the embedded interfaces answer the requests of clients.

@@ -19,10 +19,10 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/credential"
 	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
+	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one

@@ -18,14 +18,14 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
-	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/git/transport/via"
-	"github.com/artifactfs/artifactfs/mount"
-	"github.com/artifactfs/artifactfs/mount/follow"
-	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/host/config"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/mount"
+	"github.com/artifactfs/artifactfs/host/mount/follow"
+	"github.com/artifactfs/artifactfs/host/remotes"
 )
 
 // MountOptions holds the flags of a command that mounts, and the request that results from these flags.

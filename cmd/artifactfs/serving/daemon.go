@@ -16,10 +16,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/supervisor"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/supervisor"
 )
 
 // defaultWatchdog is the default time after which a worker that sends no sign of life is replaced. It is longer than the time

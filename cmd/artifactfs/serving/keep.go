@@ -14,7 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fdstore"
+	"github.com/artifactfs/artifactfs/host/fdstore"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 

@@ -18,10 +18,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/host/daemon"
+	"github.com/artifactfs/artifactfs/host/supervisor"
 	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/internal/keeper"
-	"github.com/artifactfs/artifactfs/supervisor"
 )
 
 const (

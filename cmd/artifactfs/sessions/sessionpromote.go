@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/credential"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
+	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/forge"
-	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // credentialTime is the maximum time for which the command waits for the login of a mount.

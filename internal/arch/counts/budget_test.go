@@ -18,16 +18,16 @@ const (
 var (
 	overLines  = map[string]int{"fuse": 5786}
 	overFields = map[string]int{
-		"worktree/overlay.Layer": 26,
-		"mount/takeover.State":   26,
+		"worktree/overlay.Layer":    26,
+		"host/mount/takeover.State": 26,
 	}
 	overMethods = map[string]int{
-		"mount.Mount":            101,
-		"daemon.Daemon":          58,
-		"server/gitread.Repo":    43,
-		"fetch.RawView":          42,
-		"worktree/overlay.Layer": 41,
-		"session/agent.Agent":    41,
+		"host/mount.Mount":         101,
+		"host/daemon.Daemon":       58,
+		"server/gitread.Repo":      43,
+		"fetch.RawView":            42,
+		"worktree/overlay.Layer":   41,
+		"host/session/agent.Agent": 41,
 	}
 	commentShareToday = 12.9
 )

@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. A read-only fork creates
+// no session, and shows the checkpoint of the parent instead.
+func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
+	if r.SessionRemote != "" {
+		return d.forkFar(ctx, r, progress)
+	}
+	h, err := d.HomeOf(r.Of)
+	if err != nil {
+		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
+	}
+	// If the request leaves out the remote or tokens, those of the parent's mount are used.
+	to := h.Complete(r.Mount)
+	if to.ReadOnly {
+		to.Session = "" // a read-only mount shows the existing checkpoint and creates no session
+	} else if err := d.nameFork(&to, r.Of); err != nil {
+		return control.MountReply{}, err
+	}
+	b := mount.StartPoint{}
+	h, p, err := d.checkpointToFork(ctx, h, r.ID)
+	switch {
+	case err != nil:
+		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
+	case p.ID == "": // the parent has no changes, and therefore no checkpoint
+		b.Base = &h.Record
+	default:
+		b.From = h.Origin(p)
+		if to.ReadOnly {
+			to.Session, to.At = h.Session, string(p.ID)
+		}
+	}
+	_, reply, err := d.mount(ctx, to, b, progress)
+	return reply, err
+}
+
+// HomeOf returns the home of a session on this host: the session's directory below the state directory. The parameter of is the
+// name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session with
+// that name.
+func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
+	m, ok := d.mountOf(of)
+	switch {
+	case ok:
+		return m.SessionHome()
+	case filepath.IsAbs(of):
+		return h, fault.NotMounted("find session", of)
+	}
+	if err := control.ValidSession(of); err != nil {
+		return h, err
+	}
+	h = origin.Home{Dir: filepath.Join(d.host.Homes.Dir(), of), Session: of}
+	h.Record, err = statedir.ReadRecord(h.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, statedir.ErrNoSession
+	}
+	h.Carried = h.Record.Carried
+	return h, err
+}
+
+// mountOf returns a mount. If the parameter of is an absolute path, mountOf returns the mount that contains this path.
+// Otherwise the parameter is the name of a session, and mountOf returns the mount of this session. It returns false if there is
+// no such mount.
+func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
+	if filepath.IsAbs(of) {
+		return d.find(of)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.mounts {
+		// A mount that only shows a checkpoint of a session has the same Session but another ID, so it does not match.
+		if m.ID == of && m.Session == of {
+			return m, true
+		}
+	}
+	return nil, false
+}
+
+// checkpointToFork returns the checkpoint from which a fork starts, and the home (directory below the state directory) in which
+// the checkpoint is stored. h is the home of the parent.
+//
+// If id is empty and h belongs to a writable mount, it creates a checkpoint of the current state. If id is empty and h belongs
+// to a mount that shows one checkpoint, it returns that checkpoint. If id is not empty and h belongs to a mount that shows one
+// checkpoint, it looks up id in the session's own home, if this host has that home: the home of such a mount contains only one
+// checkpoint.
+func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
+	shows := h.Mounted != nil && h.Mounted.Session == ""
+	switch {
+	case id == "" && h.Mounted != nil && h.Mounted.Writable:
+		p, _, err := h.Mounted.Agent.Checkpoint(ctx, session.Forking, "")
+		return h, p, err
+	case id == "" && shows:
+		p, err := h.Shown()
+		return h, p, err
+	// h is the home of a mount that shows one checkpoint. The session's own home contains all checkpoints of the session.
+	case shows:
+		if of, err := d.HomeOf(h.Session); err == nil {
+			h = of
+		}
+	}
+	p, err := h.Find(ctx, id)
+	return h, p, err
+}
+
+// show returns the checkpoint that request r is to show, and sets the fields that r leaves out to those of the session of that
+// checkpoint. It returns nil, without an error, if this host does not have the session and the caller has to look it up on a
+// session remote.
+func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Local, error) {
+	h, err := d.HomeOf(r.Session)
+	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
+		return nil, nil // the caller looks the session up on the session remote
+	}
+	if err != nil {
+		return nil, err
+	}
+	*r = h.Complete(*r)
+	p, err := h.Find(ctx, r.At)
+	if err != nil {
+		return nil, err
+	}
+	return h.Origin(p), nil
+}
+
+// complete sets the fields that a mount request leaves out: the remote to mount, and the checkpoint that is shown. It reads
+// their values from the session on this host, or from the session remote if this host does not have the session.
+func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount.StartPoint) (err error) {
+	// A mount that shows one checkpoint must be read-only.
+	if r.At != "" && b.From == nil {
+		r.ReadOnly = true
+		if b.From, err = d.show(ctx, r); err != nil {
+			return origin.Explain(*r, err)
+		}
+	}
+	if r.Remote != "" {
+		return nil
+	}
+	// If the session is on this host, its record contains the remote.
+	if h, err := d.HomeOf(r.Session); err == nil {
+		*r = h.Complete(*r)
+		return nil
+	}
+	// Otherwise the remote is named by the session's metadata on the session remote.
+	if b.Known, err = d.knowSession(ctx, *r); err != nil {
+		return origin.Explain(*r, err)
+	}
+	r.Remote = b.Known.Meta.Remote
+	return nil
+}

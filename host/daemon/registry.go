@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/mount"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// Each mount is registered in a file below registry/, without credentials, so that Remount can restore the mount after a restart
+// of the machine. The file is removed when the mount is unmounted. It is kept when the daemon exits.
+
+const (
+	// restoresAtOnce is the maximum number of mounts that Remount restores at the same time.
+	restoresAtOnce = 4
+	// restoreFirst is the pause before a failed mount is tried again for the first time. The pause doubles after each attempt.
+	restoreFirst = 5 * time.Second
+	// restoreMost is the maximum pause between two attempts.
+	restoreMost = 5 * time.Minute
+)
+
+// registryPath returns the path of the registry file for the mount at dir.
+func (d *Daemon) registryPath(dir string) string {
+	return filepath.Join(d.host.State, "registry", statedir.FileName(dir))
+}
+
+// register writes the registry file of a mount. It logs failures and does not return them. The mount of a submodule is not
+// registered, because it is restored with its parent. If there is no keeper (the interface to the supervisor), no mount is
+// registered, because then all mounts end with this process.
+func (d *Daemon) register(m *mount.Mount) {
+	r, ok := m.Registration()
+	if !ok {
+		return
+	}
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(d.host.State, "registry"), 0o700)
+	}
+	if err == nil {
+		err = disk.WriteFile(d.registryPath(m.Dir), append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		d.host.Log.Warn("register mount", zap.String("dir", m.Dir), zap.Error(err))
+	}
+}
+
+// Unregister removes the registry file of a mount. It logs failures.
+func (d *Daemon) Unregister(m *mount.Mount) {
+	if !m.HasRegistration() {
+		return
+	}
+	if err := os.Remove(d.registryPath(m.Dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.host.Log.Warn("unregister mount", zap.String("dir", m.Dir), zap.Error(err))
+	}
+}
+
+// Remount restores the registered mounts. It returns nil after it has tried to restore each mount once, or the error of ctx. It
+// repeats failed attempts in the background. The attempts for a mount end when one of them succeeds, when another mount uses
+// the directory, when the mount is unregistered, or when the daemon exits.
+func (d *Daemon) Remount(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
+	if err != nil {
+		return fmt.Errorf("restore mounts: %w", err)
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, restoresAtOnce)
+	for _, path := range files {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if d.remount(ctx, path) {
+				return
+			}
+			d.behind.Go(func() {
+				for pause := restoreFirst; ; pause = min(2*pause, restoreMost) {
+					select {
+					case <-time.After(pause):
+					case <-d.ctx.Done():
+						return
+					}
+					if d.remount(d.ctx, path) {
+						return
+					}
+				}
+			})
+		})
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+// remount restores the mount that is registered in the file at path. It returns false if the mount failed and another attempt may
+// succeed.
+func (d *Daemon) remount(ctx context.Context, path string) bool {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true // the mount was unregistered, so nothing has to be restored
+	}
+	var r statedir.Registered
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	// A file that a later version has written may have other fields. The file is kept for a daemon of that version.
+	if err == nil && (r.Version != statedir.RegistryVersion || !filepath.IsAbs(r.Request.Dir)) {
+		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
+	}
+	if err != nil {
+		d.host.Log.Error("restore mount", zap.String("file", path), zap.Error(err))
+		return true
+	}
+	if _, there := d.find(r.Request.Dir); there {
+		return true
+	}
+	// Wait only until the files can be read, and not for git and the history.
+	r.Request.Wait = control.WaitTree
+	if r.Request.Session != "" {
+		if _, err := os.Lstat(filepath.Join(d.host.Homes.Dir(), r.Request.Session)); err == nil {
+			r.Request.Ref = "" // the session resumes at its own base commit, which takes no request to the remote
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
+	_, _, err = d.mount(ctx, r.Request, mount.StartPoint{Base: &r.Record}, func(control.Progress) {})
+	if err == nil {
+		return true
+	}
+	d.host.Log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
+	// The status shows the failure until the mount succeeds or is unmounted.
+	d.host.Failures.Add(statedir.Failure{
+		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
+		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
+	})
+	return ctx.Err() != nil
+}

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/statedir"
+)
+
+// statusWait is the maximum time for which a status request waits for takeovers and for the counting of large trees. It applies
+// to all mounts together.
+const statusWait = 2 * time.Second
+
+// Status returns the status of all mounts of this process, and of the mounts that have failed.
+func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
+	return d.statusOfAll(ctx, time.Now())
+}
+
+// Mounts returns the same as Status, without the numbers of files, because counting takes half a second in a tree of 100,000
+// files.
+func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
+	return d.statusOfAll(ctx, time.Time{})
+}
+
+// statusOfAll returns the status of all mounts. The numbers of files come from counts that began at the time in the parameter
+// then or later. If this time is zero, the numbers are left out.
+func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
+	usage := d.blobs.Usage()
+	st := control.Status{
+		Mounts: []control.MountStatus{},
+		Cache:  control.CacheStatus{Blobs: int64(usage.Blobs), Bytes: usage.Bytes, Quota: usage.Quota},
+	}
+	wait, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	there := map[string]bool{}
+	for _, m := range d.list() {
+		m.AwaitTakeover(wait) // a takeover takes only a moment
+		if !m.IsGone() {
+			there[m.Dir] = true
+			st.Mounts = append(st.Mounts, m.Status(wait, then))
+		}
+	}
+	// A failure is shown until its directory is mounted again.
+	for _, f := range d.host.Failures.List() {
+		if !there[f.Dir] {
+			st.Mounts = append(st.Mounts, f.Status())
+		}
+	}
+	return st, nil
+}
+
+// Failed returns the status of the mounts of a state directory that have failed. It works without a daemon. The method Status
+// of a daemon returns these mounts in addition to the mounts of the daemon.
+func Failed(state string) (all []control.MountStatus) {
+	for _, f := range (statedir.Failures{State: state}).List() {
+		all = append(all, f.Status())
+	}
+	return all
+}
+
+// ForgetFailed removes the record of a failed mount. It keeps the mount's session.
+func ForgetFailed(state, dir string) error {
+	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
+		return nil
+	}
+	return errors.New("the record of the failed mount does not exist or cannot be removed")
+}

@@ -1,0 +1,29 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+)
+
+// The client that requests a mount may pass an open descriptor of /dev/fuse (control.MountRequest.Device). Then another program,
+// for example a container runtime, has already called mount(2) with its own privileges. This process may lack those privileges,
+// and serves a mount that it has not created. Until the mount is served, every access to its directory blocks in the kernel.
+// Therefore this process looks the directory up in the mount table and does not open it.
+
+// foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
+func (m *Mount) foreign() bool { return m.Request.Device != nil && !mountpoint.MayBind() }
+
+// leaveForeign prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
+// error and changes nothing. If force is true, it makes the kernel write its cached changes and returns nil. After this process
+// has ended, every access to the mount fails until another program unmounts it.
+func (m *Mount) leaveForeign(force bool) error {
+	if !force {
+		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir, Cause: "only the program that mounted it may unmount it",
+			Hint: fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}
+	}
+	mountpoint.Flush(m.Dir, m.host.Log)
+	return nil
+}

@@ -1,0 +1,220 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/packs"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/internal/collector"
+)
+
+// DefaultBudget is the number of bytes of contents that the prefetch policy "auto" fetches for one mount, unless the request
+// contains another number.
+const DefaultBudget = 256 << 20
+
+// behindWait is the maximum time for which background work of a mount waits for the takeover of other mounts. git commands wait
+// for the same time.
+const behindWait = time.Second
+
+// goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each kind
+// of work runs in a separate goroutine:
+//
+//	git        creates the git directory, then starts pushes of the session and fetches missing trees and history
+//	contents   prefetches the contents of the mounted tree, and again after each switch
+//	others     follow the branch, join packs, complete git's index, and wait for umount(8)
+//
+// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. If
+// the start of the mount was cancelled, goBehind starts nothing and returns false.
+func (m *Mount) goBehind(before takeover.State) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.aborted {
+		cancel()
+		return false
+	}
+	m.events = newRaiser(m)
+	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
+	m.follower = m.newFollower()
+	m.work.Store = m.store
+	m.work.Go("finish mounting in the background", func() {
+		var git *gitdir.Dir
+		m.afterOthers(ctx)
+		m.work.Repeat(ctx, "make git directory", m.Events.GitTried, func() (err error) {
+			if before.GitReady {
+				git, err = m.side.Reopen(ctx)
+			} else {
+				git, err = m.side.Make(ctx)
+			}
+			return err
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
+		m.work.Go("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
+		if !m.snapshot().Whole() { // the predecessor died before all trees were fetched, so they are fetched now
+			m.work.Repeat(ctx, "fetch trees", nil, func() error {
+				_, err := m.wholeSnapshot(ctx)
+				return err
+			})
+		}
+		if before.History {
+			m.store.SetHistoryComplete()
+		}
+		// If the history is complete, or if it is not to be fetched, deepen is not called.
+		if before.History || git == nil || m.Request.History == control.HistoryNone {
+			close(m.Events.HistoryTried)
+			return
+		}
+		m.work.Repeat(ctx, "complete history", m.Events.HistoryTried, func() error { return m.deepen(ctx, git) })
+		if ctx.Err() == nil {
+			m.handover.Update(func(h *takeover.State) { h.History = true })
+		}
+	})
+	m.work.Go("record reads", func() { m.profiles.Run(ctx) })
+	m.work.Go("keep locks", func() { m.locking.run(ctx, m.turned) })
+	m.work.Go("prefetch", func() {
+		m.afterOthers(ctx)
+		var profile readprofile.Profile
+		if m.Request.Prefetch != control.PrefetchNone {
+			profile = m.profiles.Load(ctx)
+		}
+		if m.Request.Wait == control.WaitGit {
+			// The client waits for git's index, and not for contents. In a large tree, both take all of the processor time.
+			m.Events.AwaitGit(ctx)
+		}
+		hydrate := func() error { return hydrate(ctx, m, profile) }
+		if before.Hydrated {
+			close(m.Events.HydrateTried)
+		} else {
+			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
+			// the prefetch, it is delayed until no mount is being started. A profile whose contents are missing is not delayed, because
+			// programs will read these contents soon.
+			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen.Lacks(ctx, profile) {
+				m.host.Turns.Calm(ctx, nil, nil)
+			}
+			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)
+		}
+		for {
+			if ctx.Err() == nil {
+				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
+			}
+			// After a switch or an update of the branch, the mount shows another tree. The contents of this tree are prefetched
+			// too.
+			if !m.shown.changed(ctx) {
+				return
+			}
+			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
+			m.work.Repeat(ctx, "prefetch", nil, hydrate)
+		}
+	})
+	if m.takeoverDone != nil {
+		// To create bind mounts, the kernel looks up paths in the mount, which may block while a program holds a lock. This is
+		// done in a separate goroutine, so that it does not delay the takeover.
+		m.work.Go("mount redirected directories", func() {
+			m.work.Note("mount the git directory", m.inside.Bind())
+			m.redirects.BindAgain(ctx, m.server)
+		})
+	}
+	if m.Request.Follow {
+		m.work.Go("follow the remote", func() {
+			if m.Events.AwaitGit(ctx) && m.Events.Await(ctx, m.Events.HistoryTried) {
+				m.Following().Run(ctx)
+			}
+		})
+	}
+	m.work.Go("join packs", func() {
+		if m.Events.Await(ctx, m.Events.GitTried) { // after this wait, the directories of packs exist
+			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
+			t.Run(ctx, packs.NewDirectory(filepath.Join(gitPath(m.home), "objects"), m.objects.local.Join),
+				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
+		}
+	})
+	m.work.Go("find contents that only the session remote has", func() {
+		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
+	})
+	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
+	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended
+		m.server.Wait()
+		m.unregisterUnmounted()
+		m.finish()
+	}()
+	return true
+}
+
+// afterOthers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is
+// served, so afterOthers waits until all mounts of the same takeover are served, but at most for the time behindWait. For a
+// mount that was not taken over, it returns at once.
+func (m *Mount) afterOthers(ctx context.Context) {
+	if m.takeoverDone == nil {
+		return
+	}
+	select {
+	case <-m.host.Served:
+	case <-time.After(behindWait):
+	case <-ctx.Done():
+	}
+}
+
+// catchUp returns a function that waits until the mount m, which was taken over, may open its session and push what is not pushed: no
+// program waits for that. The function done, which the caller must call once or more often, ends the turn and closes m.turned.
+// Meanwhile, garbage is collected less often.
+func catchUp(m *Mount) func(ctx context.Context) (done func()) {
+	return func(ctx context.Context) (done func()) {
+		ended, relaxed := m.host.Turns.CatchUp(ctx), collector.Relax()
+		return sync.OnceFunc(func() {
+			ended()
+			relaxed()
+			close(m.turned)
+		})
+	}
+}
+
+// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If not all trees could be fetched, it fetches
+// the commit again, replaces the snapshot of the mount, and waits for the trees of the new snapshot.
+func (m *Mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
+	snap := m.snapshot()
+	err := snap.Wait(ctx)
+	if err == nil || ctx.Err() != nil {
+		return snap, err
+	}
+	var again *fetch.Snapshot
+	err = m.store.Retry(ctx, func() (err error) {
+		if again, err = m.store.Acquire(ctx, snap.Commit.String()); err != nil {
+			return err
+		}
+		again.Ref, again.Tree, again.Time = snap.Ref, snap.Tree, snap.Time
+		m.mu.Lock()
+		m.snap = again
+		m.mu.Unlock()
+		return again.Wait(ctx)
+	})
+	return again, err
+}
+
+// snapshot returns the current snapshot of the mounted commit, which wholeSnapshot may replace later.
+func (m *Mount) snapshot() *fetch.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.snap
+}
+
+// deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the boundary (the list of
+// shallow commits) in the git directory, so that they agree with the fetched history.
+func (m *Mount) deepen(ctx context.Context, git *gitdir.Dir) error {
+	if err := m.store.Deepen(ctx, m.side.Listing, m.side.Hurried); err != nil {
+		return err
+	}
+	return errors.Join(git.SetRefs(m.store.Refs()), git.SetDefault(m.store.DefaultBranch()), git.SetShallow(m.store.Boundary()))
+}

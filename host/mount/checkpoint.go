@@ -1,0 +1,258 @@
+package mount
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/session/resume"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// A mount can start from a checkpoint instead of a commit: if its session was last mounted on another host, if it is a fork of
+// another session, or if it shows one checkpoint read-only. The tree of the checkpoint is then the base tree, the overlay is empty,
+// and the git directory is created from the checkpoint state. The objects of the session, without the contents of files, are first
+// copied to the session's repository in the home of the mount (its directory below the state directory):
+//
+//	from another home        the packs are hard-linked, which takes the same short time for any size
+//	from a session remote    four requests fetch refs, metadata, checkpoints with their trees, and small files of the state
+//
+// All other objects are on the mounted remote, and are fetched as for any mount. Missing contents that were created in the session
+// are fetched from the session remote when they are read (fetch.Local).
+
+// gitPath returns the path of the git directory in the home of a mount (its directory below the state directory). The file ".git"
+// in the root of the mount refers to this path.
+func gitPath(home *statedir.Home) string { return filepath.Join(home.Dir, "git") }
+
+// gitFile returns the contents of the file ".git" in the root of the mount, in the format of gitrepository-layout(5).
+func gitFile(home *statedir.Home) string { return "gitdir: " + gitPath(home) + "\n" }
+
+// sessionRepoDir returns the path of the session's repository in the home of a mount (its directory below the state directory).
+func sessionRepoDir(home *statedir.Home) string {
+	return filepath.Join(home.Dir, statedir.SessionRepoName)
+}
+
+// lend lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
+// objects on this host, and fetches missing ones from the session remote. lend also opens the session remotes; objects.close
+// closes them.
+func (m *Mount) lend() error {
+	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
+	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
+	if m.Session == "" && m.Request.At == "" {
+		return nil
+	}
+	r := m.requestNow()
+	r.SessionOptions = m.agent.Options()
+	r.Session = cmp.Or(m.Session, r.Session)
+	var remote *thin.Remote
+	// If the daemon has already asked the session remote which repository is mounted, that connection is still open and is
+	// reused.
+	if at, _ := remotes.SessionURL(r); at != "" {
+		var l *remotes.Login
+		if remote = m.known.Take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
+			l = m.known.Login
+			m.host.Remotes.HoldLogin(m, l)
+		} else {
+			m.known = nil
+			l = m.host.Remotes.Hold(m, remotes.GivenForSession(r, at))
+		}
+		m.mu.Lock()
+		m.sessionLogin = l
+		m.mu.Unlock()
+	}
+	if remote == nil {
+		var err error
+		if remote, _, err = m.host.Remotes.Session(r); err != nil {
+			return err
+		}
+	}
+	if remote != nil {
+		remote.Keep(catalog.ThinDir(sessionRepoDir(m.home)))
+		m.objects.sessionRemote = remote
+		m.objects.owned.SetSessionRemote(remote)
+	}
+	if p := m.record.Checkpoint; p != nil && p.From != "" {
+		return m.addForkRemote(p.From)
+	}
+	return nil
+}
+
+// addForkRemote adds the session remote of the parent session as another source of objects. The parameter at is the URL of this
+// remote. The session token is sent to this remote only if it is on the same host as the mount's own session remote.
+func (m *Mount) addForkRemote(at string) error {
+	remote, _, err := m.host.Remotes.Session(remotes.WithSessionRemote(m.requestNow(), at))
+	if err != nil || remote == nil {
+		return err
+	}
+	m.objects.addFork(remote, m.store.OpenLocal(origin.SessionObjects(m.home.Dir)))
+	return nil
+}
+
+// acquireCheckpoint fetches or links the checkpoint from which the mount starts, and calls startAt with it. It returns false if
+// the mount starts from a commit instead.
+func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
+	var s *resume.Start
+	var err error
+	reportStart := func() { progress(control.Progress{Phase: "session"}) }
+	switch {
+	// The mount uses the base of an earlier mount again, which is a commit.
+	case m.base != nil && m.base.Checkpoint == nil:
+		return false, nil
+	// The session of the checkpoint is on this host.
+	case m.from != nil:
+		s, err = m.target().Link(ctx, m.from.Resume(m.objects.sessionRemote))
+	// The parent session is on a session remote, so the checkpoint is fetched from there.
+	case m.far != nil:
+		reportStart()
+		s, err = m.target().Fork(ctx, m.far.Parent, m.far.At)
+	// The mount shows one checkpoint of a session that is only on the session remote.
+	case m.Request.At != "":
+		if s, err = m.resumeSession(ctx, m.Request.Session, reportStart); err == nil && s == nil {
+			err = statedir.ErrNoSession
+		}
+		if err != nil {
+			err = origin.Explain(m.Request, err)
+		}
+	case m.Session == "":
+		return false, nil
+	// The session may be on the session remote, because it was mounted on another machine.
+	default:
+		s, err = m.resumeSession(ctx, m.Session, reportStart)
+	}
+	if err != nil || s == nil {
+		return false, err
+	}
+	return true, m.startAt(ctx, s)
+}
+
+// target returns the fields of the mount that package resume needs. The caller holds the lock of the mount's home (its directory
+// below the state directory), and has called lend.
+func (m *Mount) target() *resume.Target {
+	return &resume.Target{
+		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,
+		Since: m.since, RepoOptions: m.repoOptions,
+		Objects: m.objects.owned, Own: m.objects.own(), Store: m.store, Claims: m.agent,
+	}
+}
+
+// resumeSession fetches a session from the session remote. It returns nil if the session remote does not have the
+// session, or if the session has no checkpoint.
+func (m *Mount) resumeSession(ctx context.Context, name string, reportStart func()) (*resume.Start, error) {
+	var known *resume.Known
+	if m.known != nil {
+		known = m.known.Known
+	}
+	m.known = nil // the list of refs in m.known is out of date after its first use
+	t := m.target()
+	t.Listed = func(l *thin.Listing) {
+		m.objects.listed = &keeper.Listed{}
+		m.objects.listed.Locks, _ = l.Has(locks.Ref)
+		m.objects.listed.Policy, _ = l.Has(approval.PolicyRef)
+	}
+	return t.Resume(ctx, name, m.Request.At, known, reportStart)
+}
+
+// startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets m.snap.
+func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
+	// The field Snapshot is nil if the checkpoint was linked from this host. If the checkpoint was fetched, Resume has acquired
+	// the snapshot at the same time.
+	if a.Snapshot == nil {
+		if err := m.target().Acquire(ctx, a); err != nil {
+			return err
+		}
+	}
+	snap := a.Snapshot
+	m.newer, m.moved = a.Newer, a.Own
+	m.record.Ref, m.record.Format = a.Ref, snap.Format.String()
+	if !snap.Commit.IsZero() {
+		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
+	}
+	// Unchanged files get the time of the checkpoint, so that they have the same times in every mount of this checkpoint.
+	m.record.Time = checkpointTime(a.Checkpoint, m.since)
+	m.record.Checkpoint = &statedir.Checkpoint{
+		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
+		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
+	}
+	// The status shows the parent session, and the session inherits its transcript and erasures.
+	switch p := m.record.Checkpoint; {
+	case m.far != nil:
+		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
+	case m.from != nil && m.from.Record.Session != m.from.Session: // the parent is a mount that shows one checkpoint
+		p.Parent, p.ParentRemote = m.from.Session, m.from.Record.Checkpoint.ParentRemote
+	case m.from != nil:
+		p.Parent, p.ParentRemote = m.from.Session, statedir.ShownRemote(m.from.Carried.Remote, m.from.Home, m.from.Record)
+	case m.Request.At != "" && m.objects.sessionRemote != nil:
+		p.Parent, p.ParentRemote = m.Request.Session, m.objects.sessionRemote.URL()
+	}
+	if a.ContentsFrom != "" {
+		m.record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
+		if err := m.addForkRemote(a.ContentsFrom); err != nil {
+			return err
+		}
+	}
+	snap.Ref, snap.Tree, snap.Time = a.Ref, a.Checkpoint.Tree, m.record.Time
+	m.snap = snap
+	return nil
+}
+
+// knownBase returns the base commit of the mount's session. It returns false if the metadata of the session was not read before
+// the mount was created. The id is zero if the session was started on a branch without commits.
+func (m *Mount) knownBase() (object.ID, bool) {
+	var base string
+	switch {
+	case m.far != nil:
+		base = m.far.Meta.Base
+	case m.known != nil:
+		base = m.known.Meta.Base
+	default:
+		return object.ID{}, false
+	}
+	id, err := object.ParseID(base)
+	return id, err == nil || base == ""
+}
+
+// repoOptions returns the options of the session's repository. The repository uses the store's object directory as an alternate
+// (a further directory in which git looks for objects).
+func (m *Mount) repoOptions(f object.Format, name string) session.RepoOptions {
+	return session.RepoOptions{
+		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
+		Log: m.host.Log.With(zap.String("session", name)),
+	}
+}
+
+// checkpointTime returns the modification time for files that are unchanged since the checkpoint p. This is the time of the
+// checkpoint, but at the latest the time since, at which the mount was started, minus the duration settled.
+func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
+	if latest := since.Add(-settled); p.Time.After(latest) {
+		return latest
+	}
+	return p.Time
+}
+
+// cameFromElsewhere reports whether this is the first mount of its session on this host, and the session was resumed from the
+// session remote.
+func (m *Mount) cameFromElsewhere() bool {
+	return !m.resumed && m.Session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.objects.sessionRemote != nil
+}
+
+// shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
+func (m *Mount) shownCheckpoint() []string {
+	if m.Request.At == "" || m.record.Checkpoint == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Checkpoint.ID, m.Request.Session)}
+}

@@ -1,0 +1,157 @@
+package gitside
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/promisor"
+	"github.com/artifactfs/artifactfs/host/checkout"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// provider returns the source of objects for git commands in whose repository objects are missing. If the mount starts from a
+// checkpoint, the source includes the objects of the session.
+func (s *Side) provider() promisor.Provider {
+	if s.Mount.Record.Checkpoint != nil {
+		return s.Mount.Owned
+	}
+	return s.Mount.Store
+}
+
+// likeCheckpoint prepares the options o of a new git directory: it sets the branches, stashes and files that were recorded in
+// the checkpoint from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a commit
+// or git's index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git finds the objects
+// of the session.
+func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
+	if s.Mount.Record.Checkpoint == nil {
+		return nil, nil
+	}
+	o.Session = origin.SessionObjects(s.Mount.Home)
+	// If there is an index, an earlier mount has already created the git directory from the checkpoint.
+	if HasIndex(s.Mount.GitDir) {
+		o.Ref = "" // an empty Ref keeps the branches of the existing git directory
+		return nil, nil
+	}
+	repo, err := session.OpenRepo(filepath.Join(s.Mount.Home, statedir.SessionRepoName),
+		session.RepoOptions{Format: o.Format, Session: s.Mount.Session, ReadOnly: true, Borrow: []string{o.Objects}})
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	commit, err := object.ParseID(s.Mount.Record.Checkpoint.Commit)
+	if err != nil {
+		return nil, err
+	}
+	p, err := repo.CheckpointAt(commit)
+	if err != nil {
+		return nil, err
+	}
+	state, err := repo.State(p)
+	if err != nil {
+		return nil, err
+	}
+	// The entries of the reflogs for HEAD and the stashes contain the committers of the commits.
+	committers := map[object.ID]string{}
+	for _, s := range state.Stashes {
+		committers[s.Commit] = committerOf(repo, s.Commit)
+	}
+	committers[state.Head] = committerOf(repo, state.Head)
+	o.State, o.Committer = gitState(state), func(id object.ID) string { return committers[id] }
+	return &state.Index, nil
+}
+
+// gitState converts the parts of a checkpoint state that a new git directory needs.
+func gitState(s session.State) *gitdir.State {
+	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
+	for _, stash := range s.Stashes {
+		g.Stashes = append(g.Stashes, gitdir.Stash(stash))
+	}
+	for name, f := range s.Files {
+		g.Files[name] = gitdir.File(f)
+	}
+	return g
+}
+
+// SetUp sets the permissions of directories in a new mount to the permissions that the checkpoint has recorded, because
+// trees of git do not contain the permissions of directories. It also records that linked worktrees are to be restored. It is
+// called before the kernel knows any inode of the mount.
+func (s *Side) SetUp(ctx context.Context) error {
+	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
+		return nil
+	}
+	state, err := object.ParseID(s.Mount.Record.Checkpoint.State)
+	if err != nil {
+		return err
+	}
+	repo, err := session.OpenRepo(filepath.Join(s.Mount.Home, statedir.SessionRepoName), session.RepoOptions{
+		Format: s.Mount.Store.Format(), Session: s.Mount.Session, ReadOnly: true,
+		Borrow: []string{filepath.Join(s.Mount.Store.GitDir(), "objects")},
+	})
+	if err != nil {
+		return err
+	}
+	defer repo.Close()
+	then, err := repo.State(session.Checkpoint{State: state})
+	if err != nil {
+		return err
+	}
+	if err := s.beginWorktrees(then); err != nil {
+		return err
+	}
+	for dir, perm := range then.Dirs {
+		n, err := s.Index.Tree.Resolve(ctx, dir)
+		if err == nil {
+			_, err = s.Index.Tree.SetAttr(ctx, n, worktree.Change{Set: worktree.SetMode, Mode: perm})
+		}
+		if err != nil {
+			return fmt.Errorf("set the mode of %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// beginWorktrees records that the linked worktrees of a checkpoint are to be restored. Finish restores them before git commands can run.
+// If the state lists invalid worktrees, which may come from other users of the session remote, none is restored.
+func (s *Side) beginWorktrees(then session.State) error {
+	list, err := then.Worktrees(s.Mount.Store.Format())
+	if err != nil {
+		s.Mount.Agent.AddNote(fmt.Sprintf("linked worktrees of the checkpoint could not be restored: %v", err))
+		return nil
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	s.relinks = true
+	intent := checkout.WorktreesIntent{State: s.Mount.Record.Checkpoint.State}
+	_, err = checkout.OpenJournal(s.Mount.Home).Begin(checkout.Intent{Worktrees: &intent})
+	return err
+}
+
+// Relinks reports whether this process restores linked worktrees before git commands can run.
+func (s *Side) Relinks() bool { return s.relinks }
+
+// committerOf returns the committer and the date of a commit in the format of a reflog entry. It returns "" if the commit cannot
+// be read.
+func committerOf(repo *session.Repo, id object.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	t, content, err := repo.Get(id, object.MaxCommitSize)
+	if err != nil || t != object.Commit {
+		return ""
+	}
+	head, _, _ := strings.Cut(string(content), "\n\n")
+	for line := range strings.Lines(head) {
+		if who, ok := strings.CutPrefix(line, "committer "); ok {
+			return strings.TrimSuffix(who, "\n")
+		}
+	}
+	return ""
+}

@@ -1,0 +1,338 @@
+// Package gitside makes git commands work in a mount. It creates the git directory, supplies git commands with changed paths,
+// missing objects and credentials, and writes git's index.
+package gitside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/credential"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor"
+	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/git/gitsocket"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/promisor"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not change
+// after that. The methods may be called from any goroutine, but Make and Reopen not by two goroutines at the same time.
+type Side struct {
+	Mount     *catalog.Mounted
+	Request   control.MountRequest // original request of the mount
+	Resumed   bool                 // whether the session existed before the mount
+	Events    *Events
+	Index     *Index
+	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil: ".git" is a file
+	Handover  *takeover.Handover  // stores state for a successor
+	Inherited *takeover.Inherited // descriptors that the predecessor has left
+	Handler   control.Handler     // answers requests that programs in the mount send to the daemon
+	Logins    Logins
+	Settings  gitdir.Checkout // git's settings when the mount was made
+	Log       *zap.Logger
+	// Listing is the list of the remote's refs, from which a new git directory gets refs before the history is fetched. If it is nil and the
+	// history will be fetched, Make requests it when it creates the directory.
+	Listing *fetch.Listing
+
+	Snapshot  func() *fetch.Snapshot                             // returns the snapshot of the mounted commit
+	Whole     func(ctx context.Context) (*fetch.Snapshot, error) // waits until all trees of the mounted commit are on this host
+	Modules   func(ctx context.Context) []gitdir.Submodule       // returns the submodules that the configuration of the git directory lists
+	Changed   func() int64                                       // returns the number of paths that the user has changed
+	Redirects func() []string                                    // returns the redirects, whose files are stored outside of the mount
+	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of files that are open for writing
+	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes switches and restores that were interrupted
+
+	passes  gitPass                // running git commands
+	relinks bool                   // whether linked worktrees are restored before git commands can run; set before the kernel has the mount
+	device  func() (uint32, error) // returns the device of the mount
+
+	mu      sync.Mutex
+	servers servers // stopped by Close; protected by mu
+}
+
+// New sets the functions of s.Index that the Side s itself provides, and returns s.
+func New(s *Side) *Side {
+	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
+	s.device = sync.OnceValues(func() (uint32, error) { return mountpoint.DeviceOf(s.Mount.Dir) })
+	return s
+}
+
+// servers contains the git directory, and the servers to which git commands in the mount send requests. It is the zero value
+// until git commands can run.
+//
+// A git command finds the repository by a lookup of ".git" in the root of the mount. The kernel sends this lookup to the daemon,
+// where Await delays the reply until git commands can run. Later, the command connects to the servers through sockets in the git
+// directory.
+type servers struct {
+	dir     *gitdir.Dir        // git directory; nil until git commands can run
+	monitor *fsmonitor.Server  // answers git's fsmonitor queries for paths that have changed
+	objects *promisor.Server   // supplies missing objects
+	logins  *credential.Server // credential helper of git commands
+	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
+	ready   bool               // whether git commands work in the mount
+}
+
+// maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
+const maxCrawlWait = 10 * time.Second
+
+// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, writes its index, and
+// starts the servers for git commands. Before the index exists, git finds no repository. Writing the first index takes much processor
+// time, so before that Make waits until no program reads everything and no other mount is writing its first index (see package
+// turns), unless a git command waits.
+func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
+	snap, err := s.Whole(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they are called before the turn
+	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
+	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
+		s.Events.WantGit()
+	}
+	if !HasIndex(s.Mount.GitDir) {
+		if s.Mount.Store.AwaitCrawl(ctx, maxCrawlWait, s.Events.gitWanted, s.Index.Tree.Monitor().Noticed()) {
+			s.Events.WantGit()
+		}
+		done := s.Index.Turns.Take(ctx, s.Events.gitWanted, s.Index.Tree.Monitor().Noticed())
+		defer done()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	// Without a history, the list would be the only request of the git directory.
+	if s.Listing == nil && s.Request.History != control.HistoryNone && !gitdir.Exists(s.Mount.GitDir) {
+		s.Listing = s.Mount.Store.List()
+	}
+	o, err := s.options(ctx, snap)
+	if err != nil {
+		return nil, err
+	}
+	was, err := s.likeCheckpoint(&o)
+	if err != nil {
+		return nil, err
+	}
+	o.Index = func(dir *gitdir.Dir) error { return s.Index.write(ctx, dir, x, was) }
+	o.Refs = func() ([]packedrefs.Ref, string, []object.ID) { return s.refs(ctx, snap) }
+	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
+	if err == nil && !ok {
+		dir, err = gitdir.Create(s.Mount.GitDir, o)
+	}
+	if err == nil && len(modules) > 0 {
+		err = dir.AddSubmodules(modules)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !ok || !s.Resumed && !dir.Sealed() { // the directory is not sealed if a process died while it created the directory
+		if err := dir.Seal(); err != nil {
+			return nil, err
+		}
+	}
+	return dir, s.open(ctx, dir)
+}
+
+// Reopen starts the servers for the git directory that the predecessor has created. It does not change the directory, because git
+// commands may be using it, and it sends no requests to the remote.
+func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
+	snap := s.Snapshot()
+	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit, Inside: s.Inside.Wanted()}
+	if s.Mount.Record.Checkpoint != nil {
+		o.Ref = ""
+	}
+	dir := gitdir.Reopen(s.Mount.GitDir, o)
+	return dir, s.open(ctx, dir)
+}
+
+// open starts the servers for git commands and completes interrupted switches and restores. When it returns, git commands can run
+// in the mount.
+func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
+	if err := s.serve(dir); err != nil {
+		return err
+	}
+	s.Finish(ctx, dir)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.servers.ready = true
+	return nil
+}
+
+// options returns the options of the git directory for the snapshot snap. If git is not installed, it logs this and leaves the
+// option Git empty.
+func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
+	}
+	// The mount works without git commands, so a missing git is not an error.
+	version, err := gitdir.InstalledGit(ctx)
+	if err != nil {
+		s.Log.Info("no git", zap.Error(err))
+	}
+	branch := "" // the remote's default branch is known only if the mount is of HEAD
+	if r := s.Request.Ref; r == "" || r == "HEAD" {
+		branch = snap.Ref
+	}
+	return gitdir.Options{
+		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
+		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
+		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
+		Logins: s.Logins.helped(ctx), Called: s.Settings.RemoteName(), Streams: s.Settings.StreamsSmall(),
+	}, nil
+}
+
+// HookProgram returns the path of the program that git runs as its fsmonitor hook. This is the small program query.HookName, if
+// it is in the same directory as program. Otherwise it is program itself, which starts more slowly, and which runs the hook when
+// it is called by that name.
+func HookProgram(program string) string {
+	small := filepath.Join(filepath.Dir(program), query.HookName)
+	if _, err := os.Stat(small); err != nil {
+		return program
+	}
+	return small
+}
+
+// serve starts the servers on sockets in the git directory, and sets s.servers. If the predecessor has left listening sockets,
+// the servers use these.
+func (s *Side) serve(dir *gitdir.Dir) error {
+	monitor, err := fsmonitor.Serve(s.Mount.GitDir, s.changes,
+		fsmonitor.Options{Inherited: s.Inherited.Take(takeover.PartMonitor), Keep: s.Handover.KeepAs(takeover.PartMonitor)})
+	if err != nil {
+		return err
+	}
+	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Index.View,
+		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
+	if err != nil {
+		return errors.Join(err, monitor.Close())
+	}
+	answers, err := credential.Serve(s.Mount.GitDir, s.Logins, s.Request.UID,
+		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartLogins), Keep: s.Handover.KeepAs(takeover.PartLogins)}, s.Log)
+	if err != nil {
+		return errors.Join(err, objects.Close(), monitor.Close())
+	}
+	var guests *control.Guests
+	if s.Inside.Wanted() {
+		o := gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartGuests), Keep: s.Handover.KeepAs(takeover.PartGuests)}
+		if guests, err = control.ServeGuests(s.Mount.GitDir, o, s.Mount.Dir, s.Handler, s.Log); err != nil {
+			return errors.Join(err, answers.Close(), objects.Close(), monitor.Close())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.servers = servers{dir, monitor, objects, answers, guests, false}
+	return nil
+}
+
+// close stops the servers. Git commands that are still running in the mount fail after that.
+func (g servers) close() error {
+	if g.dir == nil {
+		return nil
+	}
+	var guests error
+	if g.guests != nil {
+		guests = g.guests.Close()
+	}
+	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
+}
+
+// changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
+// next position. If all is true, the paths are not known, and git must check every path. A process can write to an open file
+// through the page cache, without a request to this process. Therefore changes makes the kernel drop its cached attributes of
+// open files, so that the next write is recorded. A process that works on another tree, such as an overlay over the mount, gets an error.
+func (s *Side) changes(_ context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
+	if err := s.worksHere(pid); err != nil {
+		return "", nil, false, err
+	}
+	c, err := s.Index.Tree.Monitor().Changes(token)
+	if err != nil {
+		return "", nil, false, err
+	}
+	s.Refresh(c.Open)
+	return c.Token, append(c.Paths, s.Redirects()...), c.All, nil
+}
+
+// worksHere returns an error if the working directory of a process is not the root of the mount. git asks from the root of the working
+// tree. Nothing is known of a process in another pid namespace; it works here, because it has found the socket in the git directory, of
+// which other trees have no copy.
+func (s *Side) worksHere(pid int32) error {
+	if pid == 0 {
+		return nil
+	}
+	own, err := s.device()
+	if err != nil {
+		return err
+	}
+	device, ino, err := proc.Of(int(pid)).DirNumber()
+	if err == nil && (uint32(device) != own || ino != uint64(worktree.Root)) {
+		err = errOtherTree
+	}
+	return err
+}
+
+// errOtherTree means that a process asks for changes of another tree than that of the mount.
+var errOtherTree = errors.New("process works on another tree")
+
+// Ready returns the git directory of the mount. It waits until the mount has tried to create the directory, and returns
+// fault.ErrNoGitDir if the attempt has failed.
+func (s *Side) Ready(ctx context.Context) (*gitdir.Dir, error) {
+	if !s.Events.AwaitGit(ctx) {
+		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
+	}
+	dir := s.Dir()
+	if dir == nil {
+		return nil, fault.ErrNoGitDir
+	}
+	return dir, nil
+}
+
+// Dir returns the git directory of the mount; nil if git commands do not work in the mount yet, or if s is nil.
+func (s *Side) Dir() *gitdir.Dir {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.servers.ready {
+		return nil
+	}
+	return s.servers.dir
+}
+
+// Close stops the servers after the mount has ended. s may be nil.
+func (s *Side) Close() error {
+	if s == nil {
+		return nil
+	}
+	return errors.Join(s.servers.close(), gitdir.LeaveMount(s.Mount.GitDir))
+}
+
+// Hurried reports whether a git command or the mount request waits for history.
+func (s *Side) Hurried() bool {
+	return s.Events.historyWanted.Load() || s.Request.History == control.HistoryFull || s.Request.Wait == control.WaitAll
+}
+
+// drain removes the value from a channel with a buffer of one, and reports whether there was a value.
+func drain(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,123 @@
+package mount
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session/trash"
+)
+
+// Listed returns the fields of the mount that package catalog needs. It returns nil if m is nil.
+func (m *Mount) Listed() *catalog.Mounted {
+	if m == nil {
+		return nil
+	}
+	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: gitPath(m.home), Writable: m.Writable(), Agent: m.agent,
+		Store: m.store, Owned: m.objects.owned, Request: m.requestNow}
+	if m.home != nil {
+		c.Home = m.home.Dir
+	}
+	if m.locking != nil {
+		c.Locks, c.Added = m.locking.keeper, m.tree.Overlay().Added
+	}
+	return c
+}
+
+// SessionHome returns the home (directory below the state directory) of the mount's session, or of the session of which the mount
+// shows one checkpoint. It returns statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
+func (m *Mount) SessionHome() (origin.Home, error) {
+	switch {
+	case !m.Served():
+		return origin.Home{}, statedir.ErrNoSession
+	// The mount shows one checkpoint of a session. The session itself may not be on this host.
+	case m.Request.At != "" && m.record.Checkpoint != nil:
+		return origin.Home{
+			Dir: m.home.Dir, Session: m.Request.Session, Record: m.record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
+		}, nil
+	case m.Session == "":
+		return origin.Home{}, statedir.ErrNoSession
+	}
+	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
+}
+
+// reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged refs. A
+// diverged ref was pushed under another name, because another session had changed the ref too.
+func (m *Mount) reportLeft(reply *control.UnmountReply) {
+	left := m.agent.Left()
+	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
+	if len(left.Diverged) > 0 {
+		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
+	}
+}
+
+// lostText returns a message about a ref of a session that was moved after the session's last checkpoint, just before the mount
+// died.
+func lostText(ref, id string) string {
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
+		statedir.ShortRef(ref), id, id)
+}
+
+// outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that. It is
+// empty if the session is not found there.
+func outcomeInTrash(homes statedir.Homes, session string) outcome {
+	all, err := homes.Trash()
+	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == session })
+	if err != nil || i < 0 {
+		return outcome{}
+	}
+	return outcome{trashed: session, until: all[i].At.Add(trash.Keep)}
+}
+
+// discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists
+// the refs which remain on the session remote, or "" if there are none. The field deleteThere calls it once.
+func (m *Mount) discardThere() (warning string) {
+	o := m.agent.Options()
+	repo, _ := m.agent.Repo()
+	switch {
+	case m.Session == "":
+		return ""
+	case m.home == nil: // the predecessor was killed after it had removed the home, so the agent was not opened
+		o = m.record.Carried
+		o.Remote = cmp.Or(m.Request.SessionOptions.Remote, o.Remote)
+	// Nothing was pushed, so there is nothing to delete. A successor does not open the repository of a mount that has ended.
+	case repo == nil && m.takeoverDone == nil:
+		return ""
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)
+	defer cancel()
+	r := m.requestNow()
+	r.Session, r.SessionOptions = m.Session, o
+	_, kept, err := m.host.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
+	switch {
+	case err != nil:
+		return "the session remote still has it: " + control.AsError(err).Error()
+	case len(kept) > 0:
+		return "the session remote keeps " + strings.Join(kept, ", ")
+	}
+	return ""
+}
+
+// discardTime is how long an unmount with --discard waits for the session remote.
+const discardTime = 10 * time.Second
+
+// shown returns the options of a session that are stored in its record. It leaves out credentials, and settings that apply to a
+// single mount.
+func shown(o control.SessionOptions) control.SessionOptions {
+	// These values are names of kinds of session remotes and contain no secrets.
+	switch o.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
+	default:
+		o.Remote = statedir.WithoutSecrets(o.Remote)
+	}
+	o.TakeOver = false
+	return o
+}

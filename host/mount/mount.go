@@ -1,0 +1,310 @@
+// Package mount serves one mount. It connects the store of a remote, a working tree and the kernel, and starts and stops these
+// parts in order. A mount supports git commands with its git directory, follows a branch of the remote, stores the changes of a
+// session in checkpoints, and survives the death of the process that serves it.
+//
+// Package daemon contains the registry of all mounts and answers the requests of clients. It calls the exported methods of Mount.
+// A mount calls the daemon through the interface Registry. Terms of this package: the home of a mount is its directory below the
+// state directory; the successor is the process that takes over the mounts of a dead process, its predecessor; the keeper is the
+// interface to the supervisor, which holds descriptors for a successor.
+//
+// Lock order: the lock of the registry, then Mount.mu. No goroutine holds one of these locks while it waits for the network, the
+// disk or the kernel.
+package mount
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/background"
+	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/follow"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
+	"github.com/artifactfs/artifactfs/host/mount/inotify"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/moves"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/mount/profiles"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/agent"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
+// the request, the start, the acquired resources, the serving, and the end.
+//
+// New creates a mount in the state "preparing". Start acquires its resources and mounts it, and goBehind sets the state
+// "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
+// called instead of New, and Succeed instead of Start.
+//
+// mu protects the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
+// or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
+// called from any goroutine.
+type Mount struct {
+	host *Host
+	requested
+	starting
+	acquired
+	serving
+	ending
+
+	mu sync.Mutex // protects the fields whose comments name mu; for the lock order see the package comment
+}
+
+// requested contains the identity of a mount and the request for it.
+type requested struct {
+	ID      string               // name of the home, which is the mount's directory below the state directory
+	Dir     string               // clean absolute path of the mount's root directory
+	Request control.MountRequest // the original request; requestNow returns it with the current tokens
+	since   time.Time            // time at which the mount was started; a takeover does not change it
+	Session string               // name of the session, which equals ID; "": the mount has no session
+	Parent  *Mount               // mount that contains this one as a submodule; nil: this mount is not a submodule
+
+	login        *remotes.Login // credentials for the mounted remote
+	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; protected by mu
+}
+
+// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, abort does nothing, and
+// from, far and known are nil.
+type starting struct {
+	abort   context.CancelFunc // cancels the start
+	aborted bool               // whether abort has cancelled the start; protected by mu
+	started chan struct{}      // closed when this process serves the mount and reply is set
+	reply   control.MountReply // reply to the mount request; valid after started is closed; protected by mu
+	before  fetch.Stats        // statistics of the store at the time when the mount was started
+
+	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
+	turned       chan struct{}      // closed when the mount has had its turn after a takeover; see catchUp
+	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
+
+	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
+	base       *statedir.Record
+	from       *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
+	far        *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
+	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
+	newer      map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
+	moved      map[string]bool      // names of the refs in newer that the session itself has changed too
+	resumed    bool                 // whether the session already existed before the mount
+	otherOwner bool                 // whether the files of the session belong to another user than the user that the request names
+	point      mountpoint.Point     // mount point, with the directories that were created for it
+}
+
+// acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
+// both.
+type acquired struct {
+	home     *statedir.Home  // locked home, which is the mount's directory below the state directory
+	record   statedir.Record // record of the session, as stored in the home
+	listing  *fetch.Listing  // list of the remote's refs; nil: not requested yet
+	store    *fetch.Store    // shared with other mounts of the remote
+	release  func()          // releases the store
+	objects  objects         // objects of the mount that the store can read, and session remotes
+	snap     *fetch.Snapshot // snapshot of the mounted commit; protected by mu once the mount is served
+	view     *fetch.View     // returns the contents of files, converted as git does when it checks a file out
+	settings gitdir.Checkout // git's settings when the mount was made
+	modes    worktree.Modes  // types and permissions of unchanged files
+	filters  *fetch.Filters  // programs that convert contents
+	// sameSizes is true if the sizes of converted contents that the last mount of the session knew are still valid.
+	sameSizes bool
+	shown     *shownTree // tree whose contents prefetch and readahead fetch
+	// profiles records which files are read, and finds those to prefetch; nil: the mount has no read profile.
+	profiles *profiles.Profiles
+}
+
+// serving contains the parts that a mount needs while it is mounted in the kernel.
+type serving struct {
+	tree       *worktree.Tree    // base tree and overlay
+	server     *fuse.Server      // answers the requests of the kernel; nil: not mounted
+	redirects  bind.Redirects    // paths that are served from a plain directory elsewhere
+	inside     *bind.GitDir      // git directory that is bind-mounted as ".git"; nil: ".git" is a file
+	submodules submodules        // mounts of submodules inside this one
+	agent      *agent.Agent      // creates and pushes the checkpoints of the session
+	handover   takeover.Handover // stores state and descriptors for a successor
+	events     *inotify.Raiser   // raises inotify events for paths that the daemon changes; nil: none
+
+	Events *gitside.Events // events of the background work for which requests wait
+	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
+	side     *gitside.Side
+	moves    *moves.Mover       // switches, restores and merges; set when the mount begins to be served
+	work     *background.Work   // runs the background work, and records its failures
+	follower *follow.Follower   // follows the branch; nil until the mount is served; protected by mu
+	locking  *locking           // locks of other sessions; nil: none; set before the mount is served
+	state    control.State      // phase of the mount; protected by mu
+	cancel   context.CancelFunc // ends the background work; nil until the mount is served; protected by mu
+}
+
+// ending contains the options and the result of the unmount.
+type ending struct {
+	stopping bool           // whether finish was called; protected by mu
+	options  unmountOptions // what the unmount does with the session
+	outcome  outcome        // what was kept of the user's changes; protected by mu, and constant after gone is closed
+	// deleteThere calls discardThere once, and returns its warning.
+	deleteThere func() string
+	gone        chan struct{} // closed when the mount has ended and released everything
+}
+
+// StartPoint describes from what a mount starts, if the request alone does not determine this. All fields may be nil.
+type StartPoint struct {
+	Parent *Mount               // mount that contains the new mount as a submodule
+	Base   *statedir.Record     // record of an earlier mount without changes, whose base commit is mounted again
+	From   *origin.Local        // checkpoint of a session on this host
+	Far    *origin.Far          // checkpoint of a session on a session remote
+	Known  *origin.KnownSession // refs and metadata of the session to resume, if they were read already
+}
+
+// New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with which the
+// caller then calls Start.
+func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelFunc) *Mount {
+	id, dir := r.Session, filepath.Clean(r.Dir)
+	if r.At != "" {
+		id = "" // a mount that shows a checkpoint has a separate home, because the session may be mounted at the same time
+	} else if id == "" && !r.ReadOnly {
+		id = statedir.SessionName(statedir.WithoutSecrets(r.Remote), dir)
+	}
+	session := id
+	if session == "" {
+		var random [4]byte
+		rand.Read(random[:])
+		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
+	}
+	m := newMount(host, r, id, dir, time.Now())
+	m.Session, m.Parent, m.base, m.from, m.far, m.known, m.abort = session, b.Parent, b.Base, b.From, b.Far, b.Known, abort
+	m.agent = m.newAgent()
+	return m
+}
+
+// newMount returns a mount that has no resources yet and is not in the registry.
+func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time) *Mount {
+	m := &Mount{
+		host:      host,
+		requested: requested{ID: id, Dir: dir, Request: r, since: since},
+		starting:  starting{abort: func() {}, started: make(chan struct{})},
+		serving: serving{
+			state: control.StatePreparing, work: background.New(dir, host.State, host.Log),
+		},
+		ending: ending{gone: make(chan struct{})},
+	}
+	m.Events = gitside.NewEvents(m.gone)
+	m.submodules.mount = m
+	m.inside = m.gitDirInside()
+	m.deleteThere = sync.OnceValue(m.discardThere)
+	return m
+}
+
+// LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.
+const LeaveWait = 10 * time.Second
+
+// AwaitEnd waits until the mount has ended, if it is being unmounted, so that its directory can be used for another mount. If the
+// mount was created by a request with the given nonce, the client has repeated a request whose reply was lost: AwaitEnd then
+// waits until the mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. If ctx ends first, it
+// returns the cause. If it returns false and no error, the caller has to look for a mount of the directory again.
+func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
+	asked := nonce != "" && m.Request.Nonce == nonce // whether the mount was created by an earlier attempt of the same request
+	if err := m.AwaitTakeover(ctx); err != nil {
+		return false, context.Cause(ctx)
+	}
+	if m.IsGone() {
+		return false, nil
+	}
+	served := m.Served()
+	switch {
+	case m.isEnding(served): // wait below until the registry no longer contains the mount
+	case served && asked:
+		return true, nil
+	// The first attempt of the request is still in progress: wait until the mount is served or has ended.
+	case !served && asked:
+	default:
+		return false, mountpoint.ErrAlreadyMounted
+	}
+	started := m.started
+	if served {
+		started = nil // a receive from a nil channel blocks forever, so the select waits for gone
+	}
+	select {
+	case <-m.gone:
+	case <-started:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	return false, nil
+}
+
+// isEnding reports whether a mount is being unmounted, or was served but is no longer mounted in the kernel. served is the result
+// of Served.
+func (m *Mount) isEnding(served bool) bool {
+	m.mu.Lock()
+	stopping := m.stopping
+	m.mu.Unlock()
+	return stopping || served && !mountpoint.HasFUSE(m.Dir)
+}
+
+// AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started
+// by this process. If ctx ends first, it returns the error of ctx.
+func (m *Mount) AwaitTakeover(ctx context.Context) error {
+	if m.takeoverDone == nil {
+		return nil
+	}
+	select {
+	case <-m.takeoverDone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, Unmount returns
+// an error and changes nothing. If some changes could not be written to the state directory, the mount is unmounted, and the
+// error says so.
+func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	if err := m.AwaitTakeover(ctx); err != nil {
+		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
+	}
+	if repo, _ := m.agent.Repo(); r.Discard && repo != nil {
+		if err := lifecycle.OnHold(repo, m.Session); err != nil {
+			return control.UnmountReply{}, fault.ExplainDelete("delete session", m.Session, err)
+		}
+	}
+	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote, nothing is
+	// lost with the session. Then it is deleted, without a copy in the trash.
+	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
+		m.Listed().Status().Checkpoints == 0
+	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.handover)
+	if m.agent.SetPatience(r.Timeout); r.Discard {
+		m.agent.SetPatience(-1) // the session is deleted on the session remote next, so it is not pushed first
+	}
+	if err := m.Stop(ctx, r.Detach); err != nil {
+		m.options.set(false, false, false, 0, &m.handover) // the mount and its session remain
+		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
+	}
+	m.host.Registry.Unregister(m)
+	m.mu.Lock()
+	o := m.outcome
+	m.mu.Unlock()
+	if o.err != nil {
+		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir,
+			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
+			Hint:  "artifactfs doctor shows the cause"}
+	}
+	reply := control.UnmountReply{ID: m.ID, Dir: m.Dir, Submodules: m.submodules.settle(r.Discard, r.Trash),
+		Trashed: o.trashed, Until: o.until}
+	if o.unsaved.Any() {
+		reply.Session, reply.Kept = m.Session, o.unsaved.Paths
+	}
+	if r.Discard {
+		reply.NotRemoved = m.deleteThere()
+	} else {
+		m.reportLeft(&reply)
+	}
+	return reply, nil
+}

@@ -1,0 +1,195 @@
+// Package origin describes from what a mount starts if its request names no commit: a checkpoint of a session on this host, or of
+// a session on a session remote.
+package origin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/session/resume"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// Local is a checkpoint, of a session on this host, from which a mount starts.
+type Local struct {
+	Home       string // home (directory below the state directory) of that session, or of a mount that shows one of its checkpoints
+	Session    string
+	Record     statedir.Record
+	checkpoint session.Checkpoint
+	// Carried contains the session's options at the time of the fork.
+	Carried control.SessionOptions
+}
+
+// Resume converts the checkpoint to the type that package resume uses. remote is the session remote of the new mount, or nil.
+// ContentsFrom is set to the session remote of the parent session if that is a different one, because remote may lack contents of
+// the parent.
+func (o Local) Resume(remote *thin.Remote) resume.Local {
+	l := resume.Local{
+		RepoDir: filepath.Join(o.Home, statedir.SessionRepoName), Session: o.Session, Checkpoint: o.checkpoint, Ref: o.Record.Ref,
+	}
+	switch at := o.Carried.Remote; at {
+	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		// If the parent session is itself a fork, some contents may be only on the session remote of its own parent.
+		if o.Record.Checkpoint != nil {
+			l.ContentsFrom = o.Record.Checkpoint.From
+		}
+	default:
+		// If both sessions have the same session remote, ContentsFrom is not needed.
+		if remote == nil || remote.URL() != statedir.WithoutSecrets(at) {
+			l.ContentsFrom = statedir.WithoutSecrets(at)
+		}
+	}
+	return l
+}
+
+// SessionObjects returns the path of the object directory of a session, given its home (directory below the state directory).
+func SessionObjects(home string) string {
+	return filepath.Join(home, statedir.SessionRepoName, "objects")
+}
+
+// Origin returns checkpoint p of the session as the checkpoint from which a mount starts.
+func (h Home) Origin(p session.Checkpoint) *Local {
+	return &Local{Home: h.Dir, Session: h.Session, Record: h.Record, checkpoint: p, Carried: h.Carried}
+}
+
+// Home describes where a session is stored on this host, whether or not it is mounted: in its home, a directory below the state
+// directory. For a mount that shows one checkpoint read-only, it describes the home of that mount.
+type Home struct {
+	Dir     string
+	Session string
+	Record  statedir.Record
+	Mounted *catalog.Mounted // mount that serves the session; nil if there is none
+	// Carried contains the options of the session, such as its session remote.
+	Carried control.SessionOptions
+}
+
+// Complete returns r with the remote of the session. If r names no other remote, the result also contains the tokens of the
+// session's mount: the session token only if the session remote in r is on the host of the mount's session remote.
+func (h Home) Complete(r control.MountRequest) control.MountRequest {
+	if r.Remote == "" || r.Remote == h.Record.Remote {
+		r.Remote = h.Record.Remote
+		if h.Mounted != nil {
+			now := h.Mounted.Request()
+			r.Remote = now.Remote // the record contains the URL without secrets, and the mount may have one with them
+			// A client of this daemon may use the tokens of a mount that has the same remote.
+			if r.Token == "" && r.TokenFile == "" {
+				r.Token, r.TokenFile = now.Token, now.TokenFile
+			}
+			if r.SessionToken == "" && r.SessionTokenFile == "" {
+				now.SessionOptions = h.Carried
+				now = remotes.WithSessionRemote(now, r.SessionOptions.Remote)
+				r.SessionToken, r.SessionTokenFile = now.SessionToken, now.SessionTokenFile
+			}
+		}
+	}
+	// A ref is not needed, because the mount starts from a checkpoint.
+	r.Ref = ""
+	return r
+}
+
+// Shown returns the checkpoint from which the mount of this home has started.
+func (h Home) Shown() (session.Checkpoint, error) {
+	commit, err := object.ParseID(h.Record.Checkpoint.Commit)
+	if err != nil {
+		return session.Checkpoint{}, err
+	}
+	repo, err := h.Open()
+	if err != nil {
+		return session.Checkpoint{}, err
+	}
+	defer repo.Close()
+	return repo.CheckpointAt(commit)
+}
+
+// Find returns the checkpoint of the session that has the given id, or the newest one if id is "". It returns the zero checkpoint
+// if id is "" and the session has no repository yet.
+func (h Home) Find(ctx context.Context, id string) (session.Checkpoint, error) {
+	repo, err := h.Open()
+	// A session without a repository has no checkpoint yet.
+	if errors.Is(err, fs.ErrNotExist) && id == "" {
+		return session.Checkpoint{}, nil
+	}
+	if err != nil {
+		return session.Checkpoint{}, err
+	}
+	defer repo.Close()
+	return catalog.Find(ctx, repo, h.Mounted, id)
+}
+
+// Open opens the session's repository for reading. The error wraps fs.ErrNotExist if the session has no repository.
+func (h Home) Open() (*session.Repo, error) {
+	base, err := h.Record.Base()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(h.Dir, statedir.SessionRepoName)
+	stores, err := os.ReadFile(filepath.Join(dir, "objects", "info", "alternates"))
+	if err != nil {
+		return nil, err
+	}
+	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.Session, ReadOnly: true, Borrow: pathLines(stores)})
+}
+
+// pathLines returns those lines of text that are absolute paths.
+func pathLines(text []byte) (paths []string) {
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSuffix(line, "\n"); filepath.IsAbs(line) {
+			paths = append(paths, line)
+		}
+	}
+	return paths
+}
+
+// Far is a checkpoint, of a session on a session remote, from which a mount starts as a fork.
+type Far struct {
+	*resume.Parent
+	At string // URL of the session remote, which may contain a secret
+}
+
+// KnownSession is a session whose metadata was read from its session remote before the mount was added to the registry, because
+// the request does not name the repository to mount. The connection to the session remote remains open, so that the mount can use
+// it.
+type KnownSession struct {
+	*resume.Known
+	At    string         // URL of the session remote, which may contain a secret
+	Login *remotes.Login // login with which the connection was opened
+	taken bool           // Take has returned the connection, so Close must not close it
+}
+
+// Take returns the open connection to the session remote, which the caller must close. It returns nil if k is nil, if Take was
+// called before, or if the connection was opened with another URL than at or with other credentials than g.
+func (k *KnownSession) Take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
+	if k == nil || k.taken || k.At != at || !all.Matches(k.Login, g) {
+		return nil
+	}
+	k.taken = true
+	return k.Remote
+}
+
+// Close closes the connection, unless Take was called. k may be nil.
+func (k *KnownSession) Close() {
+	if k != nil && !k.taken {
+		k.Remote.Close()
+	}
+}
+
+// Explain returns an error that explains why the session of a mount, or the checkpoint that is to be shown, cannot be mounted.
+// err is the cause.
+func Explain(r control.MountRequest, err error) *control.Error {
+	session := "session " + r.Session
+	return fault.Subject{
+		Area: fault.Resume, Verb: "mount", Object: session,
+		Checkpoint: "checkpoint " + r.At + " of " + session, Far: r.SessionOptions.Remote != "",
+	}.Explain(err)
+}

@@ -1,0 +1,93 @@
+package mount
+
+import (
+	"context"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/mount/follow"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
+	"github.com/artifactfs/artifactfs/host/mount/inotify"
+	"github.com/artifactfs/artifactfs/host/mount/moves"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Git returns the part of the mount that serves git commands. It returns nil until the working tree is open.
+func (m *Mount) Git() *gitside.Side {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.side
+}
+
+// openSide creates the part of the mount that serves git commands. It is called after the tree was opened, and before the kernel
+// mounts it.
+func (m *Mount) openSide() {
+	c := m.Listed()
+	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.store.Remote()}, Log: m.host.Log}
+	if m.objects.sessionRemote != nil {
+		logins.Remotes = append(logins.Remotes, m.objects.sessionRemote.Remote)
+	}
+	side := gitside.New(&gitside.Side{
+		Mount: c, Request: m.Request, Resumed: m.resumed, Events: m.Events, Inside: m.inside, Handover: &m.handover,
+		Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
+		Listing: m.listing,
+		Index: &gitside.Index{
+			Mount: c, Events: m.Events, Tree: m.tree, View: m.view, Reads: m.Request.Prefetch != control.PrefetchNone,
+			Before: m.before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log, Snapshot: m.snapshot,
+		},
+		Snapshot: m.snapshot, Whole: m.wholeSnapshot, Modules: m.wholeModules, Changed: m.changed, Redirects: m.redirects.Paths,
+		Refresh: func(open []worktree.Node) { m.server.Refresh(open) },
+		Finish:  func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
+	})
+	m.mu.Lock()
+	m.side = side
+	m.mu.Unlock()
+}
+
+// Moves returns the part of a served mount that switches to other commits, restores files, and merges sessions.
+func (m *Mount) Moves() *moves.Mover { return m.moves }
+
+// newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
+// The caller holds m.mu.
+func (m *Mount) newMover() *moves.Mover {
+	return &moves.Mover{
+		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,
+		Events: m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
+		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
+		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
+		Refuses: m.locking.refuses,
+	}
+}
+
+// newRaiser returns the part of the mount m that raises inotify events. A read-only mount has none, because the kernel refuses the system
+// calls that would raise them.
+func newRaiser(m *Mount) *inotify.Raiser {
+	if !m.Writable() {
+		return nil
+	}
+	return inotify.New(&inotify.Raiser{
+		Dir: m.Dir, Server: m.server, Kernel: m.tree.Kernel(), Log: m.host.Log,
+		Note: func(p fuse.EventProcess) { m.handover.Update(func(h *takeover.State) { h.Events = p }) },
+	})
+}
+
+// newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.
+func (m *Mount) newFollower() *follow.Follower {
+	return follow.New(follow.Follower{
+		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo,
+		On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
+		Snapshot: m.snapshot, Note: m.work.Note,
+		Git: m.side.Dir,
+	})
+}
+
+// Following returns the part of the mount that follows the branch. It returns nil until the mount is served.
+func (m *Mount) Following() *follow.Follower {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.follower
+}

@@ -1,0 +1,55 @@
+package mount
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/statedir"
+)
+
+// HasRegistration reports whether the mount may have a registry file. A mount of a submodule has none, because it is restored
+// with its parent. If there is no keeper (the interface to the supervisor), no mount has a registry file, because all mounts
+// end with this process.
+func (m *Mount) HasRegistration() bool { return m.host.Keeper != nil && m.Parent == nil }
+
+// Registration returns the contents of the mount's registry file. It returns false if the mount is not to be restored after a
+// restart of the machine. The request in the result contains no secrets. It also contains no nonce, because no client repeats it.
+func (m *Mount) Registration() (statedir.Registered, bool) {
+	if !m.HasRegistration() || m.Request.Passing {
+		return statedir.Registered{}, false
+	}
+	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.Request, Record: m.record}
+	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.Session
+	r.Request.CreateRemote = nil
+	r.Request.SessionOptions = shown(r.Request.SessionOptions)
+	r.Record.Version = statedir.RecordVersion
+	return r, true
+}
+
+// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
+// umount(8). It does nothing while the system is shut down, because then every file system is unmounted.
+func (m *Mount) unregisterUnmounted() {
+	// If stopping is set, the mount is unmounted by a request to this daemon, and that request also removes the file.
+	m.mu.Lock()
+	ours := m.stopping
+	m.mu.Unlock()
+	if m.host.Registry.Ending() || ours || !m.HasRegistration() || systemEnds() {
+		return
+	}
+	m.host.Registry.Unregister(m)
+}
+
+// systemEnds reports whether systemd is shutting down the system. All file systems are unmounted then.
+func systemEnds() bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
+	defer cancel()
+	// The error is ignored, because the exit status of systemctl only repeats the state that it prints.
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
+	return strings.TrimSpace(string(out)) == "stopping"
+}

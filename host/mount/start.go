@@ -1,0 +1,348 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/agent"
+	"github.com/artifactfs/artifactfs/host/statedir"
+)
+
+// Start starts the mount, and waits for everything for which the request wants to wait. It calls served when the mount is
+// served or has failed. If the start fails, Start removes the mount again. If a client has repeated its request and the mount
+// is served already, Start returns the reply of the earlier request.
+func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
+	reply, err := m.startOnce(ctx, start, progress)
+	served()
+	if err == nil {
+		if m.Request.Submodules {
+			m.submodules.enter(ctx)
+		}
+		m.announce(progress)
+		m.host.Failures.Forget(m.Dir, progress)
+		for _, note := range m.store.Stats().Notices {
+			progress(control.Progress{Message: note})
+		}
+		err = m.await(ctx, progress)
+		reply.Timings.Total = time.Since(start).Milliseconds()
+		if snap := m.snapshot(); snap != nil && snap.Whole() {
+			reply.Timings.Trees = snap.Took().Milliseconds()
+			if m.Request.Wait != control.WaitTree {
+				reply.Files = int64(m.view.Counts(ctx).Files)
+			}
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil { // the error of start may only be a consequence of the cancellation
+			err = ctx.Err()
+		}
+		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
+			m.host.Log.Warn("undo mount", zap.String("dir", m.Dir), zap.Error(stopErr))
+		}
+		return control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.Dir,
+			Remote: statedir.WithoutSecrets(m.Request.Remote), Session: m.Session}.Explain(err)
+	}
+	// If this process dies before the client has received the reply, the successor sends the same reply when the client repeats
+	// its request.
+	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
+	return reply, nil
+}
+
+// startOnce calls start. If the mount is served already, it instead returns the reply of the earlier start.
+func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	if m.Served() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.reply, nil
+	}
+	reply, err := m.start(ctx, start, progress)
+	if err != nil {
+		return reply, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reply = reply
+	close(m.started)
+	return reply, nil
+}
+
+// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller must call takeDown,
+// which reverses the steps that were made.
+func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	var reply control.MountReply
+	err := checkGitDir(m.Request, m.Dir, m.Session)
+	if err != nil {
+		return reply, err
+	}
+	// If this process dies from now on, the successor removes everything that start has created.
+	m.beginHandover()
+	if m.point, err = m.prepare(ctx); err != nil {
+		return reply, err
+	}
+	if len(m.point.Created) > 0 {
+		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
+	}
+	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
+		return reply, err
+	}
+	m.before = m.store.Stats()
+	if base, ok := m.knownBase(); ok { // connect to the remote while the home is prepared
+		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
+	}
+	progress(control.Progress{Phase: "connect"})
+	if err = m.enter(ctx); err != nil {
+		return reply, err
+	}
+	if err = guardGitDir(m); err != nil {
+		return reply, err
+	}
+	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
+	m.handover.Keep(takeover.PartLock, m.home.LockFile)
+	if err = m.configureAgent(); err != nil {
+		return reply, err
+	}
+	create := remotes.Creation{Remotes: m.host.Remotes, Store: m.store, Request: m.Request, Now: m.requestNow, Format: m.record.Format}
+	if err = create.Run(ctx, progress); err != nil {
+		return reply, err
+	}
+	// The checkpoint is read with the objects of the session, so these must be readable first.
+	if err = m.lend(); err != nil {
+		return reply, err
+	}
+	read := make(chan gitdir.Checkout, 1)
+	// The configuration is read while requests are sent to the remote.
+	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment) }()
+	err = m.acquire(ctx, progress)
+	checkout := <-read
+	if err != nil {
+		return reply, err
+	}
+	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
+	// An earlier request would delay the commit.
+	if m.Request.Wait != control.WaitTree && !gitdir.Exists(gitPath(m.home)) {
+		m.listing = m.store.List()
+	}
+	if err = m.openFilters(checkout); err != nil {
+		return reply, err
+	}
+	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
+	m.profiles = beginProfiles(m, false)
+	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.
+	if err = m.open(); err != nil {
+		return reply, err
+	}
+	progress(control.Progress{Phase: "trees"})
+	rootReady := m.readRoot(ctx)
+	if err = m.redirect(ctx); err != nil {
+		return reply, err
+	}
+	if err = m.side.SetUp(ctx); err != nil {
+		return reply, err
+	}
+	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
+	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
+		return reply, err
+	}
+	if err = m.attach(); err != nil {
+		return reply, err
+	}
+	if err = m.inside.Bind(); err != nil {
+		return reply, err
+	}
+	mounted := time.Since(start)
+	if m.Writable() {
+		// The client relies on the record after it has received the reply, so the record must survive a power failure from then
+		// on.
+		if err = statedir.SyncRecord(m.home.Dir); err != nil {
+			return reply, err
+		}
+		switch {
+		case !mountpoint.MayBind():
+		case m.Request.Through != "":
+			// BindExisting can take longer than the client should wait for its reply, so it runs in the background.
+			m.work.Go("mount redirected directories", func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
+		default:
+			m.redirects.BindExisting(ctx)
+		}
+	}
+	// Wait for the root directory, so that the client can read it as soon as the client receives the reply.
+	if err := <-rootReady; err != nil {
+		return reply, fault.Remote(err)
+	}
+	reply = control.MountReply{
+		Session: m.Session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
+		ID: m.ID, Dir: m.Dir, Remote: m.store.URL(), Ref: statedir.ShortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		Timings: control.Timings{
+			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
+		},
+	}
+	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
+	m.handover.Update(func(h *takeover.State) {
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
+			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+		if checkout.Size() <= takeover.MaxCheckout {
+			h.Checkout = &checkout
+		}
+	})
+	if !m.goBehind(takeover.State{}) {
+		return reply, context.Canceled
+	}
+	return reply, nil
+}
+
+// redirect determines the redirects (paths that are served from a plain directory elsewhere), before the kernel can create their
+// directories. If they have changed since the last mount, it saves the record.
+func (m *Mount) redirect(ctx context.Context) error {
+	if !m.Writable() {
+		return nil
+	}
+	before := len(m.record.Redirects) + len(m.record.Configured)
+	if err := m.planRedirects(ctx); err != nil {
+		return err
+	}
+	if !mountpoint.MayBind() {
+		m.redirects.Link(ctx)
+	}
+	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
+		return nil // the redirects are the same as in the record
+	}
+	return m.record.Save(m.home.Dir)
+}
+
+// attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE device,
+// attach uses that device and does not call mount(2).
+func (m *Mount) attach() error {
+	o := m.fuseOptions()
+	var device *fuse.Device
+	var err error
+	if m.Request.Device != nil {
+		device, err = fuse.Adopt(m.Request.Device)
+	} else {
+		device, err = fuse.Attach(m.Dir, o)
+	}
+	if err == nil {
+		// On some kernels, a FUSE device cannot be handed to another process.
+		if device.CanMove() {
+			m.handover.Keep(takeover.PartDevice, device.File())
+		}
+		m.server, err = fuse.Serve(m.tree, m.Dir, device, o)
+	}
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
+	}
+	if err == nil {
+		m.handover.Update(func(h *takeover.State) { h.Hello = device.Hello() })
+	}
+	return err
+}
+
+// fuseOptions returns the options for package fuse. Each process that serves the mount uses the same options.
+func (m *Mount) fuseOptions() fuse.Options {
+	o := fuse.Options{
+		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
+		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
+		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
+		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
+		EventProcess: m.handover.State().Events,
+	}
+	if !m.inside.Wanted() {
+		o.Git = &fuse.GitDir{Path: gitPath(m.home), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
+	}
+	if m.locking = newLocking(m); m.locking != nil {
+		o.Guard = m.locking.view
+	}
+	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
+		o.Redirect = m.redirects.Hook
+		// The directories of redirects that the predecessor has not bound yet are bound by this process.
+		if m.takeoverDone != nil {
+			o.Unbound = m.redirects.Unbound()
+		}
+	}
+	return o
+}
+
+// readRoot fetches the root tree in the background. The channel receives one value: nil, or the error of the fetch.
+func (m *Mount) readRoot(ctx context.Context) <-chan error {
+	ready := make(chan error, 1)
+	go func() {
+		_, err := m.view.Tree(ctx, m.snap.Tree)
+		ready <- err
+	}()
+	return ready
+}
+
+// await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
+func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
+	var waitFor []<-chan struct{}
+	relinks := m.Request.Wait == control.WaitTree && m.side.Relinks()
+	if m.Request.Wait != control.WaitTree || relinks {
+		waitFor = append(waitFor, m.Events.GitTried)
+	}
+	if m.Request.History == control.HistoryFull {
+		waitFor = append(waitFor, m.Events.HistoryTried)
+	}
+	if m.Request.Wait == control.WaitAll {
+		waitFor = append(waitFor, m.Events.HistoryTried, m.Events.HydrateTried)
+	}
+	if len(waitFor) > 0 {
+		m.Events.WantGit() // the git directory is created before anything else is fetched
+	}
+	for _, ch := range waitFor {
+		if err := m.awaitOne(ctx, ch, progress); err != nil {
+			return err
+		}
+	}
+	if len(waitFor) > 0 && !(relinks && len(waitFor) == 1) { // without a git directory, the mount has no linked worktrees
+		return m.work.Failure()
+	}
+	return nil
+}
+
+// awaitOne waits until ch is closed, and reports progress every 250 ms. It returns an error if ctx or the mount ends first.
+func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gone:
+			return errors.New("unmounted meanwhile")
+		case <-tick.C:
+			progress(m.step(ctx))
+		}
+	}
+}
+
+// step returns the progress of the background work that the mount is doing now.
+func (m *Mount) step(ctx context.Context) control.Progress {
+	if snap := m.snapshot(); !snap.Whole() {
+		n, _ := snap.Arrived()
+		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	if !m.Events.GitWasTried() { // no count: it would take the processor time that the index needs
+		return control.Progress{Phase: "git"}
+	}
+	select {
+	case <-m.Events.HydrateTried:
+		st := m.store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
+	default:
+		h := m.view.Counts(ctx)
+		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
+	}
+}

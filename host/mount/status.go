@@ -1,0 +1,198 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/transport/via"
+	"github.com/artifactfs/artifactfs/host/session/agent"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
+// or later. If this time is zero, the numbers are left out.
+func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
+	m.mu.Lock()
+	state, snap, served := m.state, m.snap, m.cancel != nil
+	m.mu.Unlock()
+	s := control.MountStatus{
+		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		Session: control.SessionStatus{Name: m.Session},
+	}
+	if m.Parent != nil {
+		s.SubmoduleOf = m.Parent.Dir
+	}
+	if !served {
+		return s // the goroutine that starts or takes over the mount may still set the fields read below
+	}
+	if git := m.side.Dir(); git != nil {
+		s.GitReady = true
+		s.Head = git.HeadName()
+	}
+	if err := m.work.Failure(); err != nil {
+		s.Error = err.Error()
+	}
+	stats := m.store.Stats()
+	s.Notes = append(stats.Notices, m.tree.Overlay().Recovery().Problems...)
+	s.Notes = append(s.Notes, m.redirects.Notes()...)
+	s.Notes = append(s.Notes, m.submodules.problems()...)
+	s.Notes = append(s.Notes, m.agent.Notices()...)
+	s.Notes = append(s.Notes, m.moves.Unfinished()...)
+	s.Notes = append(s.Notes, m.locking.notes()...)
+	s.Notes = append(s.Notes, m.shownCheckpoint()...)
+	s.Notes = append(s.Notes, gitNotes(m)...)
+	s.Session = m.Listed().Status()
+	// A failure to reach the remote is reported first. Refused objects are objects whose answers were invalid three times.
+	for _, r := range stats.Refused {
+		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
+		if !r.Object.IsZero() {
+			refused.Object = r.Object.String()
+		}
+		if !r.Next.IsZero() {
+			refused.Next = &r.Next
+		}
+		s.Refused = append(s.Refused, refused)
+	}
+	if len(stats.Refused) > 0 {
+		s.Error = stats.Refused[0].Error()
+	}
+	if stats.Failure != nil {
+		s.Error = stats.Failure.Error()
+	}
+	// A degraded mount continues to serve everything that is on this host.
+	if s.Error != "" && state == control.StateMounted {
+		s.State = control.StateDegraded
+	}
+	s.Remote, s.Ref, s.Commit = m.store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
+	if stats.History != "" {
+		s.History = control.HistoryState(stats.History)
+		select {
+		case <-m.Events.HistoryTried:
+		default: // the store has the whole history, but the refs of the mount do not refer to it yet
+			if s.History == control.HistoryComplete {
+				s.History = control.HistoryDeepening
+			}
+		}
+	}
+	if !then.IsZero() {
+		h := m.view.CountsSince(ctx, then)
+		s.Notes = append(s.Notes, m.oddPaths()...) // after the count, which reads the trees
+		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
+		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}
+	}
+	s.Network = control.NetworkStatus{
+		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
+		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn, Relay: relayStatus(m.store.Remote().Stats().Relay),
+	}
+	if m.Session != "" && !then.IsZero() {
+		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Overlay().Stats().Bytes}
+	}
+	s.Redirects = m.redirects.Status()
+	s.Follow = m.Following().Status()
+	if m.server != nil {
+		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
+		for _, n := range m.server.Stats() {
+			s.Operations.Total += int64(n)
+		}
+	}
+	s.Blobs.Profile = m.profiles.Status()
+	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
+	return s
+}
+
+// gitNotes returns a note if programs have removed ".git" from the root of the mount, or HEAD from the git directory, so that git finds no
+// repository there.
+func gitNotes(m *Mount) []string {
+	dir := control.ShellWord(m.Dir)
+	if worktree.GitRemoved(m.tree) {
+		return []string{"the name .git was removed, so git finds no repository; artifactfs session restore -C " + dir + " @ .git brings it back"}
+	}
+	if m.side.Dir() == nil {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(gitPath(m.home), "HEAD")); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	note := "HEAD was removed from the git directory, so git finds no repository"
+	if p, _ := m.agent.Newest(); p.ID != "" {
+		note += fmt.Sprintf("; artifactfs session fork -C %s %s NEWDIR mounts the newest checkpoint with its branches", dir, p.ID)
+	}
+	return []string{note}
+}
+
+// relayStatus returns the status of a relay, or nil if there is none.
+func relayStatus(u *via.Usage) *control.RelayStatus {
+	if u == nil {
+		return nil
+	}
+	s := &control.RelayStatus{URL: u.URL, Answers: u.Answers, FallThroughs: u.FallThroughs, Paused: u.Paused, LastFailure: u.LastFailure}
+	if !u.FailedAt.IsZero() {
+		s.FailedAt = &u.FailedAt
+	}
+	return s
+}
+
+// Served reports whether this process is serving the mount, or has served it. If it returns true, the fields that start sets do
+// not change any more. If the mount is being taken over, Served waits for the end of the takeover, for at most LeaveWait.
+func (m *Mount) Served() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), LeaveWait)
+	defer cancel()
+	if m.AwaitTakeover(ctx) != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}
+
+// Ended returns a channel that is closed when all parts of the mount have ended.
+func (m *Mount) Ended() <-chan struct{} { return m.gone }
+
+// Observed returns the file system and the tree of the mount for callers that follow its requests. It returns false if the mount is
+// not mounted in the kernel.
+func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
+	if m.server == nil {
+		return nil, nil, false
+	}
+	return m.server, m.view.RawView, true
+}
+
+// Figures contains the values of a mount for the metrics.
+type Figures struct {
+	control.MountStatus
+	Ops   map[string]uint64 // number of kernel requests by operation
+	Fails map[string]uint64 // number of kernel requests that failed because of the host or the remote, by the name of the errno
+	Store *fetch.Store      // store of the mount; nil while the mount is being prepared
+	Agent agent.Figures     // counters of the session
+}
+
+// Figures returns the values of the mount for the metrics. The numbers of files come from a count that began at the time in the
+// parameter then or later.
+func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
+	f := Figures{MountStatus: m.Status(ctx, then)}
+	if m.Served() {
+		f.Store, f.Agent = m.store, m.agent.Figures()
+		if m.server != nil {
+			f.Ops, f.Fails = m.server.Stats(), m.server.Failures()
+		}
+	}
+	return f
+}
+
+// oddPaths returns notes about the paths of the tree that the mount does not show.
+func (m *Mount) oddPaths() []string {
+	notes, all := m.view.OddPaths()
+	if more := all - len(notes); more > 0 {
+		notes = append(notes, fmt.Sprintf("%d further paths are not shown", more))
+	}
+	return notes
+}

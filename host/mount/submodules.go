@@ -1,0 +1,389 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+const (
+	submodulesAtOnce = 4       // maximum number of submodules that are mounted at the same time
+	maxSubmodules    = 1000    // maximum number of submodules of one mount, including nested ones
+	maxModulesFile   = 1 << 20 // maximum size of .gitmodules, in bytes
+)
+
+// submodules contains the mounts of a mount's submodules. A gitlink is the tree entry for a submodule. Each of these mounts is at
+// the path of a gitlink and shows the commit to which the gitlink refers. They are ordinary mounts with their own sessions, but
+// they are mounted and unmounted together with the mount that contains them. The outermost mount lists all of them, including
+// nested ones, and the lists of inner mounts are empty.
+type submodules struct {
+	mount *Mount
+
+	// mu protects inside and notes.
+	mu     sync.Mutex
+	inside []*Mount
+	notes  []string // reasons why some submodules are not mounted
+}
+
+// submodule is a submodule that is to be mounted.
+type submodule struct {
+	gitdir.Submodule
+	parent *Mount
+	commit object.ID
+}
+
+// enter mounts the submodules of the mount, and the submodules inside those submodules. If a submodule cannot be mounted, enter
+// adds a note that the status shows.
+func (s *submodules) enter(ctx context.Context) {
+	level := []*Mount{s.mount}
+	// Each iteration mounts the submodules that are directly in the mounts of the previous iteration.
+	for len(level) > 0 && ctx.Err() == nil {
+		var wanted []submodule
+		for _, m := range level {
+			wanted = append(wanted, s.find(ctx, m)...)
+		}
+		s.mu.Lock()
+		if room := maxSubmodules - len(s.inside); len(wanted) > room {
+			s.notes = append(s.notes, fmt.Sprintf("%d submodules are not mounted: the limit is %d", len(wanted)-room, maxSubmodules))
+			wanted = wanted[:room]
+		}
+		s.mu.Unlock()
+		level = s.mountAll(ctx, wanted)
+	}
+}
+
+// mountAll mounts several submodules at the same time, and returns the mounts of the submodules that could be mounted.
+func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount {
+	mounts := make([]*Mount, len(wanted))
+	slots := make(chan struct{}, submodulesAtOnce)
+	var all sync.WaitGroup
+	for i, w := range wanted {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			// After a failed unmount of the outer mount, some submodules are still mounted.
+			m, ok := s.at(filepath.Join(w.parent.Dir, w.Path))
+			if !ok {
+				var err error
+				if m, err = s.mountOne(ctx, w); err != nil {
+					s.note(w, err)
+					return
+				}
+			}
+			mounts[i] = m
+		})
+	}
+	all.Wait()
+	mounts = slices.DeleteFunc(mounts, func(m *Mount) bool { return m == nil })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range mounts {
+		if !slices.Contains(s.inside, m) {
+			s.inside = append(s.inside, m)
+		}
+	}
+	return mounts
+}
+
+// The method at returns the mount of the submodule in the directory dir, and false if there is none.
+func (s *submodules) at(dir string) (*Mount, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.inside, func(m *Mount) bool { return m.Dir == dir })
+	if i < 0 {
+		return nil, false
+	}
+	return s.inside[i], true
+}
+
+// note records the error because of which a submodule is not mounted.
+func (s *submodules) note(w submodule, err error) {
+	cause := err.Error()
+	var e *control.Error
+	if errors.As(err, &e) {
+		cause = e.Cause
+	}
+	// The note names the submodule by its path in the outermost mount.
+	rest, _ := filepath.Rel(s.mount.Dir, filepath.Join(w.parent.Dir, w.Path))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
+}
+
+// find returns the submodules in the tree of mount m, with their commits. It skips entries of .gitmodules whose path is not a
+// gitlink (a tree entry for a submodule).
+func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
+	modules, refused, err := readModules(ctx, m.view, m.snapshot().Tree)
+	if err != nil {
+		refused = append(refused, err.Error())
+	}
+	s.mu.Lock()
+	s.notes = append(s.notes, refused...)
+	s.mu.Unlock()
+	var found []submodule
+	for _, module := range modules {
+		w := submodule{Submodule: module, parent: m}
+		var ok bool
+		// Only paths with a gitlink in the tree are submodules. .gitmodules may contain other paths.
+		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
+			s.note(w, err)
+		} else if ok {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// readModules returns the submodules that .gitmodules in a base tree lists. The base tree is used because gitlinks are read from
+// the same tree. refused contains the names of submodules whose entry is invalid.
+func readModules(ctx context.Context, v *fetch.View, tree object.ID) (modules []gitdir.Submodule, refused []string, err error) {
+	text, err := readRootFile(ctx, v, tree, gitdir.ModulesFile, maxModulesFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s cannot be read: %w", gitdir.ModulesFile, err)
+	}
+	return gitdir.ParseModules(text)
+}
+
+// wholeModules returns all submodules in the configuration of the mount's git directory, whether or not they are mounted. Their
+// URLs are absolute.
+func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
+	if !m.Request.Submodules && m.Parent == nil {
+		return nil
+	}
+	modules, _, err := readModules(ctx, m.view, m.snapshot().Tree)
+	if err != nil {
+		return nil // the error is not returned, because find reports it in a note
+	}
+	whole := modules[:0]
+	for _, module := range modules {
+		if module.URL, err = gitdir.ResolveURL(m.store.URL(), module.URL); err == nil {
+			whole = append(whole, module)
+		}
+	}
+	return whole
+}
+
+// mountOne mounts a submodule on the empty directory that its parent shows for the gitlink. Like git, it refuses a local URL if
+// the URL of the parent's repository is not local.
+func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) {
+	parent := w.parent
+	remote, err := gitdir.ResolveURL(parent.Request.Remote, w.URL)
+	if err != nil {
+		return nil, err
+	}
+	// The check corresponds to git's protocol.file.allow.
+	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.Request.Remote) {
+		return nil, errors.New("a remote repository names a directory of this host")
+	}
+	if err := plain(ctx, parent.tree, parent.Dir, w.Path); err != nil {
+		return nil, err
+	}
+	// The request for a submodule is a copy of its parent's request, without the options that apply only to the parent.
+	r := parent.requestNow()
+	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.Dir, w.Path), w.commit.String()
+	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
+	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
+	r.At, r.ShareProfile = "", false
+	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote contains the branches of another repository
+		r.SessionOptions.Remote = control.RemoteEmbedded
+	}
+	// The session's name is derived from the parent's session and the path, so that a later mount resumes the same session.
+	if parent.Session != "" {
+		name := statedir.SessionName(parent.Session, w.Path)
+		r.Session = parent.Session[:min(len(parent.Session), maxSessionName-len(name)-1)] + "." + name
+	}
+	if !remotes.SameHost(remote, parent.Request.Remote) { // the parent's token must not be sent to another host
+		r.Token, r.TokenFile = "", ""
+	}
+	r.SessionToken, r.SessionTokenFile = "", ""
+	return s.mount.host.Registry.MountInside(ctx, r, parent)
+}
+
+// maxSessionName is the maximum length of a session name that control.ValidSession allows, in bytes.
+const maxSessionName = 128
+
+// plain returns an error unless p is a directory in the tree that is mounted at dir, and no directory above p is a symbolic link.
+// Through a symbolic link, the submodule could be mounted outside of the mount. plain also makes the kernel look the path up, so
+// that mount(2) sends no request to this process.
+func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
+	for at := p; at != "."; at = path.Dir(at) {
+		n, err := tree.Resolve(ctx, at)
+		if err != nil {
+			return err
+		}
+		attr, err := tree.Attr(ctx, n)
+		if err != nil {
+			return err
+		}
+		if attr.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return fmt.Errorf("%s is not a directory any more", at)
+		}
+	}
+	// This process itself answers the lookup, so the lookup must not block a thread that reads the FUSE device.
+	return fuse.WithoutDevice(func() error {
+		var st unix.Stat_t
+		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(dir, p), &st))
+	})
+}
+
+// leave unmounts the submodules, the innermost first. If one of them cannot be unmounted, leave mounts the others again and
+// returns the error.
+func (s *submodules) leave(ctx context.Context, force bool) error {
+	// An outer mount is busy while an inner one exists.
+	for _, m := range slices.Backward(s.list()) {
+		if err := m.takeDown(ctx, force); err != nil {
+			s.again(ctx)
+			return err
+		}
+	}
+	return nil
+}
+
+// The method again mounts the submodules that the method leave has unmounted, because the mount that contains them remains. It
+// resumes the sessions of these submodules.
+func (s *submodules) again(ctx context.Context) {
+	if len(s.list()) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.inside, s.notes = slices.DeleteFunc(s.inside, (*Mount).IsGone), nil
+	s.mu.Unlock()
+	s.enter(context.WithoutCancel(ctx))
+}
+
+// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the submodules. A
+// discarded session is moved to the trash if trash is true, and is deleted otherwise.
+func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
+	for _, m := range s.list() {
+		m.mu.Lock()
+		o := m.outcome
+		m.mu.Unlock()
+		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
+		if discard && o.unsaved.Any() {
+			if err := m.host.Homes.Discard(m.Session, trash); err != nil {
+				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.Dir), zap.Error(err))
+			} else {
+				o.unsaved = statedir.Unsaved{}
+			}
+		}
+		reply := control.UnmountReply{ID: m.ID, Dir: m.Dir}
+		if o.unsaved.Any() || o.err != nil {
+			reply.Session, reply.Kept = m.Session, o.unsaved.Paths
+		}
+		replies = append(replies, reply)
+	}
+	return replies
+}
+
+// list returns the submodules sorted by directory, so that each submodule precedes its nested submodules.
+func (s *submodules) list() []*Mount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.inside)
+	slices.SortFunc(all, func(a, b *Mount) int { return strings.Compare(a.Dir, b.Dir) })
+	return all
+}
+
+// problems returns the notes about submodules that are not mounted.
+func (s *submodules) problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notes)
+}
+
+// IsGone reports whether the mount has ended.
+func (m *Mount) IsGone() bool {
+	select {
+	case <-m.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p. It returns false if there is no gitlink
+// at p.
+func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (object.ID, bool, error) {
+	names := strings.Split(p, "/")
+	for i, name := range names {
+		entries, err := v.Tree(ctx, tree)
+		if err != nil {
+			return object.ID{}, false, err
+		}
+		at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		switch {
+		case at < 0:
+			return object.ID{}, false, nil
+		case i == len(names)-1:
+			return entries[at].ID, entries[at].Mode == object.ModeGitlink, nil
+		case entries[at].Mode != object.ModeDir:
+			return object.ID{}, false, nil
+		}
+		tree = entries[at].ID
+	}
+	return object.ID{}, false, nil
+}
+
+// readRootFile returns the contents of a file in the root of a tree, and nil if the tree has no such file. It returns an error if
+// the file is larger than limit bytes.
+func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name string, limit int64) ([]byte, error) {
+	entries, err := v.Tree(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+	if at < 0 {
+		return nil, nil
+	}
+	// A symbolic link is treated as a missing file.
+	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
+		return nil, errors.New("it is not a file")
+	}
+	content, err := v.Open(ctx, fetch.Blob{ID: entries[at].ID, Path: name})
+	if err != nil {
+		return nil, err
+	}
+	defer content.Release()
+	if content.Size() > limit {
+		return nil, fmt.Errorf("%d bytes", content.Size())
+	}
+	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
+}
+
+// prepare creates or checks the directory of a mount. The directory of a submodule is in another mount of this process.
+func (m *Mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
+	switch {
+	// Another program has already mounted the FUSE device, so the directory is not created.
+	case m.Request.Device != nil:
+		return mountpoint.CheckAdopted(m.Request)
+	case m.Request.Through != "": // an access to the directory would wait until this process serves the mount
+		return mountpoint.Point{Dir: m.Dir}, mountpoint.CheckDevice()
+	case m.Parent == nil:
+		return mountpoint.Prepare(ctx, m.Dir, "")
+	}
+	err = fuse.WithoutDevice(func() error {
+		p, err = mountpoint.Prepare(ctx, m.Dir, m.Parent.Dir)
+		return err
+	})
+	return p, err
+}

@@ -1,0 +1,348 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
+)
+
+// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
+// takes over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) holds, and the
+// files on disk. A takeover has these steps:
+//
+//	serve the kernel   open the home, the store, the working tree and the FUSE device; this needs no network and no other program
+//	serve git          open the sockets on which git commands may be waiting already
+//	continue           do what the dead process has not completed: fetch trees and history, prefetch contents
+//
+// If the mount request was not answered before the process died, the mount is removed, and the client repeats its request. A
+// mount that cannot be taken over is also removed, and the reason is recorded for the status (Host.Failures).
+
+const (
+	takeTries = 5                     // maximum number of attempts in one process
+	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles after each attempt
+	// mostDeaths is the number of processes in a row that may die during the takeover of a mount before the mount is abandoned.
+	// The number is large because processes may die for other reasons, for example in tests that kill them.
+	mostDeaths = 10
+)
+
+var (
+	errDeadly   = errors.New("each process that takes it over dies")
+	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
+)
+
+// Inherit returns the mount whose descriptors, which a predecessor has left, are in the parameter in. The caller adds the mount
+// to the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns an
+// error.
+func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
+	k, err := takeover.Resume(host.Keeper, in, host.Log)
+	if err != nil {
+		return nil, err
+	}
+	h := k.State()
+	m := newMount(host, h.Request, h.ID, h.Dir, h.Since)
+	m.takeoverDone, m.turned, m.inherited = make(chan struct{}), make(chan struct{}), in
+	m.handover = k
+	m.Session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
+	m.agent = m.newAgent()
+	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
+	for _, note := range h.Notes {
+		m.redirects.Note("%s", note)
+	}
+	return m, nil
+}
+
+// LeaveTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
+func (m *Mount) LeaveTakeover() {
+	m.inherited.Close()
+	m.handover.Drop()
+}
+
+// Deaths returns the number of processes in a row that have died during the takeover of the mount.
+func (m *Mount) Deaths() int { return m.handover.State().Died }
+
+// JoinParent links the inherited mount of a submodule to its parent and to the outermost mount, which lists all nested
+// submodules. mountAt returns the mount in a directory.
+func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
+	dir := m.handover.State().ParentDir
+	parent, ok := mountAt(dir)
+	if dir == "" || !ok {
+		return
+	}
+	m.Parent = parent
+	outmost := parent
+	for dir := outmost.handover.State().ParentDir; dir != ""; dir = outmost.handover.State().ParentDir {
+		next, ok := mountAt(dir)
+		if !ok {
+			break
+		}
+		outmost = next
+	}
+	outmost.submodules.inside = append(outmost.submodules.inside, m)
+}
+
+// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. ended is true if the
+// mount was unmounted while no process served it; then the client may repeat an unmount request to get the result. If another
+// version of the program may be able to serve the mount, Succeed leaves the mount attached and returns an error.
+func (m *Mount) Succeed() (ended bool, err error) {
+	defer close(m.takeoverDone)
+	h := m.handover.State()
+	log := m.host.Log.With(zap.String("dir", m.Dir))
+	switch {
+	case h.Phase != takeover.Served:
+		log.Info("removing a mount that was not finished")
+		m.removeUnfinished()
+		return false, nil
+	// The device is missing on kernels before Linux 6.9, which do not repeat the requests that the dead process had read.
+	case !m.inherited.Has(takeover.PartDevice):
+		m.abandon(errNotMoved)
+		return false, nil
+	case h.Died >= mostDeaths:
+		m.abandon(fmt.Errorf("%w: %d did", errDeadly, h.Died))
+		return false, nil
+	}
+	start := time.Now()
+	// The attempt is counted before it starts, so that it is counted even if this process dies during it.
+	m.handover.Update(func(h *takeover.State) { h.Died++ })
+	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
+		// After an attempt has opened the tree, its steps cannot be reversed, so it is not repeated.
+		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries || isUnfit(err) {
+			break
+		}
+		log.Warn("take over mount", zap.Error(err))
+		m.undoTakeOver()
+		time.Sleep(pause)
+	}
+	switch {
+	case isUnfit(err):
+		log.Error("take over mount", zap.Error(err))
+		return false, fmt.Errorf("take over %s: %w", m.Dir, err)
+	case err != nil:
+		m.abandon(err)
+	case m.server == nil:
+		log.Info("unmounted while no process served it")
+		m.finish()
+		if m.home == nil && m.Session != "" && m.options.discards() && !m.options.removes() {
+			m.mu.Lock()
+			m.outcome = outcomeInTrash(m.host.Homes, m.Session)
+			m.mu.Unlock()
+		}
+		return true, nil
+	default:
+		// The takeover has succeeded, so earlier deaths no longer count.
+		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
+		log.Info("took over", zap.String("session", m.Session), zap.Duration("took", time.Since(start)))
+		if err := m.inside.Bind(); err != nil {
+			log.Warn("show the git directory again", zap.Error(err))
+		}
+	}
+	return false, nil
+}
+
+// isUnfit reports whether another version of the program may be able to take over the mount: the kernel or the overlay uses what this
+// version does not know. This happens in a downgrade. The process then ends, and the supervisor starts the previous executable.
+func isUnfit(err error) bool {
+	return errors.Is(err, fuse.ErrUnfit) || errors.Is(err, overlay.ErrVersion)
+}
+
+// beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the mount. If
+// that fails, the mount is served, but cannot be taken over.
+func (m *Mount) beginHandover() {
+	h := takeover.State{Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request}
+	if m.Parent != nil {
+		h.ParentDir = m.Parent.Dir
+	}
+	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
+}
+
+// Touch acquires and releases the lock of the mount and the lock of its working tree. If a goroutine never releases one of
+// these locks, Touch blocks, and the caller, a liveness check, detects this.
+func (m *Mount) Touch() {
+	m.mu.Lock()
+	served := m.cancel != nil
+	m.mu.Unlock()
+	if served { // m.tree is set once the mount is served, and does not change any more
+		m.tree.KnownAttr(worktree.Root)
+	}
+}
+
+// takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
+// the meantime, takeOver returns nil and leaves m.server nil.
+func (m *Mount) takeOver() (err error) {
+	h := m.handover.State()
+	ctx := context.Background()
+	device := m.inherited.File(takeover.PartDevice)
+	// The kernel may have unmounted the file system while no process served it.
+	gone := hungUp(device)
+	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
+		return err
+	}
+	m.before = m.store.Stats()
+	if err = m.takeOverHome(ctx); err != nil {
+		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
+			m.home = nil
+			m.options.takeOver(h)
+			return nil
+		}
+		return err
+	}
+	if err = guardGitDir(m); err != nil {
+		return err
+	}
+	if err = m.configureAgent(); err != nil {
+		return err
+	}
+	if err = m.lend(); err != nil {
+		return err
+	}
+	base, err := m.record.Base()
+	if err != nil {
+		return err
+	}
+	if m.snap, err = m.store.Reopen(ctx, base); err != nil {
+		return err
+	}
+	if err = m.openFilters(m.checkout(ctx, h)); err != nil {
+		return err
+	}
+	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
+	m.profiles = beginProfiles(m, true)
+	if err = m.open(); err != nil {
+		return err
+	}
+	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
+	// The predecessor was processing an unmount request, whose options this process must apply.
+	if gone {
+		m.options.takeOver(h)
+		return nil
+	}
+	d, err := fuse.Inherit(m.inherited.Take(takeover.PartDevice), h.Hello)
+	if err != nil {
+		return err
+	}
+	if m.server, err = fuse.Serve(m.tree, m.Dir, d, m.fuseOptions()); err != nil && m.server == nil {
+		return err
+	} else if err != nil {
+		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted just before
+	}
+	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
+		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
+	}
+	m.goBehind(h)
+	close(m.started)
+	return nil
+}
+
+// takeOverHome takes over the home (the mount's directory below the state directory) with the lock that the predecessor held. If
+// the supervisor does not have the descriptor of the lock, takeOverHome locks the home.
+func (m *Mount) takeOverHome(ctx context.Context) (err error) {
+	if lock := m.inherited.File(takeover.PartLock); lock != nil {
+		m.home, err = m.host.Homes.TakeOver(m.ID, m.Dir, lock)
+		if err == nil {
+			m.inherited.Take(takeover.PartLock)
+		}
+		return err
+	}
+	// The predecessor has failed to send the descriptor of the lock to the supervisor.
+	m.home, err = m.host.Homes.Lock(ctx, m.ID, m.Dir)
+	if err == nil {
+		m.handover.Keep(takeover.PartLock, m.home.LockFile)
+	}
+	return err
+}
+
+// checkout returns git's configuration as it was when the mount was started. It determines how contents are converted, and
+// contents must not change while the mount exists.
+func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
+	if h.Checkout != nil {
+		return *h.Checkout
+	}
+	return gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment)
+}
+
+// undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
+func (m *Mount) undoTakeOver() {
+	if m.view != nil {
+		m.filters.Close()
+		m.view.Close()
+	}
+	_ = m.objects.close()
+	if m.home != nil { // the home remains locked by the inherited descriptor
+		m.inherited.Put(takeover.PartLock, m.home.LockFile)
+	}
+	if m.release != nil {
+		m.release()
+	}
+	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
+}
+
+// hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
+func hungUp(device *os.File) bool {
+	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+}
+
+// removeUnfinished removes a mount whose request was not answered before the predecessor died. The client repeats the request,
+// which creates the mount again.
+func (m *Mount) removeUnfinished() {
+	mountpoint.DetachQuietly(m.Dir, m.host.Log)
+	lock := m.inherited.Take(takeover.PartLock)
+	m.inherited.Close()
+	if lock != nil {
+		t, err := m.host.Homes.TakeOver(m.ID, m.Dir, lock)
+		switch {
+		case err != nil:
+			lock.Close()
+		// If the mount has no session, its home is deleted.
+		case m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""):
+			m.home = t
+			m.removeHome()
+		default:
+			t.Tidy()
+		}
+	}
+	m.removeUnserved()
+}
+
+// abandon detaches a mount that cannot be taken over. It records the error why as the reason, which the status shows.
+func (m *Mount) abandon(why error) {
+	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
+	m.host.Failures.Add(FailureOf(m.handover.State(), why))
+	mountpoint.DetachQuietly(m.Dir, m.host.Log)
+	m.inherited.Close()
+	if m.server != nil || m.tree != nil {
+		m.finish()
+		return
+	}
+	if m.home != nil {
+		m.home.Release()
+		m.home = nil
+	}
+	m.undoTakeOver()
+	m.removeUnserved()
+}
+
+// removeUnserved removes from the registry a mount that this process has not served, and closes m.gone.
+func (m *Mount) removeUnserved() {
+	m.mu.Lock()
+	m.stopping, m.state = true, control.StateUnmounted
+	m.mu.Unlock()
+	m.handover.Drop()
+	m.point.Remove()
+	m.host.Registry.Remove(m)
+	close(m.gone)
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/statedir"
+)
+
+// looseMost is the maximum number of objects that are unpacked into loose objects in the mount's git directory. More objects are
+// kept as a pack, as git fetch does.
+const looseMost = 100
+
+// mergedNotes records which notes refs in the git directory were updated to merge notes of other sessions.
+type mergedNotes struct {
+	mu      sync.Mutex
+	commits map[string]object.ID // newest merge commit of each notes ref, even if the ref is not set to it yet; protected by mu
+}
+
+// move updates a notes ref in the mount's git directory from old to merged, unless the user has changed the ref at the same time.
+// The session's repository must contain the objects of merged.
+func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged object.ID) error {
+	git := p.gitDir
+	pack := gitAt(ctx, filepath.Join(p.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
+	pack.Stdin = strings.NewReader(fmt.Sprintf("%s\n^%s\n", merged, old))
+	if err := pipeObjects(ctx, pack, git); err != nil {
+		return fmt.Errorf("fetch %s: %w", ref, err)
+	}
+	n.mu.Lock()
+	if n.commits == nil {
+		n.commits = map[string]object.ID{}
+	}
+	n.commits[ref] = merged // recorded before the update, so that a capture that reads the new value of the ref finds its commit here
+	n.mu.Unlock()
+	// The user's hooks must not run, because the user did not start this command.
+	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
+		"-m", "notes of other sessions", ref, merged.String(), old.String())
+	if out, err := move.CombinedOutput(); err != nil {
+		return fmt.Errorf("update ref %s: %w: %s", ref, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// commit returns the last commit to which move has set the notes ref, or is about to set the notes ref. It returns the zero ID if
+// there is no such commit.
+func (n *mergedNotes) commit(ref string) object.ID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.commits[ref]
+}
+
+// pipeObjects runs the command in the parameter pack, and stores the pack that this command prints in the git directory to.
+func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
+	var stderr bytes.Buffer
+	pack.Stderr = &stderr
+	out, err := pack.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := pack.Start(); err != nil {
+		return err
+	}
+	in := bufio.NewReader(out)
+	args := []string{"unpack-objects", "-q"}
+	// The header of a pack is "PACK", the version, and the number of objects (gitformat-pack(5)).
+	if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
+		args = []string{"index-pack", "--stdin"}
+	}
+	unpack := gitAt(ctx, to, args...)
+	unpack.Stdin = in
+	text, err := unpack.CombinedOutput()
+	if err != nil {
+		io.Copy(io.Discard, in) // pack-objects blocks until its output is read
+		err = fmt.Errorf("run git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
+	}
+	if packErr := pack.Wait(); packErr != nil {
+		err = fmt.Errorf("run git pack-objects: %w: %s", packErr, strings.TrimSpace(stderr.String()))
+	}
+	return err
+}
+
+// gitAt returns a git command that uses the git directory dir and no working tree, and that fetches nothing.
+func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(cmd.Env, gitcmd.Identity()...)
+	return cmd
+}

@@ -1,0 +1,345 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/guard"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// maxLined is the maximum size in bytes of a file whose lines can be annotated.
+const maxLined = 64 << 20
+
+var (
+	errNoFile    = errors.New("checkpoint or commit does not contain this file")
+	errNotFile   = errors.New("path is a directory or a submodule, not a file")
+	errLinesSize = errors.New("file is larger than 64 MiB: its lines cannot be annotated")
+	errFullID    = errors.New("a commit on a session remote must be named by its full ID")
+)
+
+// SessionAnnotate begins a thread of annotations, or adds to a thread. The annotation is on the session remote when it returns.
+func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+	reply, err := annotateSession(ctx, rev.Catalog, r)
+	if err != nil {
+		return reply, fault.ExplainSessionAt("annotate", cmp.Or(r.Thread, r.Path, r.Commit, r.ID, r.Of), err)
+	}
+	return reply, nil
+}
+
+// annotateSession does the work of SessionAnnotate, which explains its errors.
+func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
+	var o *opened
+	if r.SessionRemote == "" {
+		o, err = all.openSession(ctx, r.Of, true)
+	} else { // the trees are fetched only if they are needed
+		o, err = all.openAt(ctx, r.Of, r.SessionRemote, r.Path != "")
+	}
+	if err != nil {
+		return reply, err
+	}
+	defer func() { o.Close() }()
+	if o, err = withFiles(ctx, all, o, r); err != nil {
+		return reply, err
+	}
+	act := annotate.Act{Op: annotate.Op(r.Op)}
+	act.Text, reply.Redacted = transcript.Redact(r.Text)
+	if act.Op == annotate.Open {
+		on, err := o.annotationPlace(ctx, r)
+		if err != nil {
+			return reply, err
+		}
+		act.On = &on
+	}
+	notes, err := openAnnotations(ctx, all, o)
+	if err != nil {
+		return reply, err
+	}
+	defer notes.close()
+	who, err := userOf(ctx, notes.remote, r.Actor)
+	if err != nil {
+		return reply, notes.explain(err)
+	}
+	if act.Actor = who.Actor; who.Token != "" { // the server accepts annotations only from the users who make them
+		notes.here = nil
+	}
+	file, err := notes.change(ctx, func(file []byte) ([]byte, error) {
+		next := act
+		if act.Op != annotate.Open {
+			t, err := annotate.Find(annotate.Threads(annotate.Parse(file)), r.Thread)
+			if err != nil {
+				return nil, err
+			}
+			next.Thread = t.ID
+		}
+		file, made, err := annotate.Append(file, next, time.Now())
+		reply.ID = made.ID
+		return file, err
+	})
+	if err != nil {
+		return reply, err
+	}
+	t, err := annotate.Find(annotate.Threads(annotate.Parse(file)), reply.ID)
+	reply.Session, reply.Thread = o.Session, shownThread(t)
+	return reply, err
+}
+
+// withFiles makes sure that a mounted session has a repository. If the request is about a file in the working tree, it makes a
+// checkpoint of the working tree. It returns the session that the caller has to close instead of o.
+func withFiles(ctx context.Context, all *Catalog, o *opened, r control.SessionAnnotateRequest) (*opened, error) {
+	now := r.Path != "" && r.ID == "" && r.Commit == ""
+	if o.mount == nil || !o.mount.Agent.Active() || o.Repo != nil && !now {
+		return o, nil
+	}
+	if _, err := o.mount.Agent.Open(ctx); err != nil {
+		return o, err
+	}
+	if now {
+		if _, _, err := o.mount.Agent.Checkpoint(ctx, session.Idle, ""); err != nil {
+			return o, err
+		}
+	}
+	again, err := all.OpenMount(o.mount)
+	if err != nil {
+		return o, err
+	}
+	o.Close()
+	return again, nil
+}
+
+// annotationPlace returns the object of a new thread.
+func (o *opened) annotationPlace(ctx context.Context, r control.SessionAnnotateRequest) (on annotate.Place, err error) {
+	var tree object.ID
+	switch {
+	case r.ID == "" && r.Commit == "" && r.Path == "":
+		return on, nil
+	case o.Repo == nil:
+		return on, fault.ErrNoCheckpoint
+	case r.Commit != "":
+		if on.Commit, tree, err = o.annotatedCommit(ctx, r.Commit); err != nil {
+			return on, err
+		}
+	default:
+		p, base, err := o.checkpointOrBase(ctx, r.ID)
+		if err != nil {
+			return on, err
+		}
+		if on.Checkpoint, tree = string(p.ID), p.Tree; p.ID == "" {
+			on.Commit, tree = o.record.Commit, base
+		}
+	}
+	if r.Path == "" {
+		return on, nil
+	}
+	e, err := o.entryAt(ctx, tree, r.Path)
+	switch {
+	case err != nil:
+		return on, err
+	case e.Mode == 0:
+		return on, errNoFile
+	case !e.Mode.IsBlob():
+		return on, errNotFile
+	}
+	on.Tree, on.Path, on.Blob = tree.String(), r.Path, e.ID.String()
+	if r.Line == 0 {
+		return on, nil
+	}
+	on.Line, on.End = r.Line, max(r.Line, r.End)
+	text, err := o.blob(ctx, e.ID)
+	if err != nil {
+		return on, err
+	}
+	if n := annotate.Lines(text); on.End > n {
+		return on, fmt.Errorf("%w: line %d of a file of %d lines", annotate.ErrInvalid, on.End, n)
+	}
+	on.Quote, _ = transcript.Redact(annotate.Quote(text, on.Line, on.End))
+	return on, nil
+}
+
+// checkpointOrBase returns the checkpoint that the parameter id names. If id is "" and the session has no checkpoint, because nothing
+// has changed, it returns the base tree.
+func (o *opened) checkpointOrBase(ctx context.Context, id string) (p session.Checkpoint, base object.ID, err error) {
+	if p, err = o.Find(ctx, id); err != nil && id == "" && lacksCheckpoint(err) {
+		p = session.Checkpoint{}
+		base, err = o.baseTree(ctx)
+	}
+	return p, base, err
+}
+
+// annotatedCommit returns the id and the tree of a commit. On a session remote, the name must be a full id.
+func (o *opened) annotatedCommit(ctx context.Context, name string) (id string, tree object.ID, err error) {
+	if o.far != nil {
+		commit, err := object.ParseIDOf(o.Repo.Format(), name)
+		if err != nil {
+			return "", tree, errFullID
+		}
+		if tree, err = o.treeOf(commit); err != nil { // the commit is not the parent of a checkpoint
+			if tree, err = o.far.Snapshot(ctx, commit); err != nil {
+				return "", tree, fault.SessionRemote(o.far.Remote(), err)
+			}
+		}
+		return name, tree, nil
+	}
+	// The git directory of a mount has the names of branches, and commits of the mounted remote.
+	dir := o.Repo.Dir()
+	if o.mount != nil {
+		dir = o.mount.GitDir
+	}
+	if id, err = revision(ctx, dir, name+"^{commit}"); err != nil {
+		return "", tree, err
+	}
+	text, err := revision(ctx, dir, id+"^{tree}")
+	if err == nil {
+		tree, err = object.ParseIDOf(o.Repo.Format(), text)
+	}
+	return id, tree, err
+}
+
+// revision returns the id of the object that git finds in a git directory by a name. It returns transcript.ErrNoCommit if there is
+// none.
+func revision(ctx context.Context, dir, name string) (string, error) {
+	repo, err := guard.Open(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	cmd := gitcmd.New(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+	cmd.Dir = repo.Dir
+	cmd.Env = append(append(cmd.Env, "GIT_DIR="+repo.Dir, gitcmd.NoPrompt, gitcmd.PlainText), repo.Env()...)
+	out, err := gitcmd.Output(cmd)
+	if gitcmd.Exited(err, 1) {
+		err = transcript.ErrNoCommit
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// entryAt returns the entry of a path in a tree. Its mode is 0 if the tree does not contain the path.
+func (o *opened) entryAt(ctx context.Context, tree object.ID, path string) (e object.TreeEntry, err error) {
+	e = object.TreeEntry{Mode: object.ModeDir, ID: tree}
+	for name := range strings.SplitSeq(path, "/") {
+		if e.Mode != object.ModeDir {
+			return object.TreeEntry{}, nil
+		}
+		entries, err := o.tree(ctx, e.ID)
+		if err != nil {
+			return object.TreeEntry{}, err
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if i < 0 {
+			return object.TreeEntry{}, nil
+		}
+		e = entries[i]
+	}
+	return e, nil
+}
+
+// blob returns the contents of a file of the session, which are fetched if they are missing.
+func (o *opened) blob(ctx context.Context, id object.ID) ([]byte, error) {
+	if err := o.need(ctx, id); err != nil {
+		return nil, err
+	}
+	both := pair{a: o, b: o}
+	size, err := both.git(ctx, "cat-file", "-s", id.String())
+	if err != nil {
+		return nil, err
+	}
+	if lines(strings.TrimSpace(string(size))) > maxLined {
+		return nil, errLinesSize
+	}
+	return both.git(ctx, "cat-file", "blob", id.String())
+}
+
+// need fetches the contents with the given ids that this host lacks.
+func (o *opened) need(ctx context.Context, ids ...object.ID) error {
+	ids = slices.DeleteFunc(slices.Clone(ids), o.Repo.Owned)
+	if err := o.provide(ctx, ids); err != nil {
+		return fmt.Errorf("fetch contents: %w", err)
+	}
+	return nil
+}
+
+// annotations is the file with the annotations of a session, on its session remote. The repository of a session on this host may
+// have annotations that were made before the session had this session remote. They are merged whenever the file is read or written.
+type annotations struct {
+	file  reffile.File
+	store interface {
+		Read(ctx context.Context, f reffile.File) (reffile.Version, error)
+		Change(ctx context.Context, f reffile.File, message string,
+			edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
+	}
+	remote  *transport.Remote // session remote; nil if it is the repository of the session on this host
+	here    []byte            // annotations in the repository of the session on this host, unless the repository is the session remote
+	explain func(error) error // adds the session remote to its failures
+	close   func()
+}
+
+// openAnnotations returns the annotations of an open session. The caller calls close.
+func openAnnotations(ctx context.Context, all *Catalog, o *opened) (*annotations, error) {
+	remote, err := all.openRemote(o.remoteRequest())
+	if err != nil {
+		return nil, err
+	}
+	a := &annotations{file: reffile.File{Ref: session.AnnotationsRef(o.Session), Name: annotate.LogFile}, close: func() {},
+		explain: func(err error) error { return err }}
+	var local *reffile.Local
+	if o.far == nil && o.Repo != nil {
+		local = &reffile.Local{Repo: o.Repo}
+	}
+	switch {
+	case remote != nil:
+		a.store = &reffile.Store{Remote: remote.Remote, Dir: all.State}
+		a.remote, a.close = remote.Remote, func() { remote.Close() }
+		a.explain = func(err error) error { return fault.SessionRemote(remote, err) }
+		if local == nil {
+			return a, nil
+		}
+		v, err := local.Read(ctx, a.file)
+		if err != nil {
+			a.close()
+			return nil, err
+		}
+		a.here = v.Content
+	case local == nil:
+		return nil, fault.ErrNoCheckpoint
+	default:
+		a.store = local
+	}
+	return a, nil
+}
+
+// read returns the contents of the file.
+func (a *annotations) read(ctx context.Context) ([]byte, error) {
+	v, err := a.store.Read(ctx, a.file)
+	if err != nil {
+		return nil, a.explain(err)
+	}
+	return annotate.Merge(v.Content, a.here), nil
+}
+
+// change replaces the file by the result of edit, and returns the new contents. Errors of edit are returned as they are.
+func (a *annotations) change(ctx context.Context, edit func(file []byte) ([]byte, error)) ([]byte, error) {
+	var edited error
+	v, err := a.store.Change(ctx, a.file, "annotate\n", func(now reffile.Version) (file []byte, err error) {
+		file, edited = edit(annotate.Merge(now.Content, a.here))
+		return file, edited
+	})
+	switch {
+	case edited != nil:
+		return nil, edited
+	case err != nil:
+		return nil, a.explain(err)
+	}
+	return v.Content, nil
+}

@@ -1,0 +1,235 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// maxRenames is the maximum number of new files whose contents are compared with those of a file that a checkpoint does not contain
+// any more.
+const maxRenames = 100
+
+// SessionAnnotations lists the threads of a session, with the present positions of files and lines.
+func (rev Reviews) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+	reply := control.SessionAnnotationsReply{Threads: []control.AnnotationThread{}}
+	if err := listAnnotations(ctx, rev.Catalog, r, &reply); err != nil {
+		return reply, fault.ExplainSessionAt("list annotations of", cmp.Or(r.ID, r.Of), err)
+	}
+	return reply, nil
+}
+
+// listAnnotations does the work of SessionAnnotations, which explains its errors.
+func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotationsRequest,
+	reply *control.SessionAnnotationsReply) error {
+	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	reply.Session = o.Session
+	notes, err := openAnnotations(ctx, all, o)
+	if errors.Is(err, fault.ErrNoCheckpoint) && r.ID == "" { // nothing has changed yet, so there is no repository
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer notes.close()
+	file, err := notes.read(ctx)
+	if err != nil {
+		return err
+	}
+	p, tree := session.Checkpoint{}, object.ID{}
+	if o.Repo != nil || r.ID != "" {
+		if p, tree, err = o.checkpointOrBase(ctx, r.ID); err != nil {
+			return err
+		}
+	}
+	if p.ID != "" {
+		tree = p.Tree
+	}
+	reply.Checkpoint = string(p.ID)
+	files := &annotatedFiles{o: o, added: map[[2]object.ID][]treeFile{}, hunks: map[[2]object.ID]*hunks{}}
+	for _, t := range annotate.Threads(annotate.Parse(file)) {
+		if t.Resolved && !r.All {
+			continue
+		}
+		shown := shownThread(t)
+		if t.On.Path != "" && !tree.IsZero() {
+			now, err := annotate.Where(ctx, files, t.On, tree)
+			if err != nil {
+				if ctx.Err() != nil {
+					return err
+				}
+				all.Log.Info("find annotated lines", zap.String("session", o.Session), zap.String("thread", t.ID), zap.Error(err))
+				now = annotate.Now{State: annotate.Unknown}
+			}
+			shown.Now = &control.AnnotationPlace{State: string(now.State), Path: now.Path, Line: now.Line, End: now.End}
+			if !now.Blob.IsZero() {
+				shown.Now.Blob = now.Blob.String()
+			}
+		}
+		if r.Path == "" || below(t.On.Path, r.Path) || shown.Now != nil && below(shown.Now.Path, r.Path) {
+			reply.Threads = append(reply.Threads, shown)
+		}
+	}
+	return nil
+}
+
+// below reports whether the path name is the path in the parameter dir, or in the directory dir.
+func below(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+
+// shownThread converts a thread into the form of a reply.
+func shownThread(t annotate.Thread) control.AnnotationThread {
+	s := control.AnnotationThread{ID: t.ID, State: "open", Annotations: []control.Annotation{},
+		On: control.AnnotationPlace{Checkpoint: t.On.Checkpoint, Commit: t.On.Commit, Path: t.On.Path, Blob: t.On.Blob, Line: t.On.Line,
+			End: t.On.End, Quote: t.On.Quote}}
+	if t.Resolved {
+		s.State = "resolved"
+	}
+	for _, a := range t.Acts {
+		s.Annotations = append(s.Annotations, control.Annotation{ID: a.ID, Time: a.Time.UTC(), Actor: a.Actor, Op: string(a.Op), Text: a.Text})
+	}
+	return s
+}
+
+// annotatedFiles reads the trees and contents of a session for annotate.Where. It remembers the results for the other threads of the
+// same request.
+type annotatedFiles struct {
+	o     *opened
+	added map[[2]object.ID][]treeFile // files that the second tree has at paths that the first one does not have
+	hunks map[[2]object.ID]*hunks     // differences between two contents
+}
+
+var _ annotate.Files = (*annotatedFiles)(nil)
+
+// treeFile is a file in a tree.
+type treeFile struct {
+	path string
+	blob object.ID
+}
+
+// hunks is a result of the method Hunks.
+type hunks struct {
+	list []annotate.Hunk
+	text bool
+}
+
+// Entry implements annotate.Files.
+func (f *annotatedFiles) Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error) {
+	return f.o.entryAt(ctx, tree, path)
+}
+
+// Renamed implements annotate.Files. It prefers a file with the same contents. Otherwise git decides by the similarity of the
+// contents.
+func (f *annotatedFiles) Renamed(ctx context.Context, from, to object.ID, name string, blob object.ID) (string, error) {
+	added, err := f.addedFiles(ctx, from, to)
+	known := err == nil
+	if err != nil { // gc has dropped the checkpoint, so compare with the base tree
+		base, baseErr := f.o.baseTree(ctx)
+		if baseErr != nil {
+			return "", errors.Join(err, baseErr)
+		}
+		if added, err = f.addedFiles(ctx, base, to); err != nil {
+			return "", err
+		}
+	}
+	added = slices.Clone(added)
+	// A file with the same name, or at least with the same extension, is the most likely one.
+	distance := func(t treeFile) int {
+		switch {
+		case path.Base(t.path) == path.Base(name):
+			return 0
+		case path.Ext(t.path) == path.Ext(name):
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(added, func(a, b treeFile) int { return cmp.Compare(distance(a), distance(b)) })
+	for _, t := range added {
+		if t.blob == blob {
+			return t.path, nil
+		}
+	}
+	if len(added) == 0 || !known {
+		return "", nil
+	}
+	return f.similar(ctx, from, to, treeFile{name, blob}, added[:min(len(added), maxRenames)])
+}
+
+// addedFiles returns the files that the tree to has at paths that the tree from does not have.
+func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]treeFile, error) {
+	key := [2]object.ID{from, to}
+	if added, ok := f.added[key]; ok {
+		return added, nil
+	}
+	added := []treeFile{}
+	err := treediff.Trees(ctx, f.o.tree, from, to, func(path string, from, to object.TreeEntry) error {
+		if !from.Mode.IsBlob() && to.Mode.IsBlob() {
+			added = append(added, treeFile{path, to.ID})
+		}
+		return nil
+	})
+	if err == nil {
+		f.added[key] = added
+	}
+	return added, err
+}
+
+// similar returns the path of that file among added which git regards as the renamed file, or "" if there is none.
+func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file treeFile, added []treeFile) (string, error) {
+	ids, paths := []object.ID{file.blob}, []string{file.path}
+	for _, t := range added {
+		ids, paths = append(ids, t.blob), append(paths, t.path)
+	}
+	if err := f.o.need(ctx, ids...); err != nil {
+		return "", err
+	}
+	format := f.o.Repo.Format()
+	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-z", "--find-renames", "-l0", "--diff-filter=R", "--name-status",
+		"--no-ext-diff", treediff.Name(format, from), treediff.Name(format, to), "--"}
+	out, err := pair{a: f.o, b: f.o}.git(ctx, append(args, paths...)...)
+	if err != nil {
+		return "", err
+	}
+	// The records are "RSCORE\0FROM\0TO\0".
+	fields := strings.Split(string(out), "\x00")
+	for i := 0; i+2 < len(fields); i += 3 {
+		if fields[i+1] == file.path {
+			return fields[i+2], nil
+		}
+	}
+	return "", nil
+}
+
+// Hunks implements annotate.Files.
+func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]annotate.Hunk, bool, error) {
+	key := [2]object.ID{from, to}
+	if h := f.hunks[key]; h != nil {
+		return h.list, h.text, nil
+	}
+	if err := f.o.need(ctx, from, to); err != nil {
+		return nil, false, err
+	}
+	out, err := pair{a: f.o, b: f.o}.git(ctx, "diff", "-U0", "--no-color", "--no-ext-diff", "--no-textconv", from.String(), to.String())
+	if err != nil {
+		return nil, false, err
+	}
+	h := &hunks{}
+	h.list, h.text = annotate.ParseHunks(out)
+	f.hunks[key] = h
+	return h.list, h.text, nil
+}

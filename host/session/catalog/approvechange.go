@@ -1,0 +1,352 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// changed is the change of a branch that an approval is for. For the deletion of a session, it consists of the changes in the session.
+type changed struct {
+	ap            *approving
+	before, after object.ID // trees; zero for a branch that does not exist
+	merge         bool      // after is the tree of a merge
+}
+
+// deleted returns the changes that the deletion of a session removes: those of its newest checkpoint since the base commit.
+func (ap *approving) deleted(ctx context.Context, p session.Checkpoint) (*changed, error) {
+	base, err := ap.o.baseTree(ctx)
+	return &changed{ap: ap, before: base, after: p.Tree}, err
+}
+
+// change returns the change of a branch whose present commit is tip, if the commits of a checkpoint are pushed to it or merged into it.
+// It returns an error if the merge has conflicts. The parameter branch is the name of the branch for error texts.
+func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID, branch string) (*changed, error) {
+	// Trees of the checkpoint's commits that the base commit also has were not fetched with the checkpoint.
+	if err := ap.o.farBase(ctx); err != nil {
+		return nil, err
+	}
+	head, err := ap.o.treeOf(p.Head)
+	if err != nil || tip.IsZero() {
+		return &changed{ap: ap, after: head}, err
+	}
+	if tip == p.Head {
+		return nil, ap.nothing(branch)
+	}
+	before, err := ap.snapshot(ctx, tip)
+	if err != nil {
+		return nil, err
+	}
+	ancestor, missing := ap.contains(p.Head, tip)
+	if ancestor {
+		return &changed{ap: ap, before: before, after: head}, nil
+	}
+	return ap.merged(ctx, mergeOf{branch: branch, tip: tip, head: p.Head, theirs: before, ours: head, history: missing})
+}
+
+// snapshot returns the tree of a commit, after it has fetched the commit with its trees from the repository of the branch. The trees of
+// the session's base commit are here already.
+func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
+	if commit.String() == ap.o.record.Commit {
+		return ap.o.treeOf(commit)
+	}
+	tree, err := ap.target.Snapshot(ctx, commit)
+	return tree, ap.explain(err)
+}
+
+// nothing returns the error if a branch already has all commits of the session.
+func (ap *approving) nothing(branch string) error {
+	return conflict(verbs[control.ApproveRequest], "session "+ap.session, "branch "+branch+" already has all commits of the session",
+		"commit changes first, or add --into BRANCH to name another branch")
+}
+
+// contains reports whether the commit tip is reachable from the commit head through commits of the session. The result missing lists
+// the reachable commits that were not fetched, because the mounted remote has them.
+func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID) {
+	seen, next := map[object.ID]bool{head: true}, []object.ID{head}
+	for len(next) > 0 {
+		id := next[0]
+		next = next[1:]
+		if id == tip {
+			return true, nil
+		}
+		up, ok := ap.parents(id)
+		if !ok {
+			missing = append(missing, id)
+			continue
+		}
+		for _, parent := range up {
+			if !seen[parent] {
+				seen[parent] = true
+				next = append(next, parent)
+			}
+		}
+	}
+	return false, missing
+}
+
+// mergeOf describes a merge: the commit head of the session is merged into a branch.
+type mergeOf struct {
+	branch       string
+	tip, head    object.ID   // commits of the branch and of the session
+	theirs, ours object.ID   // trees of tip and head
+	history      []object.ID // commits from which the history of head goes on in the repository of the branch
+}
+
+// merged returns the change of a branch by a merge, with the tree that git merge results in. If the history shows that the merge is a
+// fast-forward, it returns that change.
+func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
+	bases, err := ap.bases(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(cause string) error {
+		return conflict(verbs[control.ApproveRequest], "session "+ap.session, cause,
+			"merge branch "+m.branch+" into the session with git, commit, and request the approval again")
+	}
+	switch {
+	case len(bases) == 0:
+		return nil, refuse("the session and branch " + m.branch + " have no common history")
+	case len(bases) > 1:
+		return nil, refuse("the session and branch " + m.branch + " were merged crosswise, so that a merge has several possible bases")
+	case bases[0] == m.tip:
+		return &changed{ap: ap, before: m.theirs, after: m.ours}, nil
+	case bases[0] == m.head:
+		return nil, ap.nothing(m.branch)
+	}
+	base, err := ap.snapshot(ctx, bases[0])
+	if err != nil {
+		return nil, err
+	}
+	renames, err := ap.provideMerge(ctx, base, m.ours, m.theirs)
+	if err != nil {
+		return nil, err
+	}
+	// Git finds the base of a merge through commits, whose history may not be here.
+	objects, theirs, ours, err := treediff.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
+	if err != nil {
+		return nil, err
+	}
+	if err := ap.target.Write(ctx, objects); err != nil {
+		return nil, err
+	}
+	// Git detects renames only if all contents that it compares are here.
+	result, err := treediff.Merge(func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }, theirs, ours, renames)
+	if err != nil {
+		return nil, err
+	}
+	if paths := result.Conflicted(); len(paths) > 0 {
+		return nil, refuse("the merge with branch " + m.branch + " has conflicts: " + strings.Join(paths[:min(len(paths), namedPaths)], ", "))
+	}
+	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, nil
+}
+
+// bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer
+// commits are fetched. Otherwise, bases fetches the complete history of both.
+func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) {
+	if base, err := object.ParseID(ap.o.record.Commit); err == nil {
+		wants := []object.ID{m.tip}
+		up, _ := ap.parents(base)
+		for _, id := range m.history {
+			if !slices.Contains(up, id) {
+				wants = append(wants, id)
+			}
+		}
+		if err := ap.target.Since(ctx, base, wants...); err != nil {
+			return nil, ap.explain(err)
+		}
+		if bases, ok := treediff.MergeBases(ap.parents, m.tip, m.head, base); ok {
+			return bases, nil
+		}
+	}
+	if err := ap.target.History(ctx, append([]object.ID{m.tip}, m.history...)...); err != nil {
+		return nil, ap.explain(err)
+	}
+	out, err := ap.git(ctx, "", "merge-base", "--all", m.tip.String(), m.head.String())
+	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 means that there is none
+		return nil, err
+	}
+	var bases []object.ID
+	for name := range strings.FieldsSeq(string(out)) {
+		id, err := object.ParseID(name)
+		if err != nil {
+			return nil, err
+		}
+		bases = append(bases, id)
+	}
+	return bases, nil
+}
+
+// parents returns the parents of a commit, and false if the commit was not fetched.
+func (ap *approving) parents(commit object.ID) ([]object.ID, bool) {
+	c, err := ap.o.Repo.Commit(commit)
+	if err != nil {
+		c, err = ap.target.Commit(commit)
+	}
+	return c.Parents, err == nil
+}
+
+// provideMerge fetches the contents that git merge-tree reads. It returns false if contents for the detection of renames are missing.
+func (ap *approving) provideMerge(ctx context.Context, base, ours, theirs object.ID) (renames bool, err error) {
+	ids, renames, err := treediff.ContentsToMerge(ctx, ap.tree, base, ours, theirs)
+	if err != nil {
+		return false, err
+	}
+	mine := map[object.ID]bool{}
+	err = treediff.Trees(ctx, ap.tree, base, ours, func(_ string, _, to object.TreeEntry) error {
+		mine[to.ID] = true
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	return renames, ap.provide(ctx, ids, func(id object.ID) bool { return mine[id] })
+}
+
+// tree reads a tree of the session or of the repository of the branch.
+func (ap *approving) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	entries, err := ap.target.Tree(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return ap.o.tree(ctx, id)
+	}
+	return entries, err
+}
+
+// provide fetches those of the contents ids that are not here: from the session remote if the function mine returns true, and from the
+// repository of the branch otherwise.
+func (ap *approving) provide(ctx context.Context, ids []object.ID, mine func(object.ID) bool) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var in strings.Builder
+	for _, id := range ids {
+		in.WriteString(id.String() + "\n")
+	}
+	out, err := ap.git(ctx, in.String(), "cat-file", "--batch-check")
+	if err != nil {
+		return err
+	}
+	var ours, theirs []object.ID
+	for line := range strings.Lines(string(out)) {
+		name, ok := strings.CutSuffix(line, " missing\n")
+		if !ok {
+			continue
+		}
+		switch id, err := object.ParseID(name); {
+		case err != nil:
+			return err
+		case mine(id):
+			ours = append(ours, id)
+		default:
+			theirs = append(theirs, id)
+		}
+	}
+	if err := ap.o.far.Contents(ctx, ap.session, ours); err != nil {
+		return fault.SessionRemote(ap.o.far.Remote(), err)
+	}
+	return ap.explain(ap.target.Contents(ctx, ap.session, theirs))
+}
+
+// git runs git in the mirror of the repository of the branch, with the objects of the session as alternates. The parameter in is its
+// standard input.
+func (ap *approving) git(ctx context.Context, in string, args ...string) ([]byte, error) {
+	cmd := gitcmd.New(ctx, args...)
+	cmd.Dir, cmd.Stdin = ap.target.Dir(), strings.NewReader(in)
+	cmd.Env = append(cmd.Env, "GIT_DIR="+ap.target.Dir(), gitcmd.NoPrompt, gitcmd.PlainText,
+		gitcmd.Alternates(filepath.Join(ap.o.far.Dir(), "objects")))
+	return gitcmd.Output(cmd)
+}
+
+// diff runs git diff-tree for the two trees of a change.
+func (c *changed) diff(ctx context.Context, format string) ([]byte, error) {
+	f := c.ap.o.Repo.Format()
+	return c.ap.git(ctx, "", "diff-tree", "-r", "-z", format, "--no-renames", "--no-abbrev", "--no-ext-diff", "--no-textconv",
+		treediff.Name(f, c.before), treediff.Name(f, c.after))
+}
+
+// files returns the paths whose files differ, with the fields that git diff --raw prints.
+func (c *changed) files(ctx context.Context) (all []control.PathChange, err error) {
+	out, err := c.diff(ctx, "--raw")
+	if err != nil {
+		return nil, err
+	}
+	// Each entry is ":OLDMODE NEWMODE OLD NEW STATUS", NUL, the path, NUL.
+	fields := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	for i := 0; i+1 < len(fields); i += 2 {
+		parts := strings.Fields(strings.TrimPrefix(fields[i], ":"))
+		if len(parts) != 5 {
+			return nil, errors.New("git diff-tree printed an unknown line")
+		}
+		all = append(all, control.PathChange{Path: fields[i+1], OldMode: parts[0], NewMode: parts[1], Old: parts[2], New: parts[3],
+			Status: parts[4]})
+	}
+	return all, nil
+}
+
+// paths returns the paths whose files differ.
+func (c *changed) paths(ctx context.Context) (paths []string, err error) {
+	all, err := c.files(ctx)
+	for _, f := range all {
+		paths = append(paths, f.Path)
+	}
+	return paths, err
+}
+
+// count returns the numbers of files and lines that differ. It fetches the contents of these files.
+func (c *changed) count(ctx context.Context) (n control.ChangeCount, err error) {
+	all, err := c.files(ctx)
+	if err != nil {
+		return n, err
+	}
+	var ids []object.ID
+	mine := map[object.ID]bool{} // whether the session has the contents; the branch has the others
+	for _, f := range all {
+		switch f.Status {
+		case "A":
+			n.Added++
+		case "D":
+			n.Removed++
+		default:
+			n.Modified++
+		}
+		for _, side := range []struct {
+			mode, id string
+			mine     bool
+		}{{f.OldMode, f.Old, false}, {f.NewMode, f.New, true}} {
+			mode, err1 := strconv.ParseUint(side.mode, 8, 32)
+			id, err2 := object.ParseID(side.id)
+			if err := errors.Join(err1, err2); err != nil {
+				return n, err
+			}
+			if _, seen := mine[id]; object.Mode(mode).IsBlob() && !seen {
+				ids = append(ids, id)
+				mine[id] = side.mine
+			}
+		}
+	}
+	if err := c.ap.provide(ctx, ids, func(id object.ID) bool { return mine[id] }); err != nil {
+		return n, err
+	}
+	out, err := c.diff(ctx, "--numstat")
+	if err != nil {
+		return n, err
+	}
+	addLines(all, out)
+	for _, f := range all {
+		if f.Added >= 0 { // Added is negative for binary files
+			n.LinesAdded, n.LinesRemoved = n.LinesAdded+f.Added, n.LinesRemoved+f.Removed
+		}
+	}
+	return n, nil
+}

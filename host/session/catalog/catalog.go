@@ -1,0 +1,101 @@
+// Package catalog finds sessions and answers requests about them: sessions that are mounted, sessions of the state directory, and
+// sessions of session remotes. Requests on a mounted session use its mount through the struct Mounted.
+//
+// Lock order: the lock of the home (the session's directory below the state directory) of a session that is not mounted, then the
+// lock of the session's repository. The agent of a mounted session has separate locks.
+package catalog
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/agent"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
+)
+
+// Catalog finds sessions and answers requests about them. Its methods are safe for concurrent use.
+type Catalog struct {
+	State   string // path of the state directory
+	Log     *zap.Logger
+	Homes   statedir.Homes   // directories of the sessions below the state directory
+	Remotes *remotes.Remotes // opens session remotes
+	Mounts  Mounts           // sessions that are mounted
+	// Writer returns the identity under which this daemon claims sessions.
+	Writer func() (session.Writer, error)
+}
+
+// Mounts finds the mounts of this process. Its methods are safe for concurrent use.
+type Mounts interface {
+	// Mounted returns the served mount of a session; nil if the session is not mounted. The parameter of is the name of the
+	// session or a directory in the mount. If another worker is taking over the mount, Mounted waits until the takeover has ended.
+	// It returns statedir.ErrNoSession if the mount has no session.
+	Mounted(ctx context.Context, of string) (*Mounted, error)
+	// Writable returns all served mounts that can be written to.
+	Writable() []*Mounted
+}
+
+// Mounted holds the parts of a mount that requests on its session use.
+type Mounted struct {
+	Session  string          // name of the session; "" if the mount has none
+	Record   statedir.Record // record of the session
+	Home     string          // directory of the session below the state directory
+	Dir      string          // root of the mount
+	GitDir   string          // git directory of the mount
+	Writable bool            // the mount makes the checkpoints of the session
+	Agent    *agent.Agent    // makes and pushes the checkpoints
+	Store    *fetch.Store    // objects of the mounted remote
+	Owned    *fetch.Local    // objects in the repository of the session; nil if the mount has no session
+	Locks    *keeper.Keeper  // locks of sessions on the session remote; nil: no other session can use it
+	Added    func() []string // returns the paths of files that the base tree does not have like this
+	// Request returns the request of the mount with its current credentials.
+	Request func() control.MountRequest
+}
+
+// Status returns the status of the session.
+func (m *Mounted) Status() control.SessionStatus {
+	s := m.Agent.Status()
+	if m.Agent.Active() {
+		s.SessionRemote = statedir.ShownRemote(m.Agent.Options().Remote, m.Home, m.Record)
+	}
+	return s
+}
+
+// Contents returns a function that fetches the contents of the session that exist only on its session remote. It
+// returns nil if m is nil or has no session.
+func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
+	if m == nil || m.Owned == nil {
+		return nil
+	}
+	return func(ids []object.ID) error { return m.Owned.Provide(ctx, ids, nil) }
+}
+
+// OpenMount opens the session of a mount. It uses the repository that the agent has opened, or opens the repository read-only.
+// The caller closes the result.
+func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
+	o := &opened{Session: m.Session, record: m.Record, home: m.Home, mount: m}
+	o.Repo, o.queue = m.Agent.Repo()
+	if o.Repo == nil { // the mount is read-only, or the agent has not opened the repository
+		// The home of a session without a checkpoint contains no repository.
+		if !statedir.HasSessionRepo(o.home) {
+			return o, nil
+		}
+		repo, err := all.Homes.OpenSessionRepo(o.home, o.record, false)
+		if errors.Is(err, fs.ErrNotExist) { // the agent is creating the repository, whose HEAD is written last
+			return o, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.Repo, o.release = repo, func() { repo.Close() }
+	}
+	return o, o.read()
+}

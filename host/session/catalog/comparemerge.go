@@ -1,0 +1,202 @@
+package catalog
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/session/proposals"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// comparedPair is a pair of sides that git merges.
+type comparedPair struct {
+	a, b    int       // indexes in comparing.sides; a < b
+	base    object.ID // tree of the merge base; the zero id stands for the empty tree
+	renames bool      // whether the contents by which git detects renames are on this host
+}
+
+// pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge them to c.merged.
+func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
+	for i, a := range c.sides {
+		for j, b := range c.sides[:i] {
+			p := comparedPair{a: j, b: i}
+			if p.base, err = c.commonTree(ctx, b, a); err != nil {
+				return nil, err
+			}
+			ids, complete, err := treediff.ContentsToMerge(ctx, c.tree, p.base, b.checkpoint.Tree, a.checkpoint.Tree)
+			if err != nil {
+				return nil, err
+			}
+			c.merged, p.renames = append(c.merged, ids...), complete
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// provide fetches the missing contents that git is going to compare. It requests the contents of each side from the remote of that
+// side.
+func (c *comparing) provide(ctx context.Context) error {
+	for _, s := range c.sides {
+		ids, err := c.missing(ctx, s.ids)
+		if err != nil {
+			return err
+		}
+		if err := c.provideFrom(ctx, s, ids); err != nil {
+			return err
+		}
+	}
+	// The contents of a merge base may be stored by the session of either side or by the mounted remote, so try the remotes of all
+	// sides.
+	var last error
+	for _, s := range c.sides {
+		ids, err := c.missing(ctx, c.merged)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		last = c.provideFrom(ctx, s, ids)
+	}
+	return last
+}
+
+// provideFrom fetches contents for side s. It uses the mount of the session if the session is mounted, the session remote if the
+// session exists only there, and the mounted remote otherwise.
+func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
+	switch {
+	case len(ids) == 0:
+		return nil
+	case s.o.mount != nil:
+		return s.o.mount.Owned.Provide(ctx, ids, nil)
+	case s.o.far != nil:
+		return s.o.provide(ctx, ids)
+	}
+	m, err := c.mirrorOf(ctx, s) // one request for all contents; git would send one request for each object
+	if err != nil {
+		return err
+	}
+	if err := m.Contents(ctx, s.o.Session, ids); err != nil {
+		return fault.SessionRemote(m.Remote(), err)
+	}
+	return nil
+}
+
+// missing returns, without duplicates, those elements of ids whose objects git does not find in the repositories of the
+// sides.
+func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var in strings.Builder
+	for _, id := range ids {
+		in.WriteString(id.String() + "\n")
+	}
+	out, err := c.gitOn(ctx, c.scratch.Dir(), in.String(), "cat-file", "--batch-check")
+	if err != nil {
+		return nil, err
+	}
+	// cat-file prints "ID missing" for an object that it does not find.
+	for line := range strings.Lines(string(out)) {
+		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
+			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
+				lacks = append(lacks, id)
+			}
+		}
+	}
+	return lacks, nil
+}
+
+// count fills in the numbers of files and lines that each side changed. Lines of binary files are not counted.
+func (c *comparing) count(ctx context.Context) error {
+	for _, s := range c.sides {
+		r := &s.reply
+		if len(r.Changes) == 0 {
+			continue
+		}
+		f := c.scratch.Format()
+		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
+			treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
+		if err != nil {
+			return err
+		}
+		// diff-tree prints the numbers of added and removed lines of each path.
+		addLines(r.Changes, out)
+		proposals.Count(r)
+	}
+	return nil
+}
+
+// shared merges every pair of sides and returns the paths that at least two sides have changed, with the verdicts on them.
+func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
+	var merged []proposals.Pair
+	for _, p := range pairs {
+		conflicts, err := c.conflicts(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		merged = append(merged, proposals.Pair{A: p.a, B: p.b, Conflicts: conflicts})
+	}
+	changes := make([][]control.PathChange, len(c.sides))
+	for i, s := range c.sides {
+		changes[i] = s.reply.Changes
+	}
+	return proposals.Shared(changes, merged), nil
+}
+
+// conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
+func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
+	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
+	// If both sides are equal, or if one side has changed nothing, git has nothing to merge.
+	if ours == theirs || ours == p.base || theirs == p.base {
+		return nil, nil
+	}
+	if a, b := c.sides[p.a], c.sides[p.b]; a.base == p.base && b.base == p.base && proposals.Independent(a.reply.Changes, b.reply.Changes) {
+		return nil, nil
+	}
+	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
+	objects, us, them, err := treediff.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.scratch.Write(ctx, objects); err != nil {
+		return nil, err
+	}
+	merged, err := treediff.Merge(func(args ...string) ([]byte, error) { return c.git(ctx, c.scratch.Dir(), args...) }, us, them, p.renames)
+	return merged.Conflicted(), err
+}
+
+// git runs git in the repository dir with the objects of all sides as alternates, and returns its standard output.
+func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return c.gitOn(ctx, dir, "", args...)
+}
+
+// gitOn runs git like the method git, and passes the string in as standard input to git.
+func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
+	var objects []string
+	add := func(dir string) {
+		if dir = filepath.Join(dir, "objects"); !slices.Contains(objects, dir) {
+			objects = append(objects, dir)
+		}
+	}
+	for _, o := range c.opened {
+		if o.Repo != nil {
+			add(o.Repo.Dir())
+		}
+		if o.mount != nil {
+			add(o.mount.GitDir)
+		}
+	}
+	// A merge base that no session has is in one of the mirrors of mounted remotes.
+	for _, m := range c.mirrors {
+		add(m.Dir())
+	}
+	cmd := gitcmd.New(ctx, args...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
+	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText, gitcmd.Alternates(objects...))
+	return gitcmd.Output(cmd)
+}

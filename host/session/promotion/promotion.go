@@ -1,0 +1,354 @@
+// Package promotion pushes the commits of a session to a branch of a repository, the target, and summarises the changes of a session.
+//
+// A promotion works in attempts. An attempt reads the branch, compares it with the commits of the session, creates a commit if the method
+// needs one, and pushes by compare-and-swap: the old value in the push is the value that was read. If the branch has moved meanwhile,
+// there is one more attempt.
+//
+// git runs in a scratch repository. It has the objects that are fetched from the target and those that are created, and uses the objects
+// of the session as alternates. Everything that is sent is reachable from a commit of the user, so refs and checkpoints of the session
+// never leave it.
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/refname"
+	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+const (
+	heads       = "refs/heads/"
+	maxPromoted = 1 << 30 // maximum size in bytes of an object that is fetched from the target
+	maxNamed    = 20      // maximum number of paths that an error names
+	maxHaves    = 256     // maximum number of commits of the session that a fetch from the target names
+)
+
+// Options configures Promote.
+type Options struct {
+	// Dir is the directory in which the scratch repository is created.
+	Dir string
+	// Open opens the target of a request, which is named like a session remote. The result is nil if the request names none. Promote closes
+	// the remote.
+	Open func(r control.MountRequest) (*thin.Remote, error)
+}
+
+// promotion is one request to promote. A single goroutine uses it.
+type promotion struct {
+	r       control.SessionPromoteRequest
+	o       *Session
+	point   session.Checkpoint // checkpoint whose HEAD is promoted
+	work    *history           // commits of the session
+	target  *transport.Remote
+	scratch *session.Repo
+	remove  func() error // removes the scratch repository
+	// committer are variables with the name and the address of the user whom the target knows; empty: those of the caller apply.
+	committer []string
+	reply     *control.SessionPromoteReply
+	// whole is set after the target has refused a push because it lacks objects. The next attempt also sends objects that only the mounted
+	// remote was known to have.
+	whole bool
+}
+
+// Promote pushes the HEAD of the checkpoint point to a branch, as the request r states.
+func Promote(ctx context.Context, o *Session, point session.Checkpoint, r control.SessionPromoteRequest,
+	opts Options) (_ control.SessionPromoteReply, err error) {
+	reply := control.SessionPromoteReply{Session: o.Name, Checkpoint: string(point.ID), Commits: []control.SummaryCommit{},
+		DryRun: r.DryRun, Method: r.Method}
+	if reply.Method == "" {
+		reply.Method = control.PromoteFF
+	}
+	p := &promotion{r: r, o: o, point: point, reply: &reply}
+	defer func() { err = errors.Join(err, p.close()) }()
+	return reply, p.run(ctx, opts)
+}
+
+// close closes the target and removes the scratch repository.
+func (p *promotion) close() error {
+	var err error
+	if p.target != nil {
+		err = p.target.Close()
+	}
+	if p.scratch != nil {
+		err = errors.Join(err, p.scratch.Close(), p.remove())
+	}
+	return err
+}
+
+// refused returns an error about the target. The branch is unchanged.
+func (p *promotion) refused(kind control.ErrorCode, cause, hint string) error {
+	return &control.Error{Code: control.ExitRemote, Kind: kind, Verb: "promote to", Object: p.reply.Branch + " of " + p.reply.Target,
+		Cause: cause, Hint: hint}
+}
+
+// failed returns the error of an exchange with the target in the form that is shown to the user.
+func (p *promotion) failed(err error) error {
+	return fault.Explain("promote to", p.reply.Branch+" of "+p.reply.Target, err)
+}
+
+// run promotes the commits and fills in the reply.
+func (p *promotion) run(ctx context.Context, opts Options) (err error) {
+	if p.point.Head.IsZero() {
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: "promote", Object: "session " + p.o.Name,
+			Cause: "HEAD has no commit", Hint: "run git commit first"}
+	}
+	p.reply.Head = p.point.Head.String()
+	if p.r.ID == "" {
+		if err := p.committed(ctx); err != nil {
+			return err
+		}
+	}
+	if p.work, err = p.o.history(ctx, p.point.Head); err != nil {
+		return err
+	}
+	if err := p.open(opts); err != nil {
+		return err
+	}
+	dir, remove, err := disk.TempDir(opts.Dir, "promote")
+	if err != nil {
+		return err
+	}
+	if p.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: p.o.Repo.Format()}); err != nil {
+		return errors.Join(err, remove())
+	}
+	p.remove = remove
+	for {
+		if again, err := p.attempt(ctx); err != nil || !again {
+			return err
+		}
+	}
+}
+
+// committed returns an error if the checkpoint contains changes that its HEAD does not contain.
+func (p *promotion) committed(ctx context.Context) error {
+	changed, err := p.o.uncommitted(ctx, p.point)
+	if err != nil || len(changed) == 0 {
+		return err
+	}
+	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "promote", Object: "session " + p.o.Name,
+		Cause: "changes are not committed: " + named(changed),
+		Hint:  "run git commit, or name the checkpoint HEAD to leave these changes out: artifactfs session promote HEAD"}
+}
+
+// named returns the first paths for an error, and the number of the others.
+func named(paths []string) string {
+	text := strings.Join(paths[:min(len(paths), maxNamed)], ", ")
+	if n := len(paths) - maxNamed; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+// open opens the target and determines the branch.
+func (p *promotion) open(opts Options) error {
+	r := p.o.Request
+	to := p.r.To
+	p.reply.Mounted = to == "" || to == control.RemoteOrigin || statedir.WithoutSecrets(to) == statedir.WithoutSecrets(r.Remote)
+	named := to != "" && to != control.RemoteOrigin // the URL in the request may have credentials
+	if !named {
+		to = r.Remote
+	}
+	// The token of the session remote is for the session remote only, and may be limited to the refs of the session. So it is used only
+	// if the mounted remote is the session remote, and the mount has no credentials for the mounted remote.
+	at, _ := remotes.SessionURL(r)
+	same := at != "" && statedir.WithoutSecrets(at) == statedir.WithoutSecrets(to)
+	own := r.Token != "" || r.TokenFile != "" || statedir.WithoutSecrets(r.Remote) != r.Remote
+	if !same || own && !named {
+		r.SessionToken, r.SessionTokenFile = "", ""
+	}
+	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
+	switch {
+	case !named && same && !own: // the URL of the session remote may have credentials that the mounted remote has not
+		r.SessionOptions.Remote = at
+	case !named:
+		r.SessionOptions.Remote = control.RemoteOrigin
+	}
+	target, err := opts.Open(r)
+	if err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to), Cause: err.Error()}
+	}
+	if target == nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to),
+			Cause: "want the URL or the path of a git repository"}
+	}
+	p.target = target.Remote
+	p.reply.Target, p.reply.Branch = p.target.URL(), p.r.Branch
+	if p.reply.Branch == "" {
+		name, ok := strings.CutPrefix(p.o.Record.Ref, heads)
+		if !ok {
+			return &control.Error{Code: control.ExitUsage, Verb: "promote", Object: "session " + p.o.Name,
+				Cause: "the session was mounted without a branch", Hint: "add --to :BRANCH to name the branch"}
+		}
+		p.reply.Branch = name
+	}
+	if p.r.PullRequest {
+		p.reply.Base, p.reply.Branch = p.reply.Branch, p.r.PullBranch
+		switch {
+		case p.reply.Branch != "":
+		case same: // the session's own branches are below afs/SESSION there
+			p.reply.Branch = "afs-" + p.o.Name
+		default:
+			p.reply.Branch = "afs/" + p.o.Name
+		}
+	}
+	for _, name := range []string{p.reply.Branch, p.reply.Base} {
+		if name != "" && !refname.Valid(heads+name) {
+			return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: name, Cause: "invalid name of a branch"}
+		}
+	}
+	return nil
+}
+
+// attempt reads the branch and pushes to it once. It returns true if another attempt may succeed.
+func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
+	branch := heads + p.reply.Branch
+	names := []string{branch}
+	if p.reply.Base != "" {
+		names = append(names, heads+p.reply.Base)
+	}
+	push, err := p.target.OpenPush(ctx, names)
+	if err != nil {
+		return false, p.failed(err)
+	}
+	defer push.Close()
+	if push.Format != p.o.Repo.Format() {
+		return false, p.refused(control.CodeUnsupported, fmt.Sprintf("the repository has object ids of the format %s, the session %s",
+			push.Format, p.o.Repo.Format()), "")
+	}
+	var old, start object.ID
+	for _, ref := range push.Refs {
+		if below, ok := strings.CutPrefix(ref.Name, branch+"/"); ok {
+			return false, p.refused(control.CodeConflict, "the branch cannot exist beside "+p.reply.Branch+"/"+below, "choose another branch")
+		}
+		if ref.Name == branch {
+			old = ref.ID
+		}
+		if ref.Name == heads+p.reply.Base {
+			start = ref.ID
+		}
+	}
+	next, err := p.plan(ctx, old, start)
+	if err != nil {
+		return false, err
+	}
+	if p.reply.Old = ""; !old.IsZero() {
+		p.reply.Old = old.String()
+	}
+	if next.tip.IsZero() { // the branch contains the changes already
+		p.reply.Method, p.reply.New, p.reply.Tree = control.PromoteNone, p.reply.Old, ""
+		return false, nil
+	}
+	if p.reply.Tree = next.tree.String(); next.tip == p.work.head || !p.r.DryRun {
+		p.reply.New = next.tip.String()
+	}
+	ids, err := p.outgoing(ctx, next)
+	if err != nil {
+		return false, err
+	}
+	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: branch, Old: old, New: next.tip}}}
+	if len(ids) > 0 {
+		req.Pack = packs.Git(p.scratch.Dir(), ids, p.o.objects())
+	}
+	if p.r.DryRun {
+		if req.Pack != nil { // an object that cannot be sent is found by creating the pack
+			err = req.Pack(ctx, io.Discard)
+		}
+		return false, err
+	}
+	results, err := push.Send(ctx, req)
+	if err != nil {
+		return false, p.failed(err)
+	}
+	return p.result(results[0])
+}
+
+// result evaluates the answer of the target to a push.
+func (p *promotion) result(answer error) (again bool, err error) {
+	var no *transport.Rejected
+	if !errors.As(answer, &no) {
+		return false, answer
+	}
+	switch {
+	case no.Kind == transport.RejectMoved && !p.reply.Retried:
+		p.reply.Retried = true
+		return true, nil
+	case no.Kind == transport.RejectMoved:
+		return false, p.refused(control.CodeConflict, "the branch moved again during the second attempt: "+no.Text, "run the command again")
+	case (no.Kind == transport.RejectMissing || no.Kind == transport.RejectUnpack) && !p.whole:
+		p.whole = true
+		return true, nil
+	}
+	return false, p.refused(control.CodeRefused, no.Text, "")
+}
+
+// fetch fetches objects from the target into the scratch repository.
+func (p *promotion) fetch(ctx context.Context, req transport.FetchRequest) error {
+	caps, err := p.target.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+	if !caps.Filter {
+		req.Filter = ""
+	}
+	if !caps.Shallow {
+		req.Depth = 0
+	}
+	packs, err := p.scratch.Packs()
+	if err != nil {
+		return err
+	}
+	answer, err := p.target.Fetch(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer answer.Pack.Close()
+	_, err = packs.Ingest(ctx, answer.Pack, odb.IngestOptions{MaxObjectSize: maxPromoted, Promisor: true, Temporary: true}, nil)
+	return err
+}
+
+// provide fetches contents with the given ids, from the target if asked first, and from the mounted remote and the session remote.
+func (p *promotion) provide(ctx context.Context, ids []object.ID, first bool) error {
+	p.reply.Fetched += int64(len(ids))
+	var rest []object.ID
+	for first && len(ids) > 0 {
+		err := p.fetch(ctx, transport.FetchRequest{Wants: ids, Filter: "blob:none"})
+		var lacks transport.NotOurRef
+		if err == nil {
+			ids = nil
+			break
+		}
+		if !errors.As(err, &lacks) || !slices.Contains(ids, lacks.ID) {
+			return p.failed(err)
+		}
+		rest = append(rest, lacks.ID)
+		ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == lacks.ID })
+	}
+	if rest = append(rest, ids...); len(rest) == 0 {
+		return nil
+	}
+	err := p.o.Provide(ctx, rest)
+	if err == nil || !p.o.Far || !p.reply.Mounted {
+		return err
+	}
+	// Some of the contents are on neither the session remote nor the mounted remote alone. The target has the others.
+	for _, id := range rest {
+		if err := p.o.Provide(ctx, []object.ID{id}); err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package statedir_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
+)
+
+func TestHomeIsTakenOnce(t *testing.T) {
+	h := statedirtest.New(t)
+	first, err := h.Lock(t.Context(), "work", "/srv/a b")
+	if err != nil || !first.Created {
+		t.Fatalf("lock a new mount directory: got %+v, %v", first, err)
+	}
+	var used statedir.InUseError
+	if _, err := h.Lock(t.Context(), "work", "/srv/other"); !errors.As(err, &used) || used.Dir != "/srv/a b" || used.Session != "work" {
+		t.Errorf("lock a locked directory: got %v", err)
+	}
+	first.Unlock()
+	second, err := h.Lock(t.Context(), "work", "/srv/other")
+	if err != nil || second.Created {
+		t.Fatalf("lock a released directory: got %+v, %v", second, err)
+	}
+	if err := second.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if names := statedirtest.Names(t, h); names != "" {
+		t.Errorf("directories after the end: got %q", names)
+	}
+}
+
+// A process that only reads the directory of a session does not make a mount fail: the mount waits for it.
+func TestLookingIsWaitedFor(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	looking, err := h.LockExisting("work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*statedir.LookPause)
+	defer cancel()
+	if _, err := h.Lock(ctx, "work", "/srv/a"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("lock while another process reads: got %v", err)
+	}
+	taken := make(chan error, 1)
+	go func() {
+		m, err := h.Lock(context.Background(), "work", "/srv/a")
+		if err == nil {
+			m.Unlock()
+		}
+		taken <- err
+	}()
+	looking.Unlock()
+	select {
+	case err := <-taken:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the lock is still waiting after the reader has ended")
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	m, err := h.Lock(t.Context(), "work", "/srv/work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used statedir.InUseError
+	if err := h.Discard("work", true); !errors.As(err, &used) {
+		t.Errorf("discard of a mounted session: got %v", err)
+	}
+	m.Unlock()
+	if err := h.Discard("work", true); err != nil {
+		t.Error(err)
+	}
+	if err := h.Discard("work", true); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("second discard: got %v", err)
+	}
+	if names := statedirtest.Names(t, h); names != "" {
+		t.Errorf("directories after the end: got %q", names)
+	}
+}
