@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"text/tabwriter"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/gitea"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/workday"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // journey is the way of one session through all commands, on two hosts: the agent works on the first one, which is killed, and the

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // journeySteps are the steps of a journey in their order. The result of a step is its cell in the table.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // A session whose session remote is the mounted repository was resumed or forked on another host, where nobody has read its files: its

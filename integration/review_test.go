@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // Five agents try the same task, each in a fork of one baseline on the server. The results are compared with the baseline, the best one

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // What a user does by the REST API, the commands of a session see, and the other way round. A grant by the REST API opens the gate for a

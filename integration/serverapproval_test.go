@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // The server refuses a stock push of the session's commit to a protected branch until a reviewer on another machine has granted it, and

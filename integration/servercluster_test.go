@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
 	"github.com/artifactfs/artifactfs/internal/harness/s3test"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // cluster contains several nodes of artifactfs serve, which share a PostgreSQL database and an S3 bucket, behind a TCP proxy that does

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/chrome"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // A reviewer who has only a link with a token in its fragment opens it in a browser, copies the command from the page, and runs it on a

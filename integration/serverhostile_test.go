@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what changed at each.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // Acts on the page of the server and those of the commands see each other, and the gate holds for both: a comment, a request that the page

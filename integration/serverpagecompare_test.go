@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // comparedOnPage checks that the page of the server shows what `session compare` has printed about sessions of team/app, forks of the

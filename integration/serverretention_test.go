@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // remoteOf returns the URL of a repository of the server for git.

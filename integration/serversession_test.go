@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // hosted returns a server, a client of its REST API, and a world whose commands use the server. The server's repository team/app has

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // The server shows a thin session like any other: its timeline, the prompts, the difference of changed and removed files from the base, a

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // written writes an annotation, a cache entry and a request for approval of the session work, and returns the users in whose names the

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // ask sends a request to a route below /artifactfs/v1, and returns the status and the answer.

@@ -26,9 +26,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // TestMain runs a server if a variable names a data directory: tests that kill a server start this program again with this variable.

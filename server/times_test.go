@@ -18,9 +18,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // startQuick serves a directory with short times for clients until the test ends.

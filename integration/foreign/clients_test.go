@@ -84,7 +84,7 @@ func TestGeneratedClients(t *testing.T) {
 
 func clients(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs("../../clients")
+	dir, err := filepath.Abs("../../server/clients")
 	if err != nil {
 		t.Fatal(err)
 	}

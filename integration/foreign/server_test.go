@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // account is the id of the account of every server; wrangler requires 32 hexadecimal digits.

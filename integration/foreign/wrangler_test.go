@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // wrangler is the command line of Cloudflare, configured to use the server of a test.

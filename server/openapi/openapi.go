@@ -2,7 +2,7 @@
 // TypeScript and Python are generated. The file openapi.json is written by hand. Tests compare it with the routes and the answers of
 // the server, so that the two stay equal.
 //
-//go:generate go run ../../internal/clientgen ../../clients
+//go:generate go run ../clientgen ../clients
 package openapi
 
 import (

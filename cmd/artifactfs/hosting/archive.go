@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/control/profile"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // repoArchiveCommand returns the command "repo archive".

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/credential"
@@ -22,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/client"
 	"github.com/artifactfs/artifactfs/session"
 )
 

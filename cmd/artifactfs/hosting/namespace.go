@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // NamespaceCommand returns the command "namespace".

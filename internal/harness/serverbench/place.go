@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // remote is a repository on a server.

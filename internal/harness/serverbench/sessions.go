@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // credentials returns the environment of artifactfs for a remote, and for a session remote in the same place.

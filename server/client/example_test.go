@@ -7,7 +7,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/server/client"
 )
 
 // A sandbox gets a fork of a reviewed repository, and a token that is valid as long as the sandbox is expected to run.

@@ -14,12 +14,12 @@ func TestClientsAreCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range files {
-		got, err := os.ReadFile(filepath.Join("../../clients", name))
+		got, err := os.ReadFile(filepath.Join("../clients", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("clients/%s is not what the document results in: run `go generate ./server/openapi`", name)
+			t.Errorf("server/clients/%s is not what the document results in: run `go generate ./server/openapi`", name)
 		}
 	}
 }
