@@ -1,5 +1,4 @@
 // Package volume translates the attributes of a volume, which container platforms pass as pairs of texts, into requests to a daemon.
-// The CSI driver and the Docker volume plugin accept the same attributes.
 package volume
 
 import (

@@ -174,7 +174,7 @@ doc/protocol.md lists the codes.`,
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "format of the log")
 	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
 		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
-		topCommand(a), uiCommand(a), dockerPluginCommand(a),
+		topCommand(a), uiCommand(a),
 		cacheCommand(a), profileCommand(a),
 		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a),
 		doctorCommand(a), versionCommand(a), completionCommand(a),

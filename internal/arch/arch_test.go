@@ -36,7 +36,7 @@ var floors = [][]string{
 	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
 	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "host/config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "host/supervisor"},
 	{"worktree/overlay", "control/sessionlink", "volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
-	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
+	{"fetch/foreseen", "fetch/hoststore", "csi"},
 	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree", "session/packs"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
