@@ -29,7 +29,7 @@ func TestCSISanity(t *testing.T) {
 	build("../cmd/artifactfs-csi")
 	// The tests are a module of their own, because they need many libraries that the program does not need.
 	tests := exec.Command("go", "build", "-buildvcs=false", "-o", programs+"/", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
-	tests.Dir = "../csi/sanity"
+	tests.Dir = "../container/csi/sanity"
 	if out, err := tests.CombinedOutput(); err != nil {
 		t.Fatalf("build csi-sanity: %v\n%s", err, out)
 	}

@@ -18,9 +18,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/artifactfs/artifactfs/container/csi"
+	"github.com/artifactfs/artifactfs/container/volume"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/csi"
-	"github.com/artifactfs/artifactfs/volume"
 )
 
 // version is set by the linker.

@@ -35,8 +35,8 @@ var floors = [][]string{
 	{"git/object/loose", "host/fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetch/fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
 	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
 	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "host/config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "host/supervisor"},
-	{"worktree/overlay", "control/sessionlink", "volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
-	{"fetch/foreseen", "fetch/hoststore", "csi"},
+	{"worktree/overlay", "control/sessionlink", "container/volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
+	{"fetch/foreseen", "fetch/hoststore", "container/csi"},
 	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree", "session/packs"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
@@ -84,9 +84,9 @@ var libraries = map[string][]string{
 	"modernc.org/sqlite":                      {"server/records"},
 	"github.com/jackc/pgx/":                   {"server/records"},
 	"github.com/minio/minio-go/":              {"server/objects"},
-	"github.com/container-storage-interface/": {"csi"},
-	"google.golang.org/grpc":                  {"csi"},
-	"k8s.io/kubelet/":                         {"csi"},
+	"github.com/container-storage-interface/": {"container/csi"},
+	"google.golang.org/grpc":                  {"container/csi"},
+	"k8s.io/kubelet/":                         {"container/csi"},
 }
 
 // owners says which packages alone may use a primitive of the host. Tests, and the packages that test the product from outside, are

@@ -1,4 +1,4 @@
-module github.com/artifactfs/artifactfs/csi/sanity
+module github.com/artifactfs/artifactfs/container/csi/sanity
 
 go 1.26.0
 

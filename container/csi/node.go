@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/artifactfs/artifactfs/container/volume"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/volume"
 )
 
 // node makes volumes available to the pods of one node.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/artifactfs/artifactfs/container/volume"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
-	"github.com/artifactfs/artifactfs/volume"
 )
 
 // newRecord returns the record of a volume that is to be mounted at dir.

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/artifactfs/artifactfs/container/volume"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/volume"
 )
 
 // DefaultName is the default name of the driver, by which volumes name it.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/artifactfs/artifactfs/volume"
+	"github.com/artifactfs/artifactfs/container/volume"
 )
 
 // controller creates and deletes persistent volumes. A volume is a session, which the first mount creates, so the controller has
