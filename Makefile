@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
-TIMED    := ./host/daemon ./fuse ./integration ./internal/harness/gittest
+TIMED    := ./host/daemon ./fuse ./integration ./integration/harness/gittest
 # Tests of a package that run at once, of those that are marked as parallel: most of them wait for servers, clocks and other processes.
 PARALLEL ?= 4
 # Longest run of the tests of a package, on a busy machine too. That of integration is the longest.
@@ -74,11 +74,11 @@ lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the str
 	GOFLAGS="$$($(GO) env GOFLAGS) -buildvcs=false" $(GO) tool staticcheck ./...
 
 bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
-	$(GO) build -buildvcs=false -o bin/gitserve ./internal/harness/gittest/gitserve
-	$(GO) run -buildvcs=false ./internal/harness/bench $(BENCH)
+	$(GO) build -buildvcs=false -o bin/gitserve ./integration/harness/gittest/gitserve
+	$(GO) run -buildvcs=false ./integration/harness/bench $(BENCH)
 
 bench-server: setup build ## compare serve with gitea and git http-backend (BENCH="-gitea DIR -large REPOSITORY.git REPOSITORY.git ...")
-	$(GO) run -buildvcs=false ./internal/harness/serverbench $(BENCH)
+	$(GO) run -buildvcs=false ./integration/harness/serverbench $(BENCH)
 
 git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's source, SUITE="t1* t3200-*")
 	@scripts/git-suite.sh "$(GIT_SRC)" $(SUITE)
@@ -87,7 +87,7 @@ ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=di
 	@scripts/ltp.sh "$(LTP_SRC)" $(SUITE)
 
 cluster-test: ## run the tests that need a Kubernetes cluster (root; builds Kubernetes once; TESTFLAGS="-run TestX")
-	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./internal/harness/cluster ./integration/cluster
+	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./integration/harness/cluster ./integration/cluster
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // numbered returns an id and contents of size bytes that are both derived from n, so that tests need not store the expected

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // childEnv makes the test binary a second process that shares a cache: its value is "job dir quota first".

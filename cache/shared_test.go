@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // contentsOf returns n different contents of about size bytes by their ids.

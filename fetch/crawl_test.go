@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/convert"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/guard"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // A container puts an invalid object into the git directory of its mount. Other mounts of the store read the valid one from the remote.

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Objects that only a mount's git directory has are read from there: loose and packed ones, trees and large blobs,

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/git/convert"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // newProfiled returns a server of a repository with 40 directories of 20 files, a view of its commit in a new store, and the paths of

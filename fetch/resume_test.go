@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // openStore opens a store of a remote. It may be called several times for one directory.

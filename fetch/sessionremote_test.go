@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // twoRemotes is a repository, and a second one that has a further commit.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // An agent whose hooks are installed records itself: its events, a checkpoint before each tool that may change files and at the end

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/client"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )

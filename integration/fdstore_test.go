@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/host/fdstore"
-	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
 // service starts a process in a process group of its own, as the runtime of a container does. The function end kills the group.

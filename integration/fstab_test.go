@@ -8,7 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // helpers puts the helpers where mount(8) looks for them, and a file over /etc/fstab, in a mount namespace that ends with

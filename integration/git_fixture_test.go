@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // gitFixture is the repository that scenarios use, its server, and a clone that is copied for each pair.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // If a program has removed ".git" from a mount, status and doctor say so, and the command that they print brings it back, for programs

@@ -27,8 +27,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 const (
@@ -74,7 +74,7 @@ func run(m *testing.M) int {
 	if await.Race {
 		build = append(build, "-race")
 	}
-	build = append(build, "../cmd/artifactfs", "../internal/harness/gittest/rot13filter")
+	build = append(build, "../cmd/artifactfs", "./harness/gittest/rot13filter")
 	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // guestBox runs a script in a container that sees the system's programs, the network, /dev/fuse, and two directories of the host: the

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"text/tabwriter"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gitea"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/workday"
+	"github.com/artifactfs/artifactfs/integration/harness/gitea"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/workday"
 	"github.com/artifactfs/artifactfs/server/client"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
 // manager acts as a service manager for a daemon: it listens at NOTIFY_SOCKET, keeps descriptors (FDSTORE), and

@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // oddRepo is a served repository whose objects git would not make. Its methods write objects as they are described, without a check.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // With --git-dir inside, .git belongs to the user of --uid, although the daemon runs as root and changes the same directory.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // profiled is a repository of 60 directories with 40 files each. A build reads one file in most directories, in an order that is not

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // long is a repository with a history: log.txt has 600 versions on main; branch `other` changes 1,000 files of an older

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/client"
 )
 

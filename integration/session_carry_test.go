@@ -14,8 +14,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/workday"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/workday"
 	"github.com/artifactfs/artifactfs/session"
 )
 

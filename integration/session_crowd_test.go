@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/crowd"
+	"github.com/artifactfs/artifactfs/integration/harness/crowd"
 )
 
 // Sessions that push to one session remote at the same time do not disturb each other or users who push with git.

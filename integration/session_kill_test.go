@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/workday"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/workday"
 )
 
 // sessionKills is the number of times that all processes are killed; `make bench BENCH="-session -only kills"` kills more often.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // The default policy makes a checkpoint when changes have become idle, and a command that would discard changes waits for one.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gitea"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gitea"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // pulls returns the pull requests of a repository of a gitea server, as its API lists them.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Many files that are in no checkpoint are removed or overwritten, and the worker or the whole daemon is killed before the

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // If HEAD of the remote names a branch that does not exist, the mount is empty like a clone, and has the other branches.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
 // struck kills the world's worker at random moments until the returned function is called.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
 func init() { torture.Main() }

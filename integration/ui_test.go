@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // page is a running "artifactfs ui".

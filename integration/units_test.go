@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // cannotTry is the exit code of scripts/systemd.sh if the host has no systemd, or systemd cannot run in namespaces.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Stock git clones and fetches through a relay in all ways, whether the relay answers or passes the request.

@@ -60,7 +60,7 @@ blobs() { number "$1" "$(printf '%s\n' "$2" | sed 's/.*"blobs":\({[^}]*}\).*/\1/
 
 # serve makes a bare repository of this checkout, whatever state that is in, and serves it: sets url.
 serve() {
-	"${GO:-go}" build -buildvcs=false -o bin/gitserve ./internal/harness/gittest/gitserve
+	"${GO:-go}" build -buildvcs=false -o bin/gitserve ./integration/harness/gittest/gitserve
 	bare=$tmp/srv/artifactfs.git
 	git init -q --bare "$bare"
 	# The checkout may belong to another user; that is no reason to mistrust it here.

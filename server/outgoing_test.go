@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/client"

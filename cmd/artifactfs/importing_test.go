@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // repo import --wait says whether an import has succeeded, and repo refresh repeats it.

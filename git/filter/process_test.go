@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/pktline"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 func TestProcessIsKept(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Commands that do not refresh the index use the sizes that were filled in, git uses the ignore files that were filled in, and nothing

@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 func forFormats(t *testing.T, test func(t *testing.T, f object.Format)) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Until the index is written, git finds no repository: with an empty index, a commit of one file would remove all others.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Lock files of a git command that was killed while it changed refs are removed. Lock files of other processes stay.

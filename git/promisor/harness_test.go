@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitsocket"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // askerArgument makes the test binary the asker.

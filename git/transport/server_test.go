@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 func TestMain(m *testing.M) {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 func TestReadOnlyMountsOutliveTheirProcess(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/fetchmap"
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
-	"github.com/artifactfs/artifactfs/internal/harness/install"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/install"
 )
 
 // openLive opens the live page of a mount whose daemon sends a map every 20 ms, until the test ends.

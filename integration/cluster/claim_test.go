@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 const provisionerImage = "cluster.test/csi-provisioner:1"

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // keepAndDaemonKilled kills the only two processes that have the devices of the mounts. The mounts are lost. It then tests that the pods

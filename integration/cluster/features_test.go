@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 const tableFeatures = "pods of special kinds"

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // quiet is the time after a disturbance that still belongs to it.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // repositoriesVariable names the environment variable with the bare repositories whose pods TestPodStart starts, separated by spaces.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/cluster"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/cluster"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
@@ -60,7 +60,7 @@ func start(t *testing.T) *world {
 	check(t, os.MkdirAll(meterDir, 0o777))
 	check(t, os.Chmod(meterDir, 0o777))
 	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", w.programs+"/",
-		"../../cmd/artifactfs", "../../cmd/artifactfs-fsmonitor", "../../cmd/artifactfs-csi", "../../internal/harness/cluster/meter")
+		"../../cmd/artifactfs", "../../cmd/artifactfs-fsmonitor", "../../cmd/artifactfs-csi", "../harness/cluster/meter")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build programs: %v\n%s", err, out)

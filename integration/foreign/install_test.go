@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/install"
+	"github.com/artifactfs/artifactfs/integration/harness/install"
 )
 
 var (

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // The server does not store files of git-lfs: it refuses a push of them with an error that says so, and no ref is pushed.

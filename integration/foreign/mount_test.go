@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Implementations that cannot fetch missing contents read old versions of files in a mount, and commit there, like in a clone.

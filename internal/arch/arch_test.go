@@ -31,13 +31,13 @@ const (
 var floors = [][]string{
 	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "git/gitcmd", "git/pktline", "internal/proc", "git/varint", "host/hostui/treemap", "control/profile", "session/ulid"},
 	{"git/refname", "control/names5"},
-	{"git/object", "internal/disk", "git/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "worktree/overlay/state", "worktree/acl"},
+	{"git/object", "internal/disk", "git/gitsocket", "integration/harness/await", "integration/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "worktree/overlay/state", "worktree/acl"},
 	{"git/object/loose", "host/fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetch/fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
 	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
-	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "host/config", "session/agenthook", "git/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "host/supervisor"},
+	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "host/config", "session/agenthook", "git/packedrefs", "integration/harness/crowd", "integration/harness/s3test", "integration/harness/pgtest", "integration/harness/gittest", "integration/harness/torture", "internal/disk/disktest", "host/supervisor"},
 	{"worktree/overlay", "control/sessionlink", "container/volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
 	{"fetch/foreseen", "fetch/hoststore", "container/csi"},
-	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
+	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "integration/harness/gittest/gitserve", "integration/harness/chrome", "integration/harness/install", "integration/harness/gitea", "integration/harness/workday", "integration/harness/gittest/rot13filter"},
 	{"worktree/basetree", "session/packs"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
 	{"git/gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
@@ -65,8 +65,8 @@ var floors = [][]string{
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor", "cmd/artifactfs-csi"},
-	{"internal/harness/cluster", "internal/harness/cluster/meter"},
-	{"integration", "integration/cluster", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
+	{"integration/harness/cluster", "integration/harness/cluster/meter"},
+	{"integration", "integration/cluster", "integration/foreign", "integration/harness/bench", "integration/harness/serverbench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.
@@ -132,7 +132,7 @@ func text(e ast.Expr) string {
 
 func TestPrimitivesHaveOneOwner(t *testing.T) {
 	for p, file := range sources(t) {
-		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "internal/harness") || strings.HasPrefix(p.ImportPath, "internal/arch") {
+		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "integration/harness") || strings.HasPrefix(p.ImportPath, "internal/arch") {
 			continue
 		}
 		for _, o := range owners {
@@ -271,8 +271,8 @@ func TestImportsGoDownOnly(t *testing.T) {
 			if name, ours := strings.CutPrefix(i, module); ours && floorOf(name) >= floor {
 				t.Errorf("%s imports %s, which is not below it", p.ImportPath, name)
 			}
-			if p.ImportPath == "internal/harness/gittest" && strings.Contains(i, ".") && i != module+"git/object" {
-				t.Errorf("internal/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
+			if p.ImportPath == "integration/harness/gittest" && strings.Contains(i, ".") && i != module+"git/object" {
+				t.Errorf("integration/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
 			}
 		}
 	}

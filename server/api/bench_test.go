@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // big returns a git directory to measure with: that of the variable ARTIFACTFS_BENCH_REPO, or a small one.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // exchange is a request and the answer that clients of Cloudflare Artifacts expect, according to its documentation and to recorded

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/pgtest"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

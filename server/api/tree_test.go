@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/api"
 )
 

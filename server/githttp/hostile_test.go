@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/pktline"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // confined makes git commands as a server does.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // read returns the contents of a file.

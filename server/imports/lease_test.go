@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
-	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/pgtest"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
+	"github.com/artifactfs/artifactfs/integration/harness/s3test"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
-	"github.com/artifactfs/artifactfs/internal/harness/s3test"
 )
 
 // suite tests what every Store must do.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // grouped runs transactions as one group: they queue while another transaction runs. It returns their errors, or what they panicked with.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 func TestEventsSelected(t *testing.T) {

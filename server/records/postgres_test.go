@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
+	"github.com/artifactfs/artifactfs/integration/harness/pgtest"
 )
 
 // postgres returns the PostgreSQL server of all tests of this package. The first test that needs it starts it.

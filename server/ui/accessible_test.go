@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
-	"github.com/artifactfs/artifactfs/internal/harness/install"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/install"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

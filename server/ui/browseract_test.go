@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 

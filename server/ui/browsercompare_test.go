@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/harness/chrome"
+	"github.com/artifactfs/artifactfs/integration/harness/chrome"
 )
 
 // Sessions are selected in the list and compared, and what differs is followed to a file. UI_PICTURES=DIR also writes pictures.

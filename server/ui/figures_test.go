@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // TestFigures measures pages of large sessions. UI_FIGURES=1 measures a timeline of 10,000 checkpoints and a difference of 5,000 files;

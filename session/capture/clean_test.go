@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // Files that git converts have the same blobs in the checkpoint's tree as after git add, also if their attributes changed since.

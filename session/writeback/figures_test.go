@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // The figures count pushed refs, refused refs and failed pushes.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // The first push to an empty session remote contains the checkpoint that is made while it begins, and takes two requests. A call of Sync

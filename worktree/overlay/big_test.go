@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // TestHalfAMillionFiles limits the memory per file of a large overlay, and the time to open it again.

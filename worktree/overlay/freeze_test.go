@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
-	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // pinnedFile is a pin and the data that it must return.

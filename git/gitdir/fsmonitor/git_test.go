@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // journal is a monitor whose changed paths are set by the test.

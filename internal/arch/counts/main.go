@@ -23,7 +23,7 @@ import (
 )
 
 // harness lists the directories that only serve tests and benchmarks. They do not count as parts of the product.
-var harness = []string{"integration", "internal/arch", "internal/harness", "internal/disk/disktest",
+var harness = []string{"integration", "internal/arch", "integration/harness", "internal/disk/disktest",
 	"internal/metrics/metricstest", "worktree/worktreetest"}
 
 // source is one parsed Go file of the product.

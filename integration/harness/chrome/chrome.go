@@ -1,0 +1,375 @@
+// Package chrome drives Chromium without a window in tests, by the DevTools protocol. The browser reads commands from a pipe and needs no
+// port. Each tab has cookies of its own, so tests that share a browser do not see each other.
+package chrome
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+)
+
+// Browser is a running Chromium. It may be used from any goroutine.
+//
+// Locks: mu is a leaf.
+type Browser struct {
+	t  testing.TB
+	in *os.File
+
+	mu    sync.Mutex
+	last  int                   // number of the last command
+	wait  map[int]chan<- answer // commands that have not been answered yet
+	tabs  map[string]*Tab       // by the id of the session of the protocol
+	ended error                 // reason why no answers come any more
+}
+
+// answer is the result of a command.
+type answer struct {
+	Result json.RawMessage
+	Error  *struct{ Message string }
+}
+
+// message is what the browser writes: the answer of a command, or an event.
+type message struct {
+	ID        int
+	SessionID string `json:"sessionId"`
+	Method    string
+	Params    json.RawMessage
+	answer
+}
+
+// Start starts a browser that ends with the test. The test is skipped if Chromium is not installed.
+func Start(t testing.TB) *Browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		gittest.Skip(t, "%v (apt-get install chromium)", err)
+	}
+	commands, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, answers, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // functions of t.Cleanup use the browser, too
+	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars",
+		"--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+	cmd.ExtraFiles = []*os.File{commands, answers} // the descriptors 3 and 4
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	commands.Close()
+	answers.Close()
+	b := &Browser{t: t, in: in, wait: map[int]chan<- answer{}, tabs: map[string]*Tab{}}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b.read(out)
+	}()
+	t.Cleanup(func() {
+		_ = b.call("", "Browser.close", nil, nil) // so that no process of the browser writes to its directory when that is removed
+		in.Close()
+		<-read
+		stop()
+		_ = cmd.Wait() // the exit status of a killed process is of no interest
+		out.Close()
+		if t.Failed() {
+			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(l string) bool { return strings.Contains(l, "dbus") }) // of no use here
+			t.Logf("standard error of chromium: %.2000s", strings.Join(lines, "\n"))
+		}
+	})
+	return b
+}
+
+// read passes on what the browser writes until it ends.
+func (b *Browser) read(out *os.File) {
+	r := bufio.NewReaderSize(out, 1<<20)
+	for {
+		text, err := r.ReadBytes(0)
+		var m message
+		if err == nil {
+			err = json.Unmarshal(bytes.TrimSuffix(text, []byte{0}), &m)
+		}
+		b.mu.Lock()
+		switch {
+		case err != nil:
+			b.ended = fmt.Errorf("read from chromium: %w", err)
+			for _, c := range b.wait {
+				close(c)
+			}
+			b.mu.Unlock()
+			return
+		case m.ID != 0:
+			if c := b.wait[m.ID]; c != nil {
+				c <- m.answer // the channel has room
+				delete(b.wait, m.ID)
+			}
+		case b.tabs[m.SessionID] != nil:
+			b.tabs[m.SessionID].event(m)
+		}
+		b.mu.Unlock()
+	}
+}
+
+// call sends a command to the browser, or to the tab with a session, and decodes the result, unless result is nil.
+func (b *Browser) call(session, method string, params, result any) error {
+	c := make(chan answer, 1)
+	b.mu.Lock()
+	if err := b.ended; err != nil {
+		b.mu.Unlock()
+		return err
+	}
+	b.last++
+	id := b.last
+	b.wait[id] = c
+	command := map[string]any{"id": id, "method": method}
+	if params != nil {
+		command["params"] = params
+	}
+	if session != "" {
+		command["sessionId"] = session
+	}
+	text, err := json.Marshal(command)
+	if err == nil {
+		_, err = b.in.Write(append(text, 0))
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("%s: %w", method, err)
+	}
+	a, ok := <-c
+	switch {
+	case !ok:
+		return fmt.Errorf("%s: %w", method, errEnded)
+	case a.Error != nil:
+		return fmt.Errorf("%s: %s", method, a.Error.Message)
+	case result == nil:
+		return nil
+	}
+	return json.Unmarshal(a.Result, result)
+}
+
+var errEnded = errors.New("chromium has ended")
+
+// Tab opens an empty tab with cookies of its own. The messages of its console are reported as failures of the test at its end, except
+// those that Console has returned.
+func (b *Browser) Tab(t testing.TB) *Tab {
+	t.Helper()
+	tab := &Tab{T: t, b: b}
+	var made struct{ BrowserContextID, TargetID, SessionID string }
+	tab.must(b.call("", "Target.createBrowserContext", nil, &made))
+	tab.must(b.call("", "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": made.BrowserContextID}, &made))
+	tab.must(b.call("", "Target.attachToTarget", map[string]any{"targetId": made.TargetID, "flatten": true}, &made))
+	tab.session = made.SessionID
+	b.mu.Lock()
+	b.tabs[tab.session] = tab
+	b.mu.Unlock()
+	for _, domain := range []string{"Page", "Runtime", "Log"} {
+		tab.Call(domain+".enable", nil, nil)
+	}
+	t.Cleanup(func() {
+		_ = b.call("", "Target.disposeBrowserContext", map[string]any{"browserContextId": made.BrowserContextID}, nil) // the browser may have ended
+		for _, line := range tab.Console() {
+			t.Errorf("console of the browser: %s", line)
+		}
+	})
+	return tab
+}
+
+// Tab is a tab of a browser. Its methods end the test when they fail. They must be called from the goroutine of the test.
+type Tab struct {
+	T       testing.TB
+	b       *Browser
+	session string
+
+	// Guarded by Browser.mu.
+	console []string
+	loaded  int // number of pages that were loaded
+}
+
+// event records an event. The caller holds Browser.mu.
+func (t *Tab) event(m message) {
+	var p struct {
+		Type             string // of a call of the console
+		Args             []struct{ Value any }
+		Entry            struct{ Level, Text, URL string }
+		ExceptionDetails struct {
+			Text      string
+			Exception struct{ Description string }
+		}
+	}
+	if json.Unmarshal(m.Params, &p) != nil {
+		return
+	}
+	switch m.Method {
+	case "Page.loadEventFired":
+		t.loaded++
+	case "Runtime.consoleAPICalled":
+		t.console = append(t.console, fmt.Sprint(p.Type, " ", p.Args))
+	case "Runtime.exceptionThrown":
+		t.console = append(t.console, p.ExceptionDetails.Text+" "+p.ExceptionDetails.Exception.Description)
+	case "Log.entryAdded":
+		t.console = append(t.console, p.Entry.Level+" "+p.Entry.Text+" "+p.Entry.URL)
+	}
+}
+
+func (t *Tab) must(err error) {
+	t.T.Helper()
+	if err != nil {
+		t.T.Fatalf("chromium: %v", err)
+	}
+}
+
+// Call sends a command of the protocol to the tab, and decodes the result, unless result is nil.
+func (t *Tab) Call(method string, params, result any) {
+	t.T.Helper()
+	t.must(t.b.call(t.session, method, params, result))
+}
+
+// Console returns the messages of the console since the last call: those of scripts, exceptions, and those of the browser itself, such as
+// violations of a content security policy and failed requests.
+func (t *Tab) Console() []string {
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	lines := t.console
+	t.console = nil
+	return lines
+}
+
+// Open opens a URL and waits until the page is loaded.
+func (t *Tab) Open(url string) {
+	t.T.Helper()
+	t.Loads(func() {
+		var r struct{ ErrorText string }
+		t.Call("Page.navigate", map[string]any{"url": url}, &r)
+		if r.ErrorText != "" {
+			t.T.Fatalf("open %s: %s", url, r.ErrorText)
+		}
+	})
+}
+
+// Loads calls do, which must make the tab load a page, and waits until that is loaded.
+func (t *Tab) Loads(do func()) {
+	t.T.Helper()
+	count := func() int {
+		t.b.mu.Lock()
+		defer t.b.mu.Unlock()
+		return t.loaded
+	}
+	before := count()
+	do()
+	await.Until(t.T, "the browser has loaded the next page", func() bool { return count() > before })
+}
+
+// Cookie sets a cookie for a URL.
+func (t *Tab) Cookie(url, name, value string) {
+	t.T.Helper()
+	t.Call("Network.setCookie", map[string]any{"url": url, "name": name, "value": value, "httpOnly": true, "sameSite": "Strict"}, nil)
+}
+
+// Resize sets the size of the window in pixels.
+func (t *Tab) Resize(width, height int) {
+	t.T.Helper()
+	t.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+}
+
+// Scheme makes the user prefer a scheme of colours: "light" or "dark".
+func (t *Tab) Scheme(scheme string) {
+	t.T.Helper()
+	t.Call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+}
+
+// eval evaluates an expression, and waits for its value if that is a promise.
+func (t *Tab) eval(expression string, value any) error {
+	var r struct {
+		Result           struct{ Value json.RawMessage }
+		ExceptionDetails *struct {
+			Text      string
+			Exception struct{ Description string }
+		}
+	}
+	params := map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}
+	if err := t.b.call(t.session, "Runtime.evaluate", params, &r); err != nil {
+		return err
+	}
+	if e := r.ExceptionDetails; e != nil {
+		return fmt.Errorf("evaluate %.200s: %s %s", expression, e.Text, e.Exception.Description)
+	}
+	if value == nil {
+		return nil
+	}
+	return json.Unmarshal(r.Result.Value, value)
+}
+
+// Eval evaluates an expression of JavaScript, and decodes its value, unless value is nil. It waits for the value of a promise.
+func (t *Tab) Eval(expression string, value any) {
+	t.T.Helper()
+	t.must(t.eval(expression, value))
+}
+
+// Text returns the value of an expression that is a string.
+func (t *Tab) Text(expression string) (text string) {
+	t.T.Helper()
+	t.Eval(expression, &text)
+	return text
+}
+
+// Until waits until an expression is true. The tab may load pages in the meantime.
+func (t *Tab) Until(expression string) {
+	t.T.Helper()
+	await.Until(t.T, expression, func() (yes bool) {
+		return t.eval("Boolean("+expression+")", &yes) == nil && yes // an error means that the tab is loading another page
+	})
+}
+
+// Click clicks the first element that a selector of CSS matches.
+func (t *Tab) Click(selector string) {
+	t.T.Helper()
+	quoted, err := json.Marshal(selector)
+	t.must(err)
+	t.Eval(`document.querySelector(`+string(quoted)+`).click()`, nil)
+}
+
+// keys are the keys that are not characters, with their codes.
+var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "ArrowUp": 38, "ArrowDown": 40}
+
+// Press presses a key: a character, or one of Tab, Enter, Escape, ArrowUp and ArrowDown.
+func (t *Tab) Press(key string) {
+	t.T.Helper()
+	params := map[string]any{"type": "keyDown", "key": key}
+	if code, ok := keys[key]; ok {
+		params["windowsVirtualKeyCode"], params["code"] = code, key
+		if key == "Enter" {
+			params["text"] = "\r"
+		}
+	} else {
+		params["text"] = key
+	}
+	t.Call("Input.dispatchKeyEvent", params, nil)
+	params["type"] = "keyUp"
+	delete(params, "text")
+	t.Call("Input.dispatchKeyEvent", params, nil)
+}
+
+// Picture writes a picture of the window to a file.
+func (t *Tab) Picture(path string) {
+	t.T.Helper()
+	var r struct{ Data []byte }
+	t.Call("Page.captureScreenshot", map[string]any{"format": "png"}, &r)
+	t.must(os.WriteFile(path, r.Data, 0o644))
+}
