@@ -27,7 +27,7 @@ func setThere(ctx context.Context, all *Catalog, r control.SessionSetRequest) (c
 	if err != nil {
 		return control.SessionInfo{}, err
 	}
-	_, err = lifecycle.Remote(ctx, far.Remote, all.State, r.Of, lifeChange(r))
+	_, err = changeThere(ctx, far.Remote, all.State, r.Of, lifeChange(r))
 	if err = errors.Join(err, far.Close()); err != nil {
 		return control.SessionInfo{}, err
 	}
