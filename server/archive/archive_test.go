@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 	"github.com/artifactfs/artifactfs/session"
 )

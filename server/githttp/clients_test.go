@@ -13,12 +13,12 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
 // contents returns all refs and all objects of a repository.

@@ -19,12 +19,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/integration/harness/s3test"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
 // onBothStores runs a test with a directory and with an S3 server as object store.

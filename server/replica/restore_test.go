@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
 // TestReplicaFollowsARestoredDatabase takes the last push back while a node has a replica with it, and counts the generation up again

@@ -13,12 +13,12 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/githttp"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 	"github.com/artifactfs/artifactfs/session"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )

@@ -14,11 +14,11 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/replicatest"
 	"github.com/artifactfs/artifactfs/integration/harness/s3test"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
-	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
 func worker(b *replicatest.Bed, times Times) *Worker {
