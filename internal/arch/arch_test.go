@@ -27,46 +27,24 @@ const (
 	maxLines = 500 // of a source file that is no test
 )
 
-// floors lists every package from the ground up. A package imports lower floors only, never its own.
-var floors = [][]string{
-	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "git/gitcmd", "git/pktline", "internal/proc", "git/varint", "host/hostui/treemap", "control/profile", "session/ulid"},
-	{"git/refname", "control/names5"},
-	{"git/object", "internal/disk", "git/gitsocket", "integration/harness/await", "integration/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "worktree/overlay/state", "worktree/acl"},
-	{"git/object/loose", "host/fdstore", "git/guard", "internal/memlimit", "server/places", "internal/dist", "fetch/notices", "fuse/caller", "fetch/fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
-	{"worktree/journal", "git/transport/endpoint", "git/transport/tokenfile", "git/transport/via", "internal/disk/mapped", "git/odb/named"},
-	{"prioritize", "git/index", "git/gitdir/fsmonitor/query", "git/convert", "git/filter", "git/transport", "git/odb", "cache", "worktree/overlay/wal", "control", "host/config", "session/agenthook", "git/packedrefs", "integration/harness/crowd", "integration/harness/s3test", "integration/harness/pgtest", "integration/harness/gittest", "integration/harness/torture", "internal/disk/disktest", "host/supervisor"},
-	{"worktree/overlay", "control/sessionlink", "container/volume", "git/gitdir/fsmonitor", "fetch/bare", "git/odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
-	{"fetch/foreseen", "fetch/hoststore", "container/csi"},
-	{"git/credential", "fetch", "git/promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "integration/harness/gittest/gitserve", "integration/harness/chrome", "integration/harness/install", "integration/harness/gitea", "integration/harness/workday", "integration/harness/gittest/rot13filter"},
-	{"worktree/basetree", "session/packs"},
-	{"worktree", "session/thin", "session/approval", "session/locks"},
-	{"git/gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
-	{"host/statedir", "host/mount/mountpoint", "session/locks/keeper"},
-	{"host/fault", "host/statedir/statedirtest", "host/statedir/space"},
-	{"host/doctor", "host/mount/bind", "host/mount/takeover", "host/mount/turns", "host/mount/background", "host/session/agent", "host/checkout", "host/mount/inotify", "host/remotes"},
-	{"host/mount/watch"},
-	{"host/session/resume", "session/treediff", "session/forge", "session/proposals"},
-	{"host/session/promotion", "session/lifecycle"},
-	{"host/session/catalog"},
-	{"host/mount/origin", "host/mount/packs", "host/mount/profiles", "host/mount/staging", "host/session/locks"},
-	{"host/mount/moves", "host/mount/gitside"},
-	{"host/mount/follow"},
-	{"host/mount", "host/mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
-	{"host/daemon", "relay/shelf", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/quota", "server/openapi/openapitest", "server/clientgen"},
-	{"relay", "server/replica/replicatest", "server/receive", "server/gitread", "server/archive"},
-	{"server/githttp", "server/upkeep", "server/retention", "server/imports", "server/webhooks", "server/review", "server/comparing"},
-	{"server/api", "server/ui"},
-	{"server", "host/hostui"},
-	{"server/client"},
-	{"cmd/artifactfs/cli"},
-	{"cmd/artifactfs/serving", "cmd/artifactfs/hosts"},
-	{"cmd/artifactfs/hosting"},
-	{"cmd/artifactfs/mounts"},
-	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
-	{"cmd/artifactfs/sessions"},
-	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor", "cmd/artifactfs-csi"},
-	{"integration/harness/cluster", "integration/harness/cluster/meter"},
-	{"integration", "integration/cluster", "integration/foreign", "integration/harness/bench", "integration/harness/serverbench", "internal/arch", "internal/arch/counts"},
+// wings are the top folders with Go. Each says what its packages may know of other folders, besides internal/, the ground, which
+// knows none. Tests may know all.
+var wings = map[string][]string{
+	"internal":    {},
+	"git":         {}, // git's formats, objects, protocol, directory and commands: nothing of the product
+	"cache":       {"git"},
+	"prioritize":  {"git"},
+	"fetch":       {"git", "cache", "prioritize"},
+	"worktree":    {"git"}, // the namespace and its durable upper layer: no FUSE
+	"fuse":        {"git", "worktree"},
+	"control":     {"git", "fetch"},               // the protocol between commands and daemons
+	"session":     {"git", "worktree", "control"}, // what a session is: no host, no mount
+	"server":      {"git", "session", "control"},  // `artifactfs serve`: no host
+	"relay":       {"git", "server"},
+	"host":        {"git", "cache", "fetch", "worktree", "fuse", "control", "session", "server"}, // one machine with mounts
+	"container":   {"git", "control", "host"},
+	"integration": {"git", "session", "server"}, // real mounts against real git, and what tests need for that
+	"cmd":         {"git", "fetch", "control", "session", "server", "relay", "host", "container"},
 }
 
 // libraries says which packages may know a library; all others must not.
@@ -256,40 +234,33 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-func floorOf(name string) int {
-	return slices.IndexFunc(floors, func(f []string) bool { return slices.Contains(f, name) })
-}
-
-func TestImportsGoDownOnly(t *testing.T) {
+func TestWingsKnowWhatTheyMay(t *testing.T) {
+	arrows := map[string]map[string]bool{}
 	for _, p := range packages(t) {
-		floor := floorOf(p.ImportPath)
-		if floor < 0 {
-			t.Errorf("package %s is on no floor: say in this test where it belongs", p.ImportPath)
-			continue
-		}
+		wing, _, _ := strings.Cut(p.ImportPath, "/")
 		for _, i := range p.Imports {
-			if name, ours := strings.CutPrefix(i, module); ours && floorOf(name) >= floor {
-				t.Errorf("%s imports %s, which is not below it", p.ImportPath, name)
-			}
-			if p.ImportPath == "integration/harness/gittest" && strings.Contains(i, ".") && i != module+"git/object" {
+			name, ours := strings.CutPrefix(i, module)
+			if p.ImportPath == "integration/harness/gittest" && strings.Contains(i, ".") && name != "git/object" {
 				t.Errorf("integration/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
+			}
+			if other, _, _ := strings.Cut(name, "/"); ours && other != wing {
+				if other != "internal" && !slices.Contains(wings[wing], other) {
+					t.Errorf("%s imports %s, which %s must not know", p.ImportPath, name, wing)
+				}
+				if arrows[wing] == nil {
+					arrows[wing] = map[string]bool{}
+				}
+				arrows[wing][other] = true
 			}
 		}
 	}
-}
-
-// apart are pairs of folders of which neither imports a package of the other.
-var apart = [][2]string{{"git/gitdir", "session"}}
-
-func TestFoldersStayApart(t *testing.T) {
-	in := func(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }
-	for _, p := range packages(t) {
-		for _, i := range p.Imports {
-			name := strings.TrimPrefix(i, module)
-			for _, pair := range apart {
-				if in(p.ImportPath, pair[0]) && in(name, pair[1]) || in(p.ImportPath, pair[1]) && in(name, pair[0]) {
-					t.Errorf("%s imports %s: the folders %s and %s stay apart", p.ImportPath, name, pair[0], pair[1])
-				}
+	for wing, may := range wings {
+		for _, other := range may {
+			if !arrows[wing][other] {
+				t.Errorf("%s does not import %s: remove that from its line", wing, other)
+			}
+			if slices.Contains(wings[other], wing) {
+				t.Errorf("%s and %s know each other", wing, other)
 			}
 		}
 	}
