@@ -18,16 +18,32 @@ const (
 var (
 	overLines  = map[string]int{"fuse": 5786}
 	overFields = map[string]int{
-		"worktree/overlay.Layer":    26,
-		"host/mount/takeover.State": 26,
+		"control.MountRequest":       42,
+		"control.SessionInfo":        32,
+		"control.SessionShowReply":   29,
+		"control.wireMount":          45,
+		"host/mount.Mount":           62,
+		"host/mount/takeover.State":  26,
+		"host/supervisor.supervisor": 32,
+		"server/ui.sessionPage":      32,
+		"worktree/overlay.Layer":     26,
 	}
 	overMethods = map[string]int{
-		"host/mount.Mount":         101,
-		"host/daemon.Daemon":       58,
-		"server/gitread.Repo":      43,
-		"fetch.RawView":            42,
-		"worktree/overlay.Layer":   41,
-		"host/session/agent.Agent": 41,
+		"cmd/artifactfs/cli.App":       295, // each command takes it
+		"control.Client":               46,
+		"fetch.RawView":                42,
+		"git/odb.Store":                47,
+		"git/transport.Remote":         56,
+		"host/daemon.Daemon":           60,
+		"host/mount.Mount":             108,
+		"host/session/agent.Agent":     42,
+		"host/session/catalog.Catalog": 44,
+		"server/api.call":              120, // each request takes it
+		"server/gitread.Repo":          43,
+		"server/records.tx":            42,
+		"session.Repo":                 74,
+		"worktree.Tree":                48,
+		"worktree/overlay.Layer":       45,
 	}
 	commentShareToday = 12.9
 )

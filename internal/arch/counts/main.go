@@ -1,5 +1,5 @@
-// Counts measures how readable a tree of this program is: the sizes of packages and types, the share of comments, and the
-// words in the comments.
+// Counts measures how readable a tree of this program is: folders and the imports between them, the sizes of packages and types, the
+// share of comments, the words in the comments, functions that exist twice, packages without tests, and documents.
 //
 //	go run ./internal/arch/counts [-dir DIR] [-worst N]
 //	go run ./internal/arch/counts -sample SEED [-dir DIR]
@@ -10,6 +10,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -25,6 +26,9 @@ import (
 // harness lists the directories that only serve tests and benchmarks. They do not count as parts of the product.
 var harness = []string{"integration", "internal/arch", "integration/harness", "internal/disk/disktest",
 	"internal/metrics/metricstest", "worktree/worktreetest"}
+
+// module is the prefix of the import paths of the product.
+const module = "github.com/artifactfs/artifactfs/"
 
 // source is one parsed Go file of the product.
 type source struct {
@@ -62,7 +66,9 @@ func run(dir string, worst int, seed int64) error {
 	printTypes(packages, worst)
 	printCalls(files, packages)
 	printWords(sources)
-	return nil
+	printFolders(sources)
+	printBodies(sources)
+	return errors.Join(printUntested(dir, packages), printDocuments(dir, worst))
 }
 
 // product parses every Go file below dir that is neither a test nor a part of the harness.

@@ -5,44 +5,54 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // shapes holds the figures of the product's types. A type is named by its package's directory and its name.
 type shapes struct {
-	structs, interfaces    int
-	fields, methods, files map[string]int // by type: number of its fields, of its methods, and of the files that contain its methods
+	structs, interfaces int
+	// fields and methods count by type. Fields are those of the struct and of the structs embedded in it; methods are also the functions
+	// whose first parameter, apart from a context, is a pointer to the type, in every package.
+	fields, methods map[string]int
+	files           map[string]int // by type: number of the files that contain its methods
 }
 
 func shapesOf(packages map[string][]*source) shapes {
 	n := shapes{fields: map[string]int{}, methods: map[string]int{}, files: map[string]int{}}
+	structs := map[string]*ast.StructType{}
+	takers := map[string]int{}
 	for dir, p := range packages {
 		files := map[string]map[string]bool{}
 		for _, s := range p {
 			for _, d := range s.ast.Decls {
 				switch d := d.(type) {
 				case *ast.FuncDecl:
-					if owner := receiver(d); owner != "" {
-						name := dir + "." + owner
-						n.methods[name]++
-						if files[name] == nil {
-							files[name] = map[string]bool{}
-						}
-						files[name][s.path] = true
+					owner := receiver(d)
+					if owner == "" {
+						takers[firstTaken(s, d)]++
+						continue
 					}
+					name := dir + "." + owner
+					n.methods[name]++
+					if files[name] == nil {
+						files[name] = map[string]bool{}
+					}
+					files[name][s.path] = true
 				case *ast.GenDecl:
 					for _, spec := range d.Specs {
 						t, ok := spec.(*ast.TypeSpec)
 						if !ok {
 							continue
 						}
-						switch t.Type.(type) {
+						switch content := t.Type.(type) {
 						case *ast.InterfaceType:
 							n.interfaces++
 						case *ast.StructType:
 							n.structs++
-							n.fields[dir+"."+t.Name.Name] = fieldsOf(t)
+							structs[dir+"."+t.Name.Name] = content
 						}
 					}
 				}
@@ -52,7 +62,45 @@ func shapesOf(packages map[string][]*source) shapes {
 			n.files[name] = len(f)
 		}
 	}
+	for name, s := range structs {
+		n.methods[name] += takers[name]
+		n.fields[name] = fieldsOf(structs, name[:strings.LastIndexByte(name, '.')], s)
+	}
 	return n
+}
+
+// firstTaken returns the type of the product to which the first parameter of a function points, apart from a context, or "".
+func firstTaken(s *source, d *ast.FuncDecl) string {
+	for _, p := range d.Type.Params.List {
+		if text := types.ExprString(p.Type); text == "context.Context" {
+			continue
+		}
+		if star, ok := p.Type.(*ast.StarExpr); ok {
+			return nameOf(s, star.X)
+		}
+		break
+	}
+	return ""
+}
+
+// nameOf returns the name of a type that a file of the product uses, or "" for a type of another module.
+func nameOf(s *source, e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return s.dir + "." + e.Name
+	case *ast.SelectorExpr:
+		x, ok := e.X.(*ast.Ident)
+		if !ok {
+			return ""
+		}
+		for _, i := range s.ast.Imports {
+			dir, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module)
+			if ours && (i.Name != nil && i.Name.Name == x.Name || i.Name == nil && path.Base(dir) == x.Name) {
+				return dir + "." + e.Sel.Name
+			}
+		}
+	}
+	return ""
 }
 
 // printTypes prints structs for each interface, and the types with the most fields, methods and files.
@@ -64,11 +112,23 @@ func printTypes(packages map[string][]*source, worst int) {
 	printWorst("files that hold methods of type", n.files, worst)
 }
 
-// fieldsOf counts the fields of a struct. An embedded field counts as one.
-func fieldsOf(t *ast.TypeSpec) int {
+// fieldsOf counts the fields of a struct of the package dir, and those of the structs of the package that are embedded in it.
+func fieldsOf(structs map[string]*ast.StructType, dir string, t *ast.StructType) int {
 	n := 0
-	for _, f := range t.Type.(*ast.StructType).Fields.List {
+	for _, f := range t.Fields.List {
 		n += max(1, len(f.Names))
+		if len(f.Names) > 0 {
+			continue
+		}
+		embedded := f.Type
+		if star, ok := embedded.(*ast.StarExpr); ok {
+			embedded = star.X
+		}
+		if name, ok := embedded.(*ast.Ident); ok {
+			if inner := structs[dir+"."+name.Name]; inner != nil {
+				n += fieldsOf(structs, dir, inner) - 1
+			}
+		}
 	}
 	return n
 }
