@@ -27,24 +27,35 @@ const (
 	maxLines = 500 // of a source file that is no test
 )
 
-// wings are the top folders with Go. Each says what its packages may know of other folders, besides internal/, the ground, which
-// knows none. Tests may know all.
-var wings = map[string][]string{
-	"internal":    {},
-	"git":         {}, // git's formats, objects, protocol, directory and commands: nothing of the product
-	"cache":       {"git"},
-	"prioritize":  {"git"},
-	"fetch":       {"git", "cache", "prioritize"},
-	"worktree":    {"git"}, // the namespace and its durable upper layer: no FUSE
-	"fuse":        {"git", "worktree"},
-	"control":     {"git", "fetch"},               // the protocol between commands and daemons
-	"session":     {"git", "worktree", "control"}, // what a session is: no host, no mount
-	"server":      {"git", "session", "control"},  // `artifactfs serve`: no host
-	"relay":       {"git", "server"},
-	"host":        {"git", "cache", "fetch", "worktree", "fuse", "control", "session", "server"}, // one machine with mounts
-	"container":   {"git", "control", "host"},
-	"integration": {"git", "session", "server"}, // real mounts against real git, and what tests need for that
-	"cmd":         {"git", "fetch", "control", "session", "server", "relay", "host", "container"},
+// wing is a top folder with Go.
+type wing struct {
+	name string
+	is   string   // what it is, and what it must not know
+	may  []string // what its packages may import of other folders, besides internal. Tests may import all.
+}
+
+// wings are in the order in which a newcomer reads them.
+var wings = []wing{
+	{"cmd", "The command line: flags, output, exit codes. The work is done in other folders.",
+		[]string{"git", "fetch", "control", "session", "server", "relay", "host", "container"}},
+	{"control", "The protocol between commands and the daemon of a state directory.", []string{"git", "fetch"}},
+	{"host", "One machine with mounts: the daemon, its mounts, their sessions on this host, and the state directory.",
+		[]string{"git", "cache", "fetch", "worktree", "fuse", "control", "session", "server"}},
+	{"fuse", "Answers the requests of the kernel from a working tree.", []string{"git", "worktree"}},
+	{"worktree", "The names of a working tree, and the durable layer of its changes. It knows neither FUSE nor git directories.", []string{"git"}},
+	{"fetch", "Commits, trees and contents of one remote: which are needed, which are fetched ahead, and where they are stored.",
+		[]string{"git", "cache", "prioritize"}},
+	{"cache", "Contents that can be fetched again, on disk and in memory.", []string{"git"}},
+	{"prioritize", "The order in which contents are fetched.", []string{"git"}},
+	{"git", "Formats, objects, protocol, directories and commands of git. It knows nothing of the product.", nil},
+	{"session", "What a session is: checkpoints, refs, transcripts, and how they reach a session remote. It knows neither hosts nor mounts.",
+		[]string{"git", "worktree", "control"}},
+	{"server", "`artifactfs serve`: repositories of sessions over git and REST, and the page. It does not know the host.",
+		[]string{"git", "session", "control"}},
+	{"relay", "A server between many hosts and their git servers.", []string{"git", "server"}},
+	{"container", "Mounts as volumes of pods.", []string{"git", "control", "host"}},
+	{"internal", "What all folders use: files, processes, clocks, metrics. It knows none of them.", nil},
+	{"integration", "Tests of real mounts against real git, and what they need.", []string{"git", "session", "server"}},
 }
 
 // libraries says which packages may know a library; all others must not.
@@ -235,32 +246,39 @@ func packages(t *testing.T) []pkg {
 }
 
 func TestWingsKnowWhatTheyMay(t *testing.T) {
-	arrows := map[string]map[string]bool{}
+	imports := map[string]map[string]bool{} // folders that a folder imports
+	for _, w := range wings {
+		imports[w.name] = map[string]bool{}
+	}
 	for _, p := range packages(t) {
-		wing, _, _ := strings.Cut(p.ImportPath, "/")
+		from, _, _ := strings.Cut(p.ImportPath, "/")
+		at := slices.IndexFunc(wings, func(w wing) bool { return w.name == from })
+		if at < 0 {
+			t.Errorf("package %s is in a folder that this test does not list", p.ImportPath)
+			continue
+		}
 		for _, i := range p.Imports {
 			name, ours := strings.CutPrefix(i, module)
 			if p.ImportPath == "integration/harness/gittest" && strings.Contains(i, ".") && name != "git/object" {
 				t.Errorf("integration/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
 			}
-			if other, _, _ := strings.Cut(name, "/"); ours && other != wing {
-				if other != "internal" && !slices.Contains(wings[wing], other) {
-					t.Errorf("%s imports %s, which %s must not know", p.ImportPath, name, wing)
-				}
-				if arrows[wing] == nil {
-					arrows[wing] = map[string]bool{}
-				}
-				arrows[wing][other] = true
+			to, _, _ := strings.Cut(name, "/")
+			if !ours || to == from {
+				continue
 			}
+			if to != "internal" && !slices.Contains(wings[at].may, to) {
+				t.Errorf("%s imports %s, which %s must not know", p.ImportPath, name, from)
+			}
+			imports[from][to] = true
 		}
 	}
-	for wing, may := range wings {
-		for _, other := range may {
-			if !arrows[wing][other] {
-				t.Errorf("%s does not import %s: remove that from its line", wing, other)
+	for _, w := range wings {
+		for _, other := range w.may {
+			if !imports[w.name][other] {
+				t.Errorf("%s does not import %s: remove that from its line", w.name, other)
 			}
-			if slices.Contains(wings[other], wing) {
-				t.Errorf("%s and %s know each other", wing, other)
+			if imports[other][w.name] {
+				t.Errorf("%s and %s import each other", w.name, other)
 			}
 		}
 	}
