@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/guard"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -249,11 +250,16 @@ func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	return Head{Commit: ids[0], Tree: ids[1]}, nil
 }
 
+// run returns a function that runs git in the directory, for package merge.
+func (d *Dir) run(ctx context.Context) merge.Run {
+	return func(args ...string) ([]byte, error) { return d.git.output(ctx, nil, args...) }
+}
+
 // Reaches reports whether the commit ancestor is reachable from the parameter commit, including the case that both are the same
 // commit. It considers only the history that was fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
-	_, err := d.git.output(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
-	return err == nil
+	reaches, err := merge.IsAncestor(d.run(ctx), ancestor.String(), commit.String())
+	return reaches && err == nil
 }
 
 // Divergence is the difference between HEAD and a branch of the remote.
@@ -266,7 +272,11 @@ type Divergence struct {
 // Divergence compares HEAD with the commit of the remote-tracking ref in the parameter tracking. It returns an error if the history on this
 // host does not connect the two.
 func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, err error) {
-	if _, err := d.git.output(ctx, nil, "merge-base", "HEAD", tracking); err != nil {
+	base, err := merge.Base(d.run(ctx), "HEAD", tracking)
+	if err == nil && base.IsZero() {
+		err = errors.New("no common history")
+	}
+	if err != nil {
 		return v, err
 	}
 	out, err := d.git.output(ctx, nil, "rev-list", "--count", "--left-right", "HEAD..."+tracking)

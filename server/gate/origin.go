@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session/approval"
 )
@@ -59,10 +60,16 @@ func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approva
 	case u.New == approved:
 		return "", nil
 	}
-	git := j.Git.Command(ctx, "--no-replace-objects", "--git-dir="+j.Dir, "merge-base", "--is-ancestor", u.New, approved)
-	if err := gitcmd.Run(git); err == nil {
+	run := func(args ...string) ([]byte, error) {
+		return gitcmd.Output(j.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + j.Dir}, args...)...))
+	}
+	within, err := merge.IsAncestor(run, u.New, approved)
+	switch {
+	case within:
 		return "", nil
-	} else if ctx.Err() != nil || !gitcmd.Exited(err, 1) && !gitcmd.Exited(err, 128) { // 128: the repository lacks the approved commit
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err != nil && !gitcmd.Exited(err, 128): // 128: the repository lacks the approved commit
 		return "", err
 	}
 	list, err := j.log(ctx, "--no-walk", u.New)

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -32,14 +32,16 @@ func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) 
 			return "", fmt.Errorf("find common ancestor of %.80q: %w", id, ErrNotFound)
 		}
 	}
-	out, err := gitcmd.Output(r.command(ctx, append([]string{"merge-base", "--octopus", "--end-of-options"}, commits...)...))
+	base, err := merge.Base(func(args ...string) ([]byte, error) { return gitcmd.Output(r.command(ctx, args...)) }, commits...)
 	switch {
-	case gitcmd.Exited(err, 1) && ctx.Err() == nil:
-		return "", nil
-	case gitcmd.Exited(err, 128) && ctx.Err() == nil:
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case gitcmd.Exited(err, 128):
 		return "", fmt.Errorf("find common ancestor: %w: %w", ErrNotFound, err)
+	case err != nil || base.IsZero():
+		return "", err
 	}
-	return strings.TrimSpace(string(out)), err
+	return base.String(), nil
 }
 
 // TreeMerge is a merge of the trees Ours and Theirs, which were made from the tree Base. All are ids of trees; "" is the empty tree.
@@ -65,19 +67,19 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 	all.SetLimit(mergesAtOnce)
 	for i, c := range commits {
 		all.Go(func() error {
-			merge := func(renames bool) error {
-				merged, err := treediff.Merge(func(args ...string) ([]byte, error) {
+			try := func(renames bool) error {
+				merged, err := merge.Commits(func(args ...string) ([]byte, error) {
 					// git compares at most as many files to find renames as in differences.
 					cmd := r.command(ctx, append([]string{"-c", "merge.renameLimit=" + renameLimit}, args...)...)
 					cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
 					return gitcmd.Output(cmd)
-				}, c[0], c[1], renames)
+				}, c[0].String(), c[1].String(), merge.Renames(renames))
 				conflicts[i] = merged.Conflicted()
 				return err
 			}
-			err := merge(true)
+			err := try(true)
 			if gitcmd.Exited(err, 128) && ctx.Err() == nil { // it lacks the contents of a removed file, which may have been renamed
-				err = merge(false)
+				err = try(false)
 			}
 			if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 				return fmt.Errorf("merge trees: %w: %w", ErrNotFound, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/refname"
@@ -199,11 +200,11 @@ func inTheWay(name string) error {
 
 // forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is always forced.
 func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
-	_, err := p.git(ctx, "", "merge-base", "--is-ancestor", u.Old, u.New)
-	if gitcmd.Exited(err, 1) || gitcmd.Exited(err, 128) {
+	ahead, err := merge.IsAncestor(func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }, u.Old, u.New)
+	if gitcmd.Exited(err, 128) {
 		return true, nil
 	}
-	return false, err
+	return !ahead, err
 }
 
 // kind returns the type of an object. It first looks into the index of the pushed pack, which usually contains the tips of branches,

@@ -3,9 +3,9 @@ package review
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -25,6 +25,11 @@ func (v *view) run(ctx context.Context, dir string, args ...string) ([]byte, err
 	cmd := v.git.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + dir}, args...)...)
 	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoLocks)
 	return gitcmd.Output(cmd)
+}
+
+// runIn returns the method run for a git directory, for package merge.
+func (v *view) runIn(ctx context.Context, dir string) merge.Run {
+	return func(args ...string) ([]byte, error) { return v.run(ctx, dir, args...) }
 }
 
 // workspace returns a copy of the replica in which git may write objects. It is removed when the view ends.
@@ -51,23 +56,20 @@ func (v *view) join(ctx context.Context, head, tip string) (j joined, err error)
 	if tip == head {
 		return joined{tree: j.tree, none: true}, nil
 	}
-	out, err := v.run(ctx, v.git.Dir, "merge-base", "--all", tip, head)
+	bases, err := merge.Bases(v.runIn(ctx, v.git.Dir), tip, head)
 	switch {
-	case gitcmd.Exited(err, 1): // there is none
-		return j, problem(Conflict, "the session and the branch have no common history")
 	case gitcmd.Exited(err, 128):
 		return j, problem(Conflict, "the repository lacks commits of the branch or of the session")
 	case err != nil:
 		return j, err
-	}
-	bases := strings.Fields(string(out))
-	switch {
+	case len(bases) == 0:
+		return j, problem(Conflict, "the session and the branch have no common history")
 	case len(bases) > 1:
 		return j, problem(Conflict, "the session and the branch were merged crosswise, so that a merge has several possible bases: "+
 			"merge the branch into the session with git")
-	case bases[0] == tip:
+	case bases[0].String() == tip:
 		return joined{tree: j.tree, forward: true}, nil
-	case bases[0] == head:
+	case bases[0].String() == head:
 		j.tree, err = v.tree(ctx, tip)
 		j.none = true
 		return j, err
@@ -82,11 +84,7 @@ func (v *view) merge(ctx context.Context, head, tip string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := v.run(ctx, c.Dir, "-c", "merge.renames=true", "merge-tree", "--write-tree", "-z", "--messages", tip, head)
-	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 reports conflicts
-		return "", err
-	}
-	merged, err := treediff.ParseMerged(out)
+	merged, err := merge.Commits(v.runIn(ctx, c.Dir), tip, head, merge.Renames(true))
 	if err != nil {
 		return "", err
 	}

@@ -3,13 +3,8 @@ package treediff
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -92,73 +87,6 @@ func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 	them, err2 := commit(theirs, root)
 	empty, err3 := session.Outgoing(f, object.Tree, nil)
 	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
-}
-
-// Merged is the result of git merge-tree for two trees.
-type Merged struct {
-	Result    object.ID            // the merged tree; files with conflicts contain conflict markers
-	Conflicts []session.IndexEntry // index entries of the paths with conflicts, with stages 1 to 3
-	Messages  []string             // git's messages about the conflicts; none if there are no conflicts
-}
-
-// Merge merges two commits by git merge-tree. The function run runs git with arguments in a repository that has the commits, and returns
-// its output. Git compares contents to detect renames, and would fetch missing ones one by one, so renames is false if some are missing.
-func Merge(run func(args ...string) ([]byte, error), us, them object.ID, renames bool) (Merged, error) {
-	out, err := run("-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
-		us.String(), them.String())
-	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 reports conflicts
-		return Merged{}, err
-	}
-	return ParseMerged(out)
-}
-
-// ParseMerged parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL: the
-// ID of the merged tree, "MODE ID STAGE\tPATH" for each index entry of a path with a conflict, an empty string, and messages.
-// A message consists of the number of its paths, the paths, a kind and a text.
-func ParseMerged(out []byte) (m Merged, err error) {
-	fields := strings.Split(string(out), "\x00")
-	if m.Result, err = object.ParseID(fields[0]); err != nil {
-		return m, fmt.Errorf("parse output of git merge-tree: %w", err)
-	}
-	rest := fields[1:]
-	for len(rest) > 0 && rest[0] != "" {
-		entry, path, ok := strings.Cut(rest[0], "\t")
-		parts := strings.Fields(entry)
-		if !ok || len(parts) != 3 {
-			return m, fmt.Errorf("parse output of git merge-tree: %.80q", rest[0])
-		}
-		mode, err1 := strconv.ParseUint(parts[0], 8, 32)
-		id, err2 := object.ParseID(parts[1])
-		stage, err3 := strconv.ParseUint(parts[2], 10, 8)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			return m, fmt.Errorf("parse output of git merge-tree: %w", err)
-		}
-		m.Conflicts = append(m.Conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
-		rest = rest[1:]
-	}
-	// An empty string separates the messages from the conflicts. Messages of a merge without conflicts are left out.
-	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
-		n, err := strconv.Atoi(rest[0])
-		if err != nil || n < 0 || n+2 >= len(rest) {
-			break
-		}
-		if text := strings.TrimSpace(rest[n+2]); len(m.Conflicts) > 0 && text != "" {
-			m.Messages = append(m.Messages, text)
-		}
-		rest = rest[n+3:]
-	}
-	return m, nil
-}
-
-// Conflicted returns the paths that git could not merge, each once, in the order of m.Conflicts.
-func (m Merged) Conflicted() []string {
-	paths := []string{}
-	for _, e := range m.Conflicts {
-		if !slices.Contains(paths, e.Path) {
-			paths = append(paths, e.Path)
-		}
-	}
-	return paths
 }
 
 // Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty tree.

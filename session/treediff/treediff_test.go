@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
@@ -60,45 +59,4 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("differences of two trees:\ngot  %q\nwant %q", got, want)
 	}
-}
-
-// mergeOutput is what git 2.39 prints for a merge with one conflict.
-func mergeOutput(tree, a, b string) string {
-	return strings.Join([]string{tree, "100644 " + a + " 2\tfile", "100644 " + b + " 3\tfile", "",
-		"1", "file", "Auto-merging", "Auto-merging file\n",
-		"1", "file", "CONFLICT (contents)", "CONFLICT (content): Merge conflict in file\n", ""}, "\x00")
-}
-
-func TestParseMerged(t *testing.T) {
-	tree, a, b := id(t, "tree"), id(t, "a"), id(t, "b")
-	m, err := ParseMerged([]byte(mergeOutput(tree.String(), a.String(), b.String())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Result != tree || len(m.Conflicts) != 2 || m.Conflicts[0].ID != a || m.Conflicts[0].Stage != 2 || m.Conflicts[1].Stage != 3 {
-		t.Errorf("merge with a conflict: got tree %s and conflicts %+v", m.Result, m.Conflicts)
-	}
-	if got := m.Conflicted(); !slices.Equal(got, []string{"file"}) {
-		t.Errorf("conflicted paths: got %q, want each path once", got)
-	}
-	if len(m.Messages) != 2 || !strings.HasPrefix(m.Messages[1], "CONFLICT (content)") {
-		t.Errorf("messages of a merge with a conflict: got %q", m.Messages)
-	}
-	for _, bad := range []string{"", "no id", tree.String() + "\x00100644 no-id 2\tfile", tree.String() + "\x00no tab"} {
-		if _, err := ParseMerged([]byte(bad)); err == nil {
-			t.Errorf("ParseMerged accepts %q", bad)
-		}
-	}
-}
-
-func FuzzParseMerged(f *testing.F) {
-	hex := strings.Repeat("1", 40)
-	f.Add([]byte(mergeOutput(hex, hex, hex)))
-	f.Add([]byte(hex + "\x00"))
-	f.Fuzz(func(t *testing.T, out []byte) {
-		m, err := ParseMerged(out)
-		if err == nil && len(m.Conflicted()) > len(m.Conflicts) {
-			t.Errorf("got %d conflicted paths of %d conflicts", len(m.Conflicted()), len(m.Conflicts))
-		}
-	})
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -113,12 +114,13 @@ func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object
 		return object.ID{}, err
 	}
 	if err != nil {
-		var base object.ID
-		// If the two commits have no common ancestor, git merge-base fails and base stays zero.
-		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil {
-			if base, err = object.ParseID(text); err != nil {
-				return object.ID{}, err
-			}
+		run := func(args ...string) ([]byte, error) {
+			text, err := git(args...)
+			return []byte(text), err
+		}
+		base, err := merge.Base(run, ours.String(), theirs.String())
+		if err != nil { // objects between them are missing: merge as without a common history
+			base = object.ID{}
 		}
 		for _, file := range conflicts {
 			var sides [3][]byte

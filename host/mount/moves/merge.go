@@ -3,6 +3,7 @@ package moves
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/guard"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -41,7 +43,7 @@ type merging struct {
 	theirs adopted            // checkpoint that is merged
 	now    session.Checkpoint // checkpoint of the working tree as it was before the merge
 	base   object.ID          // tree of the merge base; zero: the empty tree
-	treediff.Merged
+	merge.Merged
 	objects string // directory to which git writes new objects; "": the object directory of the git directory
 }
 
@@ -151,11 +153,14 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 		return object.ID{}, nil
 	}
 	if ours != theirs {
-		out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "merge-base", ours, theirs)
+		base, err := merge.Base(w.runIn(ctx, w.m.Mount.GitDir), ours, theirs)
+		if err == nil && base.IsZero() {
+			err = errors.New("they have no common history")
+		}
 		if err != nil {
 			return object.ID{}, fmt.Errorf("find the merge base of the two sessions: %w", err)
 		}
-		ours = strings.TrimSpace(string(out))
+		ours = base.String()
 	}
 	out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "rev-parse", ours+"^{tree}")
 	if err != nil {
@@ -206,12 +211,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	out, err := w.git(ctx, dir, nil, nil, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", name)
-	// Exit status 1 means that there are conflicts.
-	if err != nil && !gitcmd.Exited(err, 1) {
-		return err
-	}
-	if w.Merged, err = treediff.ParseMerged(out); err != nil {
+	if w.Merged, err = merge.Commits(w.runIn(ctx, dir), "HEAD", name); err != nil {
 		return err
 	}
 	return w.take(ctx)
@@ -294,7 +294,9 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	}
 	state.Index.Special = slices.DeleteFunc(slices.Clone(state.Index.Special),
 		func(e session.IndexEntry) bool { return slices.Contains(paths, e.Path) })
-	state.Index.Special = append(state.Index.Special, w.Conflicts...)
+	for _, e := range w.Conflicts {
+		state.Index.Special = append(state.Index.Special, session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage})
+	}
 	p = w.now
 	info, err := w.repo.Commit(w.now.State)
 	if err != nil {
@@ -365,4 +367,9 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	}
 	cmd.Env = append(cmd.Env, env...)
 	return gitcmd.Output(cmd)
+}
+
+// runIn returns the method git for a git directory, for package merge.
+func (w *merging) runIn(ctx context.Context, dir string) merge.Run {
+	return func(args ...string) ([]byte, error) { return w.git(ctx, dir, nil, nil, args...) }
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -142,7 +143,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
 		return nil, err
 	}
 	// Git detects renames only if all contents that it compares are here.
-	result, err := treediff.Merge(func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }, theirs, ours, renames)
+	result, err := merge.Commits(ap.run(ctx), theirs.String(), ours.String(), merge.Renames(renames))
 	if err != nil {
 		return nil, err
 	}
@@ -173,19 +174,7 @@ func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) 
 	if err := ap.target.History(ctx, append([]object.ID{m.tip}, m.history...)...); err != nil {
 		return nil, ap.explain(err)
 	}
-	out, err := ap.git(ctx, "", "merge-base", "--all", m.tip.String(), m.head.String())
-	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 means that there is none
-		return nil, err
-	}
-	var bases []object.ID
-	for name := range strings.FieldsSeq(string(out)) {
-		id, err := object.ParseID(name)
-		if err != nil {
-			return nil, err
-		}
-		bases = append(bases, id)
-	}
-	return bases, nil
+	return merge.Bases(ap.run(ctx), m.tip.String(), m.head.String())
 }
 
 // parents returns the parents of a commit, and false if the commit was not fetched.
@@ -266,6 +255,11 @@ func (ap *approving) git(ctx context.Context, in string, args ...string) ([]byte
 	cmd.Env = append(cmd.Env, "GIT_DIR="+ap.target.Dir(), gitcmd.NoPrompt, gitcmd.PlainText,
 		gitcmd.Alternates(filepath.Join(ap.o.far.Dir(), "objects")))
 	return gitcmd.Output(cmd)
+}
+
+// run returns the method git without standard input, for package merge.
+func (ap *approving) run(ctx context.Context) merge.Run {
+	return func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }
 }
 
 // diff runs git diff-tree for the two trees of a change.

@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/remotes"
@@ -309,15 +308,8 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	if err := m.History(ctx, x, y); err != nil {
 		return object.ID{}, fault.SessionRemote(m.Remote(), err)
 	}
-	out, err := c.git(ctx, m.Dir(), "merge-base", x.String(), y.String())
-	if gitcmd.Exited(err, 1) { // git merge-base exits with 1 if there is no common history
-		return object.ID{}, nil
-	}
-	if err != nil {
-		return object.ID{}, err
-	}
-	base, err := object.ParseID(strings.TrimSpace(string(out)))
-	if err != nil {
+	base, err := merge.Base(c.runIn(ctx, m.Dir()), x.String(), y.String())
+	if err != nil || base.IsZero() {
 		return base, err
 	}
 	tree, err := m.Snapshot(ctx, base)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session/proposals"
@@ -166,13 +167,18 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	merged, err := treediff.Merge(func(args ...string) ([]byte, error) { return c.git(ctx, c.scratch.Dir(), args...) }, us, them, p.renames)
+	merged, err := merge.Commits(c.runIn(ctx, c.scratch.Dir()), us.String(), them.String(), merge.Renames(p.renames))
 	return merged.Conflicted(), err
 }
 
 // git runs git in the repository dir with the objects of all sides as alternates, and returns its standard output.
 func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return c.gitOn(ctx, dir, "", args...)
+}
+
+// runIn returns the method git for a directory, for package merge.
+func (c *comparing) runIn(ctx context.Context, dir string) merge.Run {
+	return func(args ...string) ([]byte, error) { return c.git(ctx, dir, args...) }
 }
 
 // gitOn runs git like the method git, and passes the string in as standard input to git.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
@@ -208,14 +209,10 @@ func (p *promotion) relateFully(ctx context.Context, r relation) (relation, erro
 	if err := p.fetch(ctx, transport.FetchRequest{Wants: wants, Filter: "tree:0"}); err != nil {
 		return r, p.failed(err)
 	}
-	out, err := p.git(ctx, "", "merge-base", r.onto.String(), p.work.head.String())
-	if gitcmd.Exited(err, 1) {
-		return r, p.refused(control.CodeConflict, "the branch and the session have no common history", "")
+	base, err := merge.Base(p.runGit(ctx), r.onto.String(), p.work.head.String())
+	if err == nil && base.IsZero() {
+		err = p.refused(control.CodeConflict, "the branch and the session have no common history", "")
 	}
-	if err != nil {
-		return r, err
-	}
-	base, err := object.ParseID(strings.TrimSpace(string(out)))
 	if err != nil {
 		return r, err
 	}
@@ -256,7 +253,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 	if err != nil {
 		return tree, err
 	}
-	merged, err := treediff.Merge(func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }, us, them, renames)
+	merged, err := merge.Commits(p.runGit(ctx), us.String(), them.String(), merge.Renames(renames))
 	if err != nil {
 		return tree, err
 	}
@@ -351,4 +348,9 @@ func (p *promotion) git(ctx context.Context, in string, args ...string) ([]byte,
 	cmd.Env = append(cmd.Env, "GIT_DIR="+p.scratch.Dir(), gitcmd.NoPrompt, gitcmd.PlainText, p.o.objects())
 	cmd.Env = append(append(cmd.Env, p.r.Identity...), p.committer...)
 	return gitcmd.Output(cmd)
+}
+
+// runGit returns the method git without standard input, for package merge.
+func (p *promotion) runGit(ctx context.Context) merge.Run {
+	return func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }
 }
