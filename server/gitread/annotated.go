@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
@@ -22,7 +23,7 @@ var _ annotate.Files = (*Annotated)(nil)
 
 // textHunks is a result of the method Hunks.
 type textHunks struct {
-	list []annotate.Hunk
+	list []diff.Hunk
 	text bool
 }
 
@@ -85,7 +86,7 @@ func (a *Annotated) changes(ctx context.Context, from, to string) ([]Change, err
 }
 
 // Hunks implements annotate.Files. It returns an error for differences that are larger than the limit of Runs.
-func (a *Annotated) Hunks(ctx context.Context, from, to object.ID) ([]annotate.Hunk, bool, error) {
+func (a *Annotated) Hunks(ctx context.Context, from, to object.ID) ([]diff.Hunk, bool, error) {
 	key := [2]object.ID{from, to}
 	if h, ok := a.hunks[key]; ok {
 		return h.list, h.text, nil
@@ -102,7 +103,7 @@ func (a *Annotated) Hunks(ctx context.Context, from, to object.ID) ([]annotate.H
 		if r.Same {
 			continue
 		}
-		hunk := annotate.Hunk{From: r.Old, Removed: r.Gone, Added: r.Came}
+		hunk := diff.Hunk{From: r.Old, Removed: r.Gone, Added: r.Came}
 		if r.Gone > 0 {
 			hunk.From++
 		}

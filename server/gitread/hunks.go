@@ -3,8 +3,9 @@ package gitread
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/git/diff"
 )
 
 // Run is a part of a difference: lines that both files have, or lines of the old file that were replaced by lines of the new one. Lines
@@ -40,11 +41,12 @@ func parseRuns(patch string) (list []Run, err error) {
 	for line := range strings.Lines(patch) {
 		switch line[0] {
 		case '@':
-			o, n, err := parseHunk(line)
-			if err != nil {
-				return nil, err
+			h, ok := diff.ParseHunk([]byte(line))
+			if !ok {
+				return nil, fmt.Errorf("parse difference: invalid hunk %.80q", line)
 			}
-			skip, old, latest, within = o-old, o, n, true
+			from, to := before(h.From, h.Removed), before(h.To, h.Added)
+			skip, old, latest, within = from-old, from, to, true
 			list = append(list, Run{Same: true, Old: old, New: latest, Skip: skip})
 			continue
 		case ' ', '-', '+':
@@ -71,28 +73,11 @@ func parseRuns(patch string) (list []Run, err error) {
 	return list, nil
 }
 
-// parseHunk returns the first lines of a hunk, counted from zero, from its head such as "@@ -1,7 +1,8 @@".
-func parseHunk(head string) (old, latest int, err error) {
-	f := strings.Fields(head)
-	if len(f) < 3 || f[1][0] != '-' || f[2][0] != '+' {
-		return 0, 0, fmt.Errorf("parse difference: invalid hunk %.80q", head)
-	}
-	if old, err = firstLine(f[1][1:]); err == nil {
-		latest, err = firstLine(f[2][1:])
-	}
-	return old, latest, err
-}
-
-// firstLine returns the first line of a range such as "12,3", counted from zero. git counts from one, but names the line before an empty
+// before returns the number of lines before a range of n lines that begins at a line, counted from 1. git names the line before an empty
 // range.
-func firstLine(text string) (int, error) {
-	first, count, ok := strings.Cut(text, ",")
-	n, err := strconv.Atoi(first)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("parse difference: invalid range %.80q", text)
+func before(line, n int) int {
+	if n == 0 {
+		return line
 	}
-	if ok && count == "0" {
-		return n, nil
-	}
-	return max(n-1, 0), nil
+	return max(line-1, 0)
 }

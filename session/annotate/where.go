@@ -1,10 +1,10 @@
 package annotate
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
@@ -36,7 +36,7 @@ type Files interface {
 	// in the tree from, and was renamed between the two. It returns "" if the file was removed.
 	Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error)
 	// Hunks returns the differences between two contents. The result text is false if they are not texts.
-	Hunks(ctx context.Context, from, to object.ID) (hunks []Hunk, text bool, err error)
+	Hunks(ctx context.Context, from, to object.ID) (hunks []diff.Hunk, text bool, err error)
 }
 
 // Where returns the position of a place in a tree. The place must be a file or lines of a file. Errors are those of files.
@@ -84,60 +84,9 @@ func Where(ctx context.Context, files Files, on Place, tree object.ID) (Now, err
 	return now, nil
 }
 
-// Hunk is one difference between two texts: Removed lines, the first of which is line From of the old text, were replaced by Added
-// lines of the new text. If Removed is 0, the new lines follow line From.
-type Hunk struct{ From, Removed, Added int }
-
-// ParseHunks returns the hunks in the output of `git diff -U0` for two different contents. The result text is false if the output
-// has no hunk, because the contents are not texts.
-func ParseHunks(diff []byte) (hunks []Hunk, text bool) {
-	for line := range bytes.Lines(diff) {
-		var h Hunk
-		var to int
-		rest, ok := bytes.CutPrefix(line, []byte("@@ -"))
-		if !ok {
-			continue
-		}
-		if rest, ok = count(rest, &h.From, &h.Removed); !ok {
-			continue
-		}
-		if rest, ok = bytes.CutPrefix(rest, []byte(" +")); !ok {
-			continue
-		}
-		if rest, ok = count(rest, &to, &h.Added); ok && bytes.HasPrefix(rest, []byte(" @@")) {
-			hunks = append(hunks, h)
-		}
-	}
-	return hunks, len(hunks) > 0
-}
-
-// count parses "LINE" or "LINE,COUNT" at the beginning of text, and returns the rest. Without a count, it is 1.
-func count(text []byte, line, n *int) (rest []byte, ok bool) {
-	if rest, ok = number(text, line); !ok {
-		return rest, false
-	}
-	*n = 1
-	if after, more := bytes.CutPrefix(rest, []byte(",")); more {
-		return number(after, n)
-	}
-	return rest, true
-}
-
-// number parses decimal digits at the beginning of text, and returns the rest. It returns false if there is none, or if the number is
-// too large for a line.
-func number(text []byte, n *int) (rest []byte, ok bool) {
-	const most = 1 << 31
-	*n = 0
-	for len(text) > 0 && text[0] >= '0' && text[0] <= '9' && *n < most {
-		*n = *n*10 + int(text[0]-'0')
-		text, ok = text[1:], true
-	}
-	return text, ok && *n < most
-}
-
 // mapRange returns the lines of the new text that the lines first to last of the old text became. If some of them were removed or
 // changed, it returns the range from the first to the last of the others, and false if there are no others.
-func mapRange(hunks []Hunk, first, last int) (from, to int, ok bool) {
+func mapRange(hunks []diff.Hunk, first, last int) (from, to int, ok bool) {
 	shift := 0
 	next := 1 // first line of the old text after the previous hunk
 	keep := func(low, high int) {

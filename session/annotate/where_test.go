@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
@@ -27,7 +28,7 @@ func id(digit string) object.ID {
 type memory struct {
 	entries map[string]object.ID // by path, in each tree
 	renamed string
-	hunks   []Hunk
+	hunks   []diff.Hunk
 	binary  bool
 }
 
@@ -42,7 +43,7 @@ func (m memory) Renamed(context.Context, object.ID, object.ID, string, object.ID
 	return m.renamed, nil
 }
 
-func (m memory) Hunks(context.Context, object.ID, object.ID) ([]Hunk, bool, error) {
+func (m memory) Hunks(context.Context, object.ID, object.ID) ([]diff.Hunk, bool, error) {
 	return m.hunks, !m.binary, nil
 }
 
@@ -51,7 +52,7 @@ func TestWhere(t *testing.T) {
 	file := Place{Tree: tree.String(), Path: "a", Blob: one.String()}
 	lines := file
 	lines.Line, lines.End = 5, 7
-	above := []Hunk{{From: 1, Removed: 0, Added: 2}}
+	above := []diff.Hunk{{From: 1, Removed: 0, Added: 2}}
 	for name, c := range map[string]struct {
 		on    Place
 		files memory
@@ -62,8 +63,8 @@ func TestWhere(t *testing.T) {
 		"renamed":                 {lines, memory{entries: map[string]object.ID{"b": one}, renamed: "b"}, Now{Moved, "b", one, 5, 7}},
 		"renamed and lines added": {lines, memory{entries: map[string]object.ID{"b": two}, renamed: "b", hunks: above}, Now{Moved, "b", two, 7, 9}},
 		"removed":                 {lines, memory{}, Now{State: Outdated}},
-		"lines removed":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []Hunk{{5, 3, 0}}}, Now{Outdated, "a", two, 0, 0}},
-		"one line left":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []Hunk{{4, 2, 1}, {7, 1, 1}}}, Now{Moved, "a", two, 5, 5}},
+		"lines removed":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []diff.Hunk{{From: 5, Removed: 3}}}, Now{Outdated, "a", two, 0, 0}},
+		"one line left":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []diff.Hunk{{From: 4, Removed: 2, Added: 1}, {From: 7, Removed: 1, Added: 1}}}, Now{Moved, "a", two, 5, 5}},
 		"not a text":              {lines, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Outdated, "a", two, 0, 0}},
 		"file":                    {file, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Moved, "a", two, 0, 0}},
 	} {
@@ -104,7 +105,7 @@ func TestLinesAreMappedLikeGit(t *testing.T) {
 		gittest.Must(t, dir, "init", "-q", "r")
 		repo := filepath.Join(dir, "r")
 		a, b := gittest.Must(t, repo, "hash-object", "-w", "../a"), gittest.Must(t, repo, "hash-object", "-w", "../b")
-		hunks, text := ParseHunks([]byte(gittest.Must(t, repo, "diff", "-U0", a, b)))
+		hunks, text := diff.Hunks([]byte(gittest.Must(t, repo, "diff", "-U0", a, b)))
 		if !text {
 			t.Fatal("no hunk")
 		}
@@ -117,13 +118,13 @@ func TestLinesAreMappedLikeGit(t *testing.T) {
 	}
 }
 
-func FuzzParseHunks(f *testing.F) {
+func FuzzMapRange(f *testing.F) {
 	f.Add([]byte("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@ f\n-a\n+b\n@@ -9,0 +11 @@\n+c\n"), 3, 4)
-	f.Fuzz(func(t *testing.T, diff []byte, first, last int) {
-		hunks, _ := ParseHunks(diff)
+	f.Fuzz(func(t *testing.T, out []byte, first, last int) {
+		hunks, _ := diff.Hunks(out)
 		for _, h := range hunks {
 			if h.From < 0 || h.Removed < 0 || h.Added < 0 {
-				t.Errorf("hunk %+v of %q", h, diff)
+				t.Errorf("hunk %+v of %q", h, out)
 			}
 		}
 		if first > 0 && last >= first {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -255,8 +256,8 @@ func (o *opened) blob(ctx context.Context, id object.ID) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if lines(strings.TrimSpace(string(size))) > maxLined {
-		return nil, errLinesSize
+	if n, err := strconv.ParseInt(strings.TrimSpace(string(size)), 10, 64); err != nil || n > maxLined {
+		return nil, cmp.Or(err, errLinesSize)
 	}
 	return both.git(ctx, "cat-file", "blob", id.String())
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
@@ -124,7 +125,7 @@ type treeFile struct {
 
 // hunks is a result of the method Hunks.
 type hunks struct {
-	list []annotate.Hunk
+	list []diff.Hunk
 	text bool
 }
 
@@ -216,7 +217,7 @@ func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file t
 }
 
 // Hunks implements annotate.Files.
-func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]annotate.Hunk, bool, error) {
+func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]diff.Hunk, bool, error) {
 	key := [2]object.ID{from, to}
 	if h := f.hunks[key]; h != nil {
 		return h.list, h.text, nil
@@ -229,7 +230,7 @@ func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]annot
 		return nil, false, err
 	}
 	h := &hunks{}
-	h.list, h.text = annotate.ParseHunks(out)
+	h.list, h.text = diff.Hunks(out)
 	f.hunks[key] = h
 	return h.list, h.text, nil
 }

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -203,30 +202,15 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// addLines adds the numbers of lines in out, the output of `git diff-tree --numstat -z`, to changes. The records of out are
-// "ADDED\tREMOVED\tPATH\0", with dashes instead of numbers for binary files.
+// addLines adds the numbers of lines in out, the output of `git diff-tree --numstat -z --no-renames`, to changes.
 func addLines(changes []control.PathChange, out []byte) {
 	at := map[string]int{}
 	for i, c := range changes {
 		at[c.Path] = i
 	}
-	// Renames are off, so each record has exactly one path.
-	for line := range strings.SplitSeq(string(out), "\x00") {
-		added, rest, ok1 := strings.Cut(line, "\t")
-		removed, path, ok2 := strings.Cut(rest, "\t")
-		i, known := at[path]
-		if !ok1 || !ok2 || !known {
-			continue
+	for _, c := range diff.Counts(out) {
+		if i, known := at[c.Path]; known {
+			changes[i].Added, changes[i].Removed = c.Added, c.Removed
 		}
-		changes[i].Added, changes[i].Removed = lines(added), lines(removed)
 	}
-}
-
-// lines returns the number of lines that is written in text, or -1 for a dash, which stands for a binary file.
-func lines(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return -1
-	}
-	return n
 }

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -199,28 +199,16 @@ func (s *summary) count(ctx context.Context, files map[string]control.SummaryFil
 	if err != nil {
 		return err
 	}
-	// A record is "ADDED\tREMOVED\tPATH\0", and "ADDED\tREMOVED\t\0FROM\0PATH\0" for a renamed file.
-	fields := strings.Split(string(out), "\x00")
-	for i := 0; i < len(fields); i++ {
-		added, rest, ok1 := strings.Cut(fields[i], "\t")
-		removed, path, ok2 := strings.Cut(rest, "\t")
-		if !ok1 || !ok2 {
-			continue
-		}
-		old := ""
-		if path == "" && i+2 < len(fields) {
-			old, path = fields[i+1], fields[i+2]
-			i += 2
-		}
-		file, ok := files[path]
+	for _, c := range diff.Counts(out) {
+		file, ok := files[c.Path]
 		if !ok {
 			continue
 		}
-		if file.Added, file.Removed = number(added), number(removed); old != "" {
-			file.From, file.Status = old, "R"
-			delete(files, old)
+		if file.Added, file.Removed = c.Added, c.Removed; c.From != "" {
+			file.From, file.Status = c.From, "R"
+			delete(files, c.From)
 		}
-		files[path] = file
+		files[c.Path] = file
 	}
 	return nil
 }
@@ -303,15 +291,6 @@ func (s *summary) prompts(ctx context.Context) error {
 	}
 	s.reply.Prompts = s.reply.Prompts[max(0, len(s.reply.Prompts)-maxOthers):]
 	return nil
-}
-
-// number returns the number of lines in text, or -1 for the dash that stands for a binary file.
-func number(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return -1
-	}
-	return n
 }
 
 // promptText returns the text of a prompt as one line. The text is the member "text" or "content" of the record, which is a string or a
