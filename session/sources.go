@@ -157,6 +157,15 @@ func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
 	return object.ParseCommit(s.format, content)
 }
 
+// TreeOf returns the tree of a commit. For the zero id it returns the zero id.
+func (s *sources) TreeOf(commit object.ID) (object.ID, error) {
+	if commit.IsZero() {
+		return object.ID{}, nil
+	}
+	c, err := s.Commit(commit)
+	return c.Tree, err
+}
+
 // errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object has another type")
 

@@ -67,7 +67,7 @@ func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error 
 	var kept *removed.File
 	err := ed.view.layer.Update(func(tx *overlay.Tx) (err error) {
 		ed.removed.Undo(kept) // a previous call of f has kept this file, but the overlay had no room for the update
-		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: tx.Now(), flight: flight}
+		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: overlay.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
 			return err

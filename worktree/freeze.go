@@ -4,8 +4,6 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
@@ -101,13 +99,4 @@ func (f *Frozen) Release() {
 		release()
 	}
 	f.release = nil
-}
-
-// coarseNow returns the current time in nanoseconds since 1970, by the clock that the kernel uses for file times.
-func coarseNow() int64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
-		return time.Now().UnixNano()
-	}
-	return ts.Nano()
 }

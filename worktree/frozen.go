@@ -86,7 +86,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 			case <-z.changes.noticed:
 			default:
 			}
-			f.at = coarseNow()
+			f.at = overlay.Now()
 			z.moment = &merged{r, z.view.base}
 			paths, known := z.since(token, f)
 			if !known { // the journal no longer contains all changes since the position, or there is no journal

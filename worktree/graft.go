@@ -244,7 +244,7 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 		} else {
 			come = append(come, i)
 		}
-		for dir := parentOf(p.Path); dir != "" && !used[dir]; dir = parentOf(dir) {
+		for dir := ParentOf(p.Path); dir != "" && !used[dir]; dir = ParentOf(dir) {
 			used[dir] = true
 		}
 	}
@@ -255,10 +255,10 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 		return err
 	}
 	for _, i := range come {
-		if err := g.makeDirs(ctx, parentOf(list[i].Path)); err != nil {
+		if err := g.makeDirs(ctx, ParentOf(list[i].Path)); err != nil {
 			return err
 		}
-		d, err := g.dir(ctx, parentOf(list[i].Path))
+		d, err := g.dir(ctx, ParentOf(list[i].Path))
 		if err == nil {
 			err = g.prepare(ctx, list[i], d.block)
 		}
@@ -284,7 +284,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 		dirs := make([]graftDir, len(some))
 		for i, at := range some {
 			var err error
-			dirs[i], err = g.dir(ctx, parentOf(list[at].Path))
+			dirs[i], err = g.dir(ctx, ParentOf(list[at].Path))
 			if err != nil && !errors.Is(err, ErrNotExist) && !errors.Is(err, ErrNotDir) {
 				return err
 			}
@@ -334,7 +334,7 @@ func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	}
 	d := graftDir{node: Root}
 	if at != "" {
-		parent, err := g.dir(ctx, parentOf(at))
+		parent, err := g.dir(ctx, ParentOf(at))
 		if err != nil {
 			return d, err
 		}
@@ -468,10 +468,5 @@ func (e *edit) graftInode(in overlay.Inode) {
 	e.inodes = append(e.inodes, &edited{now: in})
 }
 
-// parentOf returns the path of the directory that contains the path in the parameter at. The path of the root is "".
-func parentOf(at string) string {
-	if i := strings.LastIndexByte(at, '/'); i >= 0 {
-		return at[:i]
-	}
-	return ""
-}
+// ParentOf returns the path of the directory that contains a path. The path of the root is "".
+func ParentOf(at string) string { return at[:max(strings.LastIndexByte(at, '/'), 0)] }

@@ -21,7 +21,7 @@ func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
 	future := map[string]inode.Block{}
 	for _, p := range list {
 		// removeDir reads the directories that may become empty.
-		at := parentOf(p.Path)
+		at := ParentOf(p.Path)
 		if p.Mode == object.ModeDir || p.Mode == 0 && p.Over.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 			at = p.Path
 		}
@@ -55,7 +55,7 @@ func (g *grafting) futureBlock(ctx context.Context, at string, known map[string]
 		b = d.block
 	case errors.Is(err, ErrNotExist), errors.Is(err, ErrNotDir): // a file that the graft removes may have the path now
 		var above inode.Block
-		if above, err = g.futureBlock(ctx, parentOf(at), known); err != nil {
+		if above, err = g.futureBlock(ctx, ParentOf(at), known); err != nil {
 			return b, err
 		}
 		if n, ok := g.base.Table.Search(above, path.Base(at)); ok && g.base.Table.At(n).Kind() == inode.KindDir {
@@ -92,7 +92,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft, in inode.Block) error {
 			}
 			g.roots = append(g.roots, graftRoot{root, map[string]inode.Block{}})
 		}
-		b, err := g.roots[i].block(ctx, g.view, parentOf(p.Path))
+		b, err := g.roots[i].block(ctx, g.view, ParentOf(p.Path))
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, 
 	}
 	n := r.node
 	if at != "" {
-		above, err := r.block(ctx, v, parentOf(at))
+		above, err := r.block(ctx, v, ParentOf(at))
 		if err != nil {
 			return inode.Block{}, err
 		}
@@ -206,10 +206,10 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	if !errors.Is(err, ErrNotExist) {
 		return err
 	}
-	if err := g.makeDirs(ctx, parentOf(at)); err != nil {
+	if err := g.makeDirs(ctx, ParentOf(at)); err != nil {
 		return err
 	}
-	parent, err := g.dir(ctx, parentOf(at))
+	parent, err := g.dir(ctx, ParentOf(at))
 	if err != nil {
 		return err
 	}
@@ -301,13 +301,13 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 		if list[i].Over.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 			dirs = append(dirs, list[i].Path)
 		} else {
-			dirs = append(dirs, parentOf(list[i].Path))
+			dirs = append(dirs, ParentOf(list[i].Path))
 		}
 	}
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
 	for i := len(dirs) - 1; i >= 0; i-- { // in the sorted list, a subdirectory follows its parent, so it is removed first
-		for at := dirs[i]; at != "" && !used[at]; at = parentOf(at) {
+		for at := dirs[i]; at != "" && !used[at]; at = ParentOf(at) {
 			done, err := g.removeDir(ctx, at)
 			if err != nil {
 				return fmt.Errorf("%s: %w", at, err)
@@ -324,7 +324,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 // directory exists at this path.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
-	parent, err := g.dir(ctx, parentOf(at))
+	parent, err := g.dir(ctx, ParentOf(at))
 	if errors.Is(err, ErrNotExist) || errors.Is(err, ErrNotDir) {
 		return true, nil
 	} else if err != nil {

@@ -222,7 +222,7 @@ func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) wor
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}
 	for _, d := range list {
-		for at := d.Path; at != "" && !asked[at]; at = parentOf(at) {
+		for at := d.Path; at != "" && !asked[at]; at = worktree.ParentOf(at) {
 			asked[at] = true
 			f, err := c.Tree.Find(ctx, at)
 			if err != nil {
@@ -232,7 +232,7 @@ func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) wor
 				stale.Nodes = append(stale.Nodes, f.Node)
 				stale.Dirs[f.Node] = isDir(f)
 			}
-			parent, ok := c.nodeOf(ctx, parentOf(at))
+			parent, ok := c.nodeOf(ctx, worktree.ParentOf(at))
 			if !ok || isDir(f) && c.Mounts.Below(at) {
 				continue
 			}

@@ -7,9 +7,6 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// parentOf returns the directory of a path. It returns "" for a name in the root.
-func parentOf(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
-
 // baseOf returns the last element of a path.
 func baseOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

@@ -50,7 +50,7 @@ func newPlanner(tree Tree) planner {
 // fileAbove returns the path of a file that the switch keeps, and that occupies the path of a parent directory of at. It returns ""
 // if there is none. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
-	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
+	for dir := worktree.ParentOf(at); dir != ""; dir = worktree.ParentOf(dir) {
 		stays, known := p.above[dir]
 		if !known {
 			f, err := p.tree.Find(ctx, dir)

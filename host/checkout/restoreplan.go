@@ -72,7 +72,7 @@ func (p *planner) dirsAbove(perms map[string]uint32) {
 		if g.Mode != object.ModeDir {
 			continue
 		}
-		for dir := parentOf(g.Path); dir != "" && !added[dir]; dir = parentOf(dir) {
+		for dir := worktree.ParentOf(g.Path); dir != "" && !added[dir]; dir = worktree.ParentOf(dir) {
 			added[dir] = true
 			if perm, ok := perms[dir]; ok {
 				p.plan.Grafts = append(p.plan.Grafts, worktree.Graft{Path: dir, Mode: object.ModeDir, Perm: perm})

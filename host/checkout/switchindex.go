@@ -102,7 +102,7 @@ func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID,
 	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {
 		for dir := p; dir != ""; {
-			dir = parentOf(dir)
+			dir = worktree.ParentOf(dir)
 			differ[dir] = true
 		}
 	}
@@ -113,7 +113,7 @@ func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID,
 		if tree, ok := trees[dir]; ok {
 			return tree
 		}
-		parent := find(parentOf(dir))
+		parent := find(worktree.ParentOf(dir))
 		trees[dir] = object.ID{}
 		if parent.IsZero() {
 			return parent
@@ -122,7 +122,7 @@ func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID,
 		failed = failed || err != nil
 		for _, e := range entries {
 			if e.Mode == object.ModeDir {
-				trees[path.Join(parentOf(dir), e.Name)] = e.ID
+				trees[path.Join(worktree.ParentOf(dir), e.Name)] = e.ID
 			}
 		}
 		return trees[dir]

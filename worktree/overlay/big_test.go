@@ -35,7 +35,7 @@ func TestHalfAMillionFiles(t *testing.T) {
 	for i := range files {
 		w.must(w.l.Update(func(tx *Tx) error {
 			n, err := tx.NewNode()
-			now := tx.Now()
+			now := Now()
 			dir := parents[i%dirs]
 			tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 1000, GID: 1000, Atime: now, Mtime: now, Ctime: now, Parent: dir})
 			tx.SetEntry(dir, fmt.Sprintf("component-%d.test.tsx", i), n)

@@ -110,7 +110,7 @@ func (w *world) create(name string) error {
 			return err
 		}
 		node = n
-		now := tx.Now()
+		now := Now()
 		tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Atime: now, Mtime: now, Ctime: now, Parent: root})
 		tx.SetEntry(root, name, n)
 		return nil
@@ -223,7 +223,7 @@ func (w *world) rename(from, to string) error {
 	m, over := w.files[from], w.files[to]
 	err := w.l.Update(func(tx *Tx) error {
 		in := w.promote(tx, m)
-		in.Ctime = tx.Now()
+		in.Ctime = Now()
 		tx.PutInode(in)
 		if over != nil {
 			in := w.promote(tx, over)

@@ -66,7 +66,7 @@ func (w *world) write(name, text string) {
 	w.ok(w.layer.Update(func(tx *overlay.Tx) error {
 		n, err := tx.NewNode()
 		w.nodes[name] = n
-		tx.PutInode(overlay.Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1, Mtime: tx.Now(), Ctime: tx.Now()})
+		tx.PutInode(overlay.Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1, Mtime: overlay.Now(), Ctime: overlay.Now()})
 		tx.SetEntry(1, name, n)
 		return err
 	}))

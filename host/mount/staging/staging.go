@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/treediff"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Against returns the differences between the index x and a tree. size returns the size of a blob in bytes, and false if the size
@@ -94,7 +95,7 @@ func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir
 		if tree, ok := trees[dir]; ok {
 			return tree
 		}
-		parent := parentOf(dir)
+		parent := worktree.ParentOf(dir)
 		above := find(parent)
 		trees[dir] = object.ID{}
 		if above.IsZero() {
@@ -117,20 +118,12 @@ func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir
 	}
 }
 
-// parentOf returns the parent directory of a path in a tree; "" is the root.
-func parentOf(p string) string {
-	if parent := path.Dir(p); parent != "." {
-		return parent
-	}
-	return ""
-}
-
 // EntriesOf returns a function that returns the entry of a path in the tree root. It returns the zero entry if the path does not
 // exist in the tree or is a directory.
 func EntriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {
-		dir := parentOf(at)
+		dir := worktree.ParentOf(at)
 		id, ok := tree(dir)
 		if !ok {
 			return object.TreeEntry{}, nil

@@ -187,7 +187,7 @@ func (o *opened) annotatedCommit(ctx context.Context, name string) (id string, t
 		if err != nil {
 			return "", tree, errFullID
 		}
-		if tree, err = o.treeOf(commit); err != nil { // the commit is not the parent of a checkpoint
+		if tree, err = o.Repo.TreeOf(commit); err != nil { // the commit is not the parent of a checkpoint
 			if tree, err = o.far.Snapshot(ctx, commit); err != nil {
 				return "", tree, fault.SessionRemote(o.far.Remote(), err)
 			}

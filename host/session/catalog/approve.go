@@ -236,7 +236,7 @@ func (ap *approving) committed(ctx context.Context, p session.Checkpoint) error 
 	if err := ap.o.farBase(ctx); err != nil {
 		return err
 	}
-	head, err := ap.o.treeOf(p.Head)
+	head, err := ap.o.Repo.TreeOf(p.Head)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip objec
 	if err := ap.o.farBase(ctx); err != nil {
 		return nil, err
 	}
-	head, err := ap.o.treeOf(p.Head)
+	head, err := ap.o.Repo.TreeOf(p.Head)
 	if err != nil || tip.IsZero() {
 		return &changed{ap: ap, after: head}, err
 	}
@@ -60,7 +60,7 @@ func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip objec
 // the session's base commit are here already.
 func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
 	if commit.String() == ap.o.record.Commit {
-		return ap.o.treeOf(commit)
+		return ap.o.Repo.TreeOf(commit)
 	}
 	tree, err := ap.target.Snapshot(ctx, commit)
 	return tree, ap.explain(err)

@@ -61,7 +61,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	if head, err := o.treeOf(p.Head); err == nil { // without the commit on this host, the reply has no staged paths
+	if head, err := o.Repo.TreeOf(p.Head); err == nil { // without the commit on this host, the reply has no staged paths
 		if reply.Staged, err = o.changes(ctx, head, state.Index.Tree); err != nil {
 			return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 		}
@@ -121,19 +121,10 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 		if err != nil {
 			return object.ID{}, err
 		}
-		return o.treeOf(base)
+		return o.Repo.TreeOf(base)
 	}
 	base, err := o.record.Base()
 	return base.Tree, err
-}
-
-// treeOf returns the tree of a commit. For the zero id it returns the zero id.
-func (o *opened) treeOf(commit object.ID) (object.ID, error) {
-	if commit.IsZero() {
-		return object.ID{}, nil
-	}
-	c, err := o.Repo.Commit(commit)
-	return c.Tree, err
 }
 
 // tree returns the entries of a tree. If the session is mounted, it waits for trees that are still being fetched.

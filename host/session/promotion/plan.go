@@ -35,7 +35,7 @@ type relation struct {
 // plan determines the new value of the branch. The parameter old is the present value, and start that of the branch from which a new
 // branch is created; both may be zero.
 func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, error) {
-	head, err := p.o.treeOf(p.work.head)
+	head, err := p.o.Repo.TreeOf(p.work.head)
 	if err != nil {
 		return promoted{}, err
 	}

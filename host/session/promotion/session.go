@@ -39,15 +39,6 @@ type Session struct {
 	Find func(ctx context.Context, name string) (session.Checkpoint, error)
 }
 
-// treeOf returns the tree of a commit. For the zero id it returns the zero id.
-func (o *Session) treeOf(commit object.ID) (object.ID, error) {
-	if commit.IsZero() {
-		return object.ID{}, nil
-	}
-	c, err := o.Repo.Commit(commit)
-	return c.Tree, err
-}
-
 // changes returns the files in which two trees differ.
 func (o *Session) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	const dir = "040000"
@@ -59,7 +50,7 @@ func (o *Session) changes(ctx context.Context, from, to object.ID) ([]control.Pa
 
 // uncommitted returns the files in which a checkpoint differs from its HEAD.
 func (o *Session) uncommitted(ctx context.Context, p session.Checkpoint) (paths []string, err error) {
-	head, err := o.treeOf(p.Head)
+	head, err := o.Repo.TreeOf(p.Head)
 	if err != nil {
 		return nil, err
 	}

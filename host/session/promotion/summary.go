@@ -115,7 +115,7 @@ func (s *summary) since(ctx context.Context) (tree object.ID, commits []owned, e
 	seen := map[object.ID]bool{}
 	if id, ok := s.named(s.r.Since); ok {
 		s.reply.Base = id.String()
-		tree, err = s.o.treeOf(id)
+		tree, err = s.o.Repo.TreeOf(id)
 		return tree, s.work.without(s.work.ancestors(id)), err
 	}
 	p, err := s.o.Find(ctx, s.r.Since)
@@ -152,7 +152,7 @@ func (s *summary) named(word string) (id object.ID, ok bool) {
 func (s *summary) files(ctx context.Context, base object.ID) error {
 	to := s.point.Tree
 	if s.r.Committed {
-		head, err := s.o.treeOf(s.point.Head)
+		head, err := s.o.Repo.TreeOf(s.point.Head)
 		if err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (s *summary) notes(ctx context.Context, commits []owned) error {
 		if !ok {
 			continue
 		}
-		tree, err := s.o.treeOf(ref.ID)
+		tree, err := s.o.Repo.TreeOf(ref.ID)
 		if err != nil {
 			continue // the notes of other sessions need not be on this host
 		}
