@@ -49,6 +49,18 @@ import (
 // "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
 // called instead of New, and Succeed instead of Start.
 //
+//	New ----> preparing -- Start ----> mounted <-> degraded    degraded: the last request to the remote has failed
+//	              |                       |
+//	              | Stop, or a failure    | Stop, or the kernel has ended the mount
+//	              |                       v
+//	              |                    submodules, last push, bind mounts, the kernel's mount; a busy mount stays mounted
+//	              v                       |
+//	          unmounted <-- finish -------+
+//
+//	Inherit -> preparing -- Succeed --> mounted                the mount of a dead process
+//	                          |
+//	                          +-> failed                       a later successor may serve it
+//
 // mu protects the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
 // or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
 // called from any goroutine.

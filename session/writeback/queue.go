@@ -71,6 +71,18 @@ type QueueOptions struct {
 // Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each round compares
 // the refs of both repositories and pushes the differences. Each part of a Queue is a separate type with its own lock.
 //
+//	run       waits for a moved ref, Wake, or the end of a delay
+//	 round    at most roundTries times:
+//	  try       local   refs of the Repo, by the names that they have on the session remote
+//	            open    refs of the session remote
+//	            compare updates; refs that moved there go to a diverged name, or to the Repo
+//	            load    owned objects that the session remote lacks -> need: base commits that it lacks
+//	            send    ledger: sent -> push -> accepted: ledger: acknowledged
+//	                                         -> moved or locked: try again, at most movedTries times
+//	                                         -> refused: a delay that doubles
+//	 seeder   pushes the base commits in need, then the next round
+//	 calls    answers the calls of Sync that began before the round
+//
 // Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
 // leaf locks (no other lock is taken while one of them is held).
 type Queue struct {
