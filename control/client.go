@@ -10,12 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/artifactfs/artifactfs/control/names5"
 )
 
 // undoPatience is the maximum time that a canceled call waits until the server has undone its request.
@@ -124,9 +121,6 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		var answer message
 		answer, err = c.ask(ctx, o, line, progress)
 		if err == nil {
-			if answer.Version < names5.Renamed {
-				answer.Result = names5.From(answer.Result, reflect.TypeFor[R]())
-			}
 			if err := json.Unmarshal(answer.Result, &reply); err != nil {
 				return reply, fmt.Errorf("read reply to %s: %w", o, err)
 			}
@@ -201,7 +195,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	// To cancel, close the writing half of the connection and wait for the server's reply. So after Ctrl-C, the command
 	// returns only after the request was undone.
 	patience := undoPatience
-	if o.timeless() {
+	if o == opStatus || o == opUpgrade {
 		patience = 0 // these requests have no effect that the server could undo
 	}
 	defer context.AfterFunc(ctx, func() {
@@ -244,7 +238,7 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 		switch {
 		case err != nil:
 			return message{}, err
-		case !readable(m.Version) && !(o.timeless() && m.Version >= firstTimeless):
+		case m.Version != Protocol:
 			return message{}, otherVersion(conn, m.Version)
 		case m.Error != nil:
 			return message{}, m.Error
@@ -260,18 +254,13 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 	}
 }
 
-// readable reports whether this program understands messages of the given protocol version.
-func readable(version int) bool { return version >= Oldest && version <= Protocol }
-
 // otherVersion returns the error for an answer in a protocol version that this program does not understand. The hint of the
 // error describes how to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("daemon uses protocol %d, but this command uses protocol %d", version, Protocol),
 		Hint:  "use the artifactfs version that started the daemon, or stop the daemon"}
-	if version >= firstTimeless {
-		e.Hint = "run artifactfs daemon --upgrade to replace the daemon by this version; its mounts continue"
-	} else if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
+	if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
 		e.Hint += fmt.Sprintf(": run kill %d to stop the daemon, which unmounts all its mounts", peer.Pid)
 	}
 	return e

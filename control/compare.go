@@ -37,26 +37,26 @@ const (
 
 // SessionCompareReply is the output of `session compare --json`.
 type SessionCompareReply struct {
-	Remote string         `json:"remote" v5:"origin"` // mounted remote of all sides, without secrets
-	Sides  []ComparedSide `json:"sides"`              // compared checkpoints, in the order of the request
-	Shared []SharedPath   `json:"shared"`             // paths that two or more sides changed, or that have conflicts; sorted by name
+	Remote string         `json:"remote"` // mounted remote of all sides, without secrets
+	Sides  []ComparedSide `json:"sides"`  // compared checkpoints, in the order of the request
+	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that have conflicts; sorted by name
 }
 
 // ComparedSide is one of the compared checkpoints, with its changes.
 type ComparedSide struct {
-	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"` // compared checkpoint
-	SessionRemote string     `json:"session_remote"`        // session remote that the checkpoint was read from, without secrets; "": this host
-	Base          string     `json:"base"`                  // base commit of the session; "": the branch was unborn
+	Checkpoint    Checkpoint `json:"checkpoint"`     // compared checkpoint
+	SessionRemote string     `json:"session_remote"` // session remote that the checkpoint was read from, without secrets; "": this host
+	Base          string     `json:"base"`           // base commit of the session; "": the branch was unborn
 	// BaseCheckpoint is the checkpoint that all sides started from, in the form SESSION@ID. If it is set, the changes are relative to
 	// this checkpoint.
-	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"`
-	Users          []string     `json:"users" v5:"who"` // users that worked in the session, in order of appearance
-	Added          int64        `json:"added"`          // number of added files
-	Modified       int64        `json:"modified"`       // number of modified files
-	Removed        int64        `json:"removed"`        // number of removed files
-	LinesAdded     int64        `json:"lines_added"`    // number of added lines in text files
-	LinesRemoved   int64        `json:"lines_removed"`  // number of removed lines in text files
-	Changes        []PathChange `json:"changes"`        // changes relative to the base
+	BaseCheckpoint string       `json:"base_checkpoint,omitempty"`
+	Users          []string     `json:"users"`         // users that worked in the session, in order of appearance
+	Added          int64        `json:"added"`         // number of added files
+	Modified       int64        `json:"modified"`      // number of modified files
+	Removed        int64        `json:"removed"`       // number of removed files
+	LinesAdded     int64        `json:"lines_added"`   // number of added lines in text files
+	LinesRemoved   int64        `json:"lines_removed"` // number of removed lines in text files
+	Changes        []PathChange `json:"changes"`       // changes relative to the base
 }
 
 // SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.

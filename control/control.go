@@ -27,15 +27,8 @@ import (
 )
 
 // Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a field
-// is added. Oldest is the oldest supported version. A server answers a request in the server's version or in the version of the
-// request, whichever is older. So a client of any version from Oldest on can use all operations and fields that the client and the
-// server know.
-// In version 5, some fields of replies have other names (see package names5). A few operations are also available to clients
-// older than Oldest (see timeless); such clients can read the error with which the server refuses all other operations.
-const (
-	Protocol = 6
-	Oldest   = 5
-)
+// is added. A server refuses requests of older versions, and answers those of newer versions in its own version.
+const Protocol = 6
 
 // Handler carries out requests. Its methods are called concurrently, and must return soon after ctx ends. If a method returns an
 // *Error, or an error that wraps one, that *Error is sent to the caller. For any other error, the text of the error is sent, with

@@ -53,7 +53,7 @@ func answerTo(t *testing.T, socket, line string) string {
 }
 
 func TestClientIsToldWhatAnOlderDaemonIgnored(t *testing.T) {
-	c := answering(t, `{"version":5,"result":{"dir":"/m"},"ignored":["colour"]}`)
+	c := answering(t, `{"version":6,"result":{"dir":"/m"},"ignored":["colour"]}`)
 	var said []string
 	if _, err := c.Mount(t.Context(), mountRequest("/m"), func(p Progress) { said = append(said, p.Message) }); err != nil {
 		t.Fatal(err)

@@ -13,11 +13,11 @@ type SessionDeleteRequest struct {
 
 // SessionDeleteReply is the output of `session delete --json` and `session undelete --json`.
 type SessionDeleteReply struct {
-	Session string    `json:"session"`         // name of the session
-	Local   bool      `json:"local" v5:"here"` // the session was on this host
-	Refs    int64     `json:"refs"`            // number of refs that were changed on the session remote
-	Kept    []string  `json:"kept,omitempty"`  // refs on the session remote that were left unchanged
-	Until   time.Time `json:"until,omitzero"`  // time until which the session can be restored
+	Session string    `json:"session"`        // name of the session
+	Local   bool      `json:"local"`          // the session was on this host
+	Refs    int64     `json:"refs"`           // number of refs that were changed on the session remote
+	Kept    []string  `json:"kept,omitempty"` // refs on the session remote that were left unchanged
+	Until   time.Time `json:"until,omitzero"` // time until which the session can be restored
 }
 
 // SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the same name, the session that
@@ -43,10 +43,10 @@ type SessionTrashReply struct {
 
 // DeletedSession is a deleted session that can be restored.
 type DeletedSession struct {
-	Name   string    `json:"name"`                       // name of the session
-	Remote string    `json:"session_remote" v5:"remote"` // session remote without secrets
-	At     time.Time `json:"deleted_at"`                 // time of the deletion
-	Until  time.Time `json:"until"`                      // time until which the session can be restored
+	Name   string    `json:"name"`           // name of the session
+	Remote string    `json:"session_remote"` // session remote without secrets
+	At     time.Time `json:"deleted_at"`     // time of the deletion
+	Until  time.Time `json:"until"`          // time until which the session can be restored
 }
 
 func (r SessionUndeleteRequest) validate() error {

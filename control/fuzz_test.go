@@ -39,10 +39,10 @@ func FuzzRequest(f *testing.F) {
 		}
 		f.Add(line[:len(line)-1])
 	}
-	f.Add([]byte(`{"version":5,"op":{}}`))
+	f.Add([]byte(`{"version":6,"op":{}}`))
 	f.Add([]byte(`{"version":9,"op":"mount","args":{"remote":"r","dir":"/m","session_options":{"new":1},"other":[]},"needs":["x"]}`))
-	f.Add([]byte(`{"version":5,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
-	f.Add([]byte(`{"version":5,"op":"status","args":null}`))
+	f.Add([]byte(`{"version":6,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
+	f.Add([]byte(`{"version":6,"op":"status","args":null}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		a, err := decodeRequest(line)
 		if err != nil {

@@ -142,7 +142,7 @@ func TestGuestsAreLimited(t *testing.T) {
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	fmt.Fprintf(dial(), `{"version":5,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest)) // further bytes are not read
+	fmt.Fprintf(dial(), `{"version":6,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest)) // further bytes are not read
 	var idle []net.Conn
 	for range maxGuests {
 		idle = append(idle, dial())

@@ -16,9 +16,9 @@ type PrefetchRequest struct {
 
 // PrefetchReply is the output of `prefetch --json`.
 type PrefetchReply struct {
-	Matched int64 `json:"matched"`               // number of blobs that match
-	Fetched int64 `json:"fetched" v5:"hydrated"` // number of matching blobs that are on this host
-	Bytes   int64 `json:"bytes"`                 // total size of the fetched contents; 0 if the request has Commits
+	Matched int64 `json:"matched"` // number of blobs that match
+	Fetched int64 `json:"fetched"` // number of matching blobs that are on this host
+	Bytes   int64 `json:"bytes"`   // total size of the fetched contents; 0 if the request has Commits
 }
 
 // validate returns an error if the directory is not absolute.

@@ -4,11 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"reflect"
 	"sync"
 	"time"
-
-	"github.com/artifactfs/artifactfs/control/names5"
 )
 
 const (
@@ -95,10 +92,6 @@ func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
-	}
-	// Clients of an older protocol version expect the older names of fields.
-	if s.version < names5.Renamed && v != nil {
-		raw = names5.With(raw, reflect.TypeOf(v))
 	}
 	return s.send(message{Result: raw, Ignored: ignored})
 }

@@ -69,11 +69,11 @@ type CheckpointRequest struct {
 // CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
-	Made    bool      `json:"made"`               // false: nothing had changed since this checkpoint was made earlier
-	LeftOut []LeftOut `json:"left_out" v5:"left"` // paths that the checkpoint leaves out, at most 100
-	Paused  float64   `json:"paused_ms"`          // longest time that a write had to wait, in milliseconds
-	Took    float64   `json:"took_ms"`            // total duration, in milliseconds
-	Steps   []Step    `json:"steps"`              // parts of the total duration
+	Made    bool      `json:"made"`      // false: nothing had changed since this checkpoint was made earlier
+	LeftOut []LeftOut `json:"left_out"`  // paths that the checkpoint leaves out, at most 100
+	Paused  float64   `json:"paused_ms"` // longest time that a write had to wait, in milliseconds
+	Took    float64   `json:"took_ms"`   // total duration, in milliseconds
+	Steps   []Step    `json:"steps"`     // parts of the total duration
 }
 
 // Step is one part of an operation, with its duration.
@@ -142,17 +142,17 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 type SessionInfo struct {
 	SessionStatus
 	profile.Profile
-	Remote string `json:"remote" v5:"origin"` // URL or path of the mounted remote, without secrets
+	Remote string `json:"remote"` // URL or path of the mounted remote, without secrets
 	// Dir is the directory at which the session is mounted, or was mounted last.
 	Dir          string       `json:"dir"`
-	Mounted      bool         `json:"mounted"`                                  // the session is mounted on this host
-	Stale        bool         `json:"stale,omitempty"`                          // the session is not mounted, and was not changed for 7 days
-	Base         string       `json:"base"`                                     // id of the base commit
-	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" from which the session was forked
-	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of the parent session, without secrets
-	CopyOf       string       `json:"copy_of,omitempty"`                        // link to the original, if a fork has copied the session
-	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint
-	History      []Transition `json:"history,omitempty"`                        // changes of the state, oldest first
+	Mounted      bool         `json:"mounted"`                 // the session is mounted on this host
+	Stale        bool         `json:"stale,omitempty"`         // the session is not mounted, and was not changed for 7 days
+	Base         string       `json:"base"`                    // id of the base commit
+	Parent       string       `json:"parent,omitempty"`        // "SESSION CHECKPOINT" from which the session was forked
+	ParentRemote string       `json:"parent_remote,omitempty"` // session remote of the parent session, without secrets
+	CopyOf       string       `json:"copy_of,omitempty"`       // link to the original, if a fork has copied the session
+	Last         *Checkpoint  `json:"last,omitempty"`          // newest checkpoint
+	History      []Transition `json:"history,omitempty"`       // changes of the state, oldest first
 }
 
 // Transition is one change of a session's state.
@@ -175,8 +175,8 @@ type SessionLogRequest struct {
 
 // SessionLogReply is the output of `session log --json`.
 type SessionLogReply struct {
-	Session     string       `json:"session"`                 // name of the session
-	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"` // checkpoints, newest first
+	Session     string       `json:"session"`     // name of the session
+	Checkpoints []Checkpoint `json:"checkpoints"` // checkpoints, newest first
 }
 
 // SessionShowRequest requests a description of one checkpoint.
@@ -196,7 +196,7 @@ type SessionShowReply struct {
 	// Records is the number of records that were made while the checkpoint was the newest.
 	Records int64 `json:"records"`
 	// RemoteBranch is the full name of the branch on the session remote; "": the branch is not on the session remote.
-	RemoteBranch string `json:"remote_branch,omitempty" v5:"branch_there"`
+	RemoteBranch string `json:"remote_branch,omitempty"`
 	// Since contains the transcript records that were made between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
@@ -256,8 +256,8 @@ type RestoreRequest struct {
 
 // RestoreReply is the output of `session restore --json`.
 type RestoreReply struct {
-	Dir        string     `json:"dir"`                   // absolute directory of the mount
-	Checkpoint Checkpoint `json:"checkpoint" v5:"point"` // checkpoint that was restored
+	Dir        string     `json:"dir"`        // absolute directory of the mount
+	Checkpoint Checkpoint `json:"checkpoint"` // checkpoint that was restored
 	// Before is a checkpoint that was made before the restore. Restoring this checkpoint undoes the restore. null: the request was a
 	// dry run.
 	Before  *Checkpoint  `json:"before"`

@@ -135,7 +135,6 @@ func (c *Client) SessionSet(ctx context.Context, r SessionSetRequest) (SessionIn
 
 // SessionNote writes a git note on a commit.
 func (c *Client) SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error) {
-	r.Ref = cmp.Or(r.Ref, defaultNotes) // daemons of older versions require a Ref
 	return call[SessionNoteReply](ctx, c, opSessionNote, r, nil)
 }
 

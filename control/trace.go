@@ -105,7 +105,7 @@ func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 		switch {
 		case err != nil:
 			return err
-		case !readable(m.Version):
+		case m.Version != Protocol:
 			return otherVersion(conn, m.Version)
 		case m.Error != nil:
 			return m.Error

@@ -23,16 +23,16 @@ type SessionTranscriptReply struct {
 
 // TranscriptRecord is one record of a transcript, or the tombstone of an erased record.
 type TranscriptRecord struct {
-	ID         string          `json:"id"`                    // id of the record
-	Time       time.Time       `json:"time"`                  // time of the recording
-	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint at that time; "": there was no checkpoint
-	Session    string          `json:"session"`               // name of the session
-	Lane       string          `json:"lane"`                  // chain of checkpoints of the writer
-	Actor      string          `json:"actor"`                 // user or program that made the record
-	Turn       int             `json:"turn"`                  // number of the turn, counted from 1; 0: before the first turn
-	Begins     bool            `json:"begins"`                // the record is the first of its turn
-	Record     json.RawMessage `json:"record,omitempty"`      // the recorded JSON object; missing: it was erased
-	Erased     *Erased         `json:"erased,omitempty"`      // tombstone, if the record was erased
+	ID         string          `json:"id"`               // id of the record
+	Time       time.Time       `json:"time"`             // time of the recording
+	Checkpoint string          `json:"checkpoint"`       // newest checkpoint at that time; "": there was no checkpoint
+	Session    string          `json:"session"`          // name of the session
+	Lane       string          `json:"lane"`             // chain of checkpoints of the writer
+	Actor      string          `json:"actor"`            // user or program that made the record
+	Turn       int             `json:"turn"`             // number of the turn, counted from 1; 0: before the first turn
+	Begins     bool            `json:"begins"`           // the record is the first of its turn
+	Record     json.RawMessage `json:"record,omitempty"` // the recorded JSON object; missing: it was erased
+	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
 }
 
 // Erased is the tombstone of an erased record.
@@ -139,10 +139,10 @@ type SessionRecordRequest struct {
 
 // SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
-	Ref        string `json:"ref"`                   // full name of the ref that stores the transcript
-	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest when the records were appended
-	Lines      int64  `json:"lines"`                 // number of records
-	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from the records
+	Ref        string `json:"ref"`        // full name of the ref that stores the transcript
+	Checkpoint string `json:"checkpoint"` // checkpoint that was the newest when the records were appended
+	Lines      int64  `json:"lines"`      // number of records
+	Redacted   int64  `json:"redacted"`   // number of secrets that were removed from the records
 }
 
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }

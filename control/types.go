@@ -251,17 +251,17 @@ type MountStatus struct {
 	GitReady bool         `json:"git_ready"`       // the git directory is ready
 	History  HistoryState `json:"history"`         // "shallow", "deepening" (the history is being fetched) or "complete"
 
-	Tree        TreeStatus       `json:"tree"`                               // directories and files of the base tree
-	Blobs       BlobStatus       `json:"blobs"`                              // contents of the files in the base tree
-	Network     NetworkStatus    `json:"network"`                            // requests to the remote since the mount
-	Queue       QueueStatus      `json:"queue"`                              // blobs that wait to be fetched
-	Operations  OperationStatus  `json:"operations"`                         // requests of the kernel
-	Overlay     OverlayStatus    `json:"overlay"`                            // differences from the base tree
-	Session     SessionStatus    `json:"session"`                            // session of the mount; all fields are empty if there is none
-	Redirects   []RedirectStatus `json:"redirects,omitempty"`                // paths that are stored outside of the mount
-	SubmoduleOf string           `json:"submodule_of,omitempty" v5:"around"` // directory of the mount that has this mount as a submodule
-	Refused     []RefusedObject  `json:"refused,omitempty"`                  // objects whose answers were invalid, so they cannot be read
-	Follow      *FollowStatus    `json:"follow,omitempty"`                   // following of the branch; missing: the mount does not follow
+	Tree        TreeStatus       `json:"tree"`                   // directories and files of the base tree
+	Blobs       BlobStatus       `json:"blobs"`                  // contents of the files in the base tree
+	Network     NetworkStatus    `json:"network"`                // requests to the remote since the mount
+	Queue       QueueStatus      `json:"queue"`                  // blobs that wait to be fetched
+	Operations  OperationStatus  `json:"operations"`             // requests of the kernel
+	Overlay     OverlayStatus    `json:"overlay"`                // differences from the base tree
+	Session     SessionStatus    `json:"session"`                // session of the mount; all fields are empty if there is none
+	Redirects   []RedirectStatus `json:"redirects,omitempty"`    // paths that are stored outside of the mount
+	SubmoduleOf string           `json:"submodule_of,omitempty"` // directory of the mount that has this mount as a submodule
+	Refused     []RefusedObject  `json:"refused,omitempty"`      // objects whose answers were invalid, so they cannot be read
+	Follow      *FollowStatus    `json:"follow,omitempty"`       // following of the branch; missing: the mount does not follow
 }
 
 // TreeStatus describes the base tree.
@@ -272,10 +272,10 @@ type TreeStatus struct {
 
 // BlobStatus describes the contents of the files in the base tree.
 type BlobStatus struct {
-	Total   int64              `json:"total"`                 // number of distinct blobs
-	Fetched int64              `json:"fetched" v5:"hydrated"` // number of these blobs that are on this host
-	Bytes   int64              `json:"bytes"`                 // total size of the blobs on this host
-	Profile *readprofile.Usage `json:"profile,omitempty"`     // read profile of the mount; missing: the mount has none
+	Total   int64              `json:"total"`             // number of distinct blobs
+	Fetched int64              `json:"fetched"`           // number of these blobs that are on this host
+	Bytes   int64              `json:"bytes"`             // total size of the blobs on this host
+	Profile *readprofile.Usage `json:"profile,omitempty"` // read profile of the mount; missing: the mount has none
 }
 
 // NetworkStatus counts what was sent and received since the mount started.
@@ -334,18 +334,18 @@ type RedirectStatus struct {
 // DivergedRef is a branch, tag or notes ref that has diverged on the session remote. Its value in the mount was pushed under another
 // name.
 type DivergedRef struct {
-	Ref       string `json:"ref"`                   // full name of the ref in the mount
-	RemoteRef string `json:"remote_ref" v5:"there"` // name of the ref on the session remote
-	KeptRef   string `json:"kept_ref" v5:"ours"`    // ref on the session remote to which the value of the ref in the mount was pushed
+	Ref       string `json:"ref"`        // full name of the ref in the mount
+	RemoteRef string `json:"remote_ref"` // name of the ref on the session remote
+	KeptRef   string `json:"kept_ref"`   // ref on the session remote to which the value of the ref in the mount was pushed
 	// BlockedBy is a ref whose name prevents RemoteRef from being created; "": RemoteRef has commits that Ref lacks.
-	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"`
+	BlockedBy string `json:"blocked_by,omitempty"`
 }
 
 // SessionStatus describes the session of a mount. All fields are zero if the mount has none.
 type SessionStatus struct {
 	Name string `json:"name"` // name of the session; "": the mount has none
 	// SessionRemote is the URL without secrets, or the path of the embedded session remote; "": there is none.
-	SessionRemote string `json:"session_remote" v5:"remote"`
+	SessionRemote string `json:"session_remote"`
 	// Mode states how the session remote gets the history: "embedded", "shared", "seed", "thin" or "none"; "": not known yet.
 	Mode         string        `json:"mode"`
 	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet
@@ -360,13 +360,13 @@ type SessionStatus struct {
 	State string `json:"state,omitempty"`
 	Lane  string `json:"lane,omitempty"` // chain of checkpoints that the next checkpoint belongs to
 	// TakenOverBy is the host that took over the session from this mount, which continues in Lane.
-	TakenOverBy string `json:"taken_over_by,omitempty" v5:"taken_by"`
+	TakenOverBy string `json:"taken_over_by,omitempty"`
 	// Policy states when checkpoints are made automatically: "off", "idle", "before-risk" or "interval=DURATION".
 	Policy           Policy     `json:"policy,omitempty"`
-	Checkpoints      int64      `json:"checkpoints" v5:"points"`                   // number of checkpoints
-	LastCheckpoint   string     `json:"last_checkpoint,omitempty" v5:"last_point"` // id of the newest checkpoint
-	LastCheckpointAt *time.Time `json:"last_checkpoint_at" v5:"last_point_at"`     // time of the newest checkpoint; null: there is none
-	Dirty            bool       `json:"dirty"`                                     // files or git state changed since the newest checkpoint
+	Checkpoints      int64      `json:"checkpoints"`               // number of checkpoints
+	LastCheckpoint   string     `json:"last_checkpoint,omitempty"` // id of the newest checkpoint
+	LastCheckpointAt *time.Time `json:"last_checkpoint_at"`        // time of the newest checkpoint; null: there is none
+	Dirty            bool       `json:"dirty"`                     // files or git state changed since the newest checkpoint
 
 	// The following fields count the bytes that all mounts of the session on this host have transferred over the network.
 

@@ -34,7 +34,7 @@ type UnmountReply struct {
 	Why     string `json:"why,omitempty"` // reason why refs are pending
 	Kept    int64  `json:"kept"`          // number of changed paths in the session
 	// NotRemoved describes the parts of a discarded session that remain on the session remote, and the reason.
-	NotRemoved string `json:"not_removed,omitempty" v5:"left"`
+	NotRemoved string `json:"not_removed,omitempty"`
 
 	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded
 	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session is kept, or can be restored from the trash

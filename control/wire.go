@@ -72,13 +72,6 @@ const (
 	opSessionLocks   op = "session-locks"
 )
 
-// timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
-// needed to replace a daemon by a newer one.
-func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
-
-// firstTimeless is the first version whose clients can read the answers of timeless operations.
-const firstTimeless = 4
-
 // request is the line that a client sends on a connection.
 type request struct {
 	Version int             `json:"version"`         // newest version of the protocol that the client supports
@@ -230,10 +223,10 @@ func decodeRequest(line []byte) (asked, error) {
 	if err := decode(line, &r); err != nil {
 		return a, err
 	}
-	// The server answers in the version of the client, if the server supports that version.
-	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
-	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
-		return a, unsupported("request uses protocol %d, but this daemon supports %d to %d", r.Version, Oldest, Protocol)
+	// A client of an older version gets the error in its own version, which it can read.
+	a.version, a.op = min(r.Version, Protocol), r.Op
+	if r.Version < Protocol {
+		return a, unsupported("request uses protocol %d, but this daemon uses protocol %d", r.Version, Protocol)
 	}
 	read, ok := decoders[r.Op]
 	if !ok {
@@ -352,9 +345,8 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
-	// A message of an older version may have another form, so it is not checked here. The caller reports an unsupported
-	// version.
-	if m.Version >= firstTimeless && n != 1 {
+	// A message of another version may have another form, so it is not checked here. The caller reports the version.
+	if m.Version == Protocol && n != 1 {
 		return m, errors.New("read reply: want exactly one of progress, trace, result and error")
 	}
 	return m, nil

@@ -75,7 +75,10 @@ func TestProtocolWithoutALibrary(t *testing.T) {
 	if a := ask(`{"version":7,"op":"frobnicate","args":{}}`); !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
 		t.Errorf("unknown operation: got %s, want an error of kind unsupported", a)
 	}
-	if a := ask(`{"version":5,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]), `"kind":"not-found"`) {
+	if a := ask(`{"version":5,"op":"status"}`); string(a["version"]) != "5" || !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
+		t.Errorf("status asked by an older version: got %s, want an error of kind unsupported in version 5", a)
+	}
+	if a := ask(`{"version":6,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]), `"kind":"not-found"`) {
 		t.Errorf("log of an unknown session: got %s, want an error of kind not-found", a)
 	}
 }
