@@ -20,10 +20,6 @@ const (
 	journalFile = "checkout.json"
 	// journalVersion is the highest version of the journal that this program reads.
 	journalVersion = 1
-
-	// Earlier versions of this program stored each kind of intent in a separate file.
-	oldSwitchFile  = "switch.json"
-	oldRestoreFile = "restore.json"
 )
 
 // Intent is a checkout that has begun. Because the checkout changes HEAD, the intent does not refer to HEAD: it contains the
@@ -40,8 +36,7 @@ type WorktreesIntent struct {
 	Paths []string `json:"paths,omitempty"` // paths of the linked worktrees; none: all that the state lists
 }
 
-// SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
-// of this program stored.
+// SwitchIntent is a switch of HEAD.
 type SwitchIntent struct {
 	Ref string `json:"ref"` // branch or commit ID to switch to; if Create is set, the starting point of the new branch
 	// Create is the branch to create; "": none.
@@ -78,8 +73,7 @@ type Pending struct {
 	Err error // error of reading the recorded intent; if it is not nil, only End may be called
 
 	journal *Journal
-	left    bool   // whether the checkout has failed and could not be taken back; protected by journal.mu
-	file    string // file of an earlier version of this program that holds only this intent; "": the intent is in the journal
+	left    bool // whether the checkout has failed and could not be taken back; protected by journal.mu
 }
 
 // journalText is the contents of the journal's file, in JSON.
@@ -88,24 +82,17 @@ type journalText struct {
 	Intents []Intent `json:"intents"`
 }
 
-// OpenJournal reads the intents that killed processes left in the home of a mount, including those in the files of earlier
-// versions of this program. The caller must end each of these intents. If a file cannot be read, OpenJournal returns one intent
-// for the file, whose field Err is set.
+// OpenJournal reads the intents that killed processes left in the home of a mount. The caller must end each of these intents. If
+// the journal's file cannot be read, OpenJournal returns one intent whose field Err is set.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
-	var all journalText
-	_, err := readJSON(filepath.Join(home, journalFile), &all)
-	if err == nil && all.Version > journalVersion {
-		err = fmt.Errorf("read %s: unknown version %d", journalFile, all.Version)
-	}
+	all, err := j.read()
 	if err != nil {
 		j.open = append(j.open, &Pending{Err: err, journal: j})
-		all.Intents = nil
 	}
 	for _, in := range all.Intents {
 		j.open = append(j.open, &Pending{Intent: in, Err: in.check(), journal: j})
 	}
-	j.readOld()
 	return j
 }
 
@@ -138,42 +125,22 @@ func (in Intent) check() error {
 	return nil
 }
 
-// readOld adds the intents in the files of earlier versions of this program: one file holds the request of a switch, the
-// other the request of a restore and the checkpoint before it. Earlier versions removed the file at the end of the intent, so
-// both files exist only if two commands were killed.
-func (j *Journal) readOld() {
-	var s SwitchIntent
-	if ok, err := readJSON(filepath.Join(j.home, oldSwitchFile), &s); ok || err != nil {
-		j.open = append(j.open, &Pending{Intent: Intent{Switch: &s}, Err: err, journal: j, file: oldSwitchFile})
-	}
-	var r struct {
-		Request struct {
-			ID     session.CheckpointID `json:"id"`
-			Paths  []string             `json:"paths"`
-			Staged bool                 `json:"staged"`
-			Nonce  string               `json:"nonce"`
-		} `json:"request"`
-		Before session.CheckpointID `json:"before"`
-	}
-	if ok, err := readJSON(filepath.Join(j.home, oldRestoreFile), &r); ok || err != nil {
-		in := &RestoreIntent{Checkpoint: r.Request.ID, Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}
-		j.open = append(j.open, &Pending{Intent: Intent{Restore: in}, Err: err, journal: j, file: oldRestoreFile})
-	}
-}
-
-// readJSON decodes a JSON file into the value to which the pointer into points. It returns false if the file does not exist.
-func readJSON(name string, into any) (bool, error) {
-	text, err := os.ReadFile(name)
+// read decodes the journal's file. Without a file, the journal has no intents.
+func (j *Journal) read() (all journalText, err error) {
+	text, err := os.ReadFile(filepath.Join(j.home, journalFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return all, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, &all)
+	}
+	if err == nil && all.Version > journalVersion {
+		err = fmt.Errorf("unknown version %d", all.Version)
 	}
 	if err != nil {
-		return false, fmt.Errorf("read %s: %w", filepath.Base(name), err)
+		return journalText{}, fmt.Errorf("read %s: %w", journalFile, err)
 	}
-	return true, nil
+	return all, nil
 }
 
 // Pending returns the intents that have begun and have not ended, the oldest first.
@@ -220,16 +187,11 @@ func (p *Pending) End() error {
 	if len(next) == len(j.open) {
 		return nil
 	}
-	var err error
-	if p.file != "" {
-		err = remove(filepath.Join(j.home, p.file))
-	} else {
-		err = j.write(next)
+	if err := j.write(next); err != nil {
+		return err
 	}
-	if err == nil {
-		j.open = next
-	}
-	return err
+	j.open = next
+	return nil
 }
 
 // write replaces the journal's file by a file with the given intents, or removes the file if there are none. The caller must
@@ -237,7 +199,7 @@ func (p *Pending) End() error {
 func (j *Journal) write(open []*Pending) error {
 	all := journalText{Version: journalVersion}
 	for _, p := range open {
-		if p.file == "" && p.Err == nil {
+		if p.Err == nil {
 			all.Intents = append(all.Intents, p.Intent)
 		}
 	}

@@ -57,50 +57,16 @@ func TestJournalOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// The files of earlier builds are read, without a journal and beside one, and each intent ends separately.
-func TestJournalReadsTheFilesOfEarlierBuilds(t *testing.T) {
-	t.Parallel()
-	home := t.TempDir()
-	write(t, home, "switch.json", `{"dir":"/m","ref":"main","create":"","detach":false,"forward":"0123"}`+"\n")
-	write(t, home, "restore.json", `{"request":{"dir":"/m","id":"01AB","paths":["a","b/c"],"staged":true,"dry_run":false,"nonce":"n"},"before":"01AC"}`+"\n")
-	j := OpenJournal(home)
-	want := []Intent{{Switch: &SwitchIntent{Ref: "main", Forward: "0123"}},
-		{Restore: &RestoreIntent{Checkpoint: "01AB", Before: "01AC", Paths: []string{"a", "b/c"}, Staged: true, Nonce: "n"}}}
-	if got := intents(j); !reflect.DeepEqual(got, want) {
-		t.Fatalf("got %+v, want %+v", got, want)
-	}
-	p, err := j.Begin(Intent{Switch: &SwitchIntent{Ref: "new"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Pending()[0].End(); err != nil {
-		t.Fatal(err)
-	}
-	if got := intents(OpenJournal(home)); len(got) != 2 || got[0].Switch == nil || got[0].Switch.Ref != "new" || got[1].Restore == nil {
-		t.Errorf("after the old switch ended: got %+v, want the new switch and the restore", got)
-	}
-	for _, p := range append(j.Pending(), p) {
-		if err := p.End(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if entries, err := os.ReadDir(home); err != nil || len(entries) != 0 {
-		t.Errorf("after all ended: got %v, %v, want no files", entries, err)
-	}
-}
-
 // A file that cannot be read is an intent with an error, which can only end.
 func TestJournalReportsWhatItCannotRead(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{
-		"checkout.json": `{"version":1,"intents":[{}]}`, "switch.json": "{", "restore.json": "[]",
-	} {
+	for _, text := range []string{`{"version":1,"intents":[{}]}`, "{", "[]"} {
 		home := t.TempDir()
-		write(t, home, name, text)
+		write(t, home, "checkout.json", text)
 		j := OpenJournal(home)
 		list := j.Pending()
 		if len(list) != 1 || list[0].Err == nil {
-			t.Errorf("%s %s: got %+v, want one intent with an error", name, text, list)
+			t.Errorf("%s: got %+v, want one intent with an error", text, list)
 			continue
 		}
 		if _, err := j.Begin(Intent{Switch: &SwitchIntent{Ref: "main"}}); err != nil {
@@ -110,7 +76,7 @@ func TestJournalReportsWhatItCannotRead(t *testing.T) {
 			t.Error(err)
 		}
 		if got := intents(OpenJournal(home)); len(got) != 1 || got[0].Switch == nil {
-			t.Errorf("%s: after it ended: got %+v, want the new switch alone", name, got)
+			t.Errorf("%s: after it ended: got %+v, want the new switch alone", text, got)
 		}
 	}
 	home := t.TempDir()

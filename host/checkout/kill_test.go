@@ -2,7 +2,6 @@ package checkout_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -113,37 +112,6 @@ func (l stepIndex) Replace(x *index.Index, written time.Time) error {
 	return err
 }
 
-// age rewrites the intents of a world as builds before the journal stored them.
-func (w *world) age() {
-	w.Helper()
-	name := filepath.Join(w.home(), "checkout.json")
-	text, err := os.ReadFile(name)
-	if os.IsNotExist(err) {
-		return
-	}
-	w.must(err)
-	var all struct{ Intents []Intent }
-	w.must(json.Unmarshal(text, &all))
-	for _, in := range all.Intents {
-		file, old := "switch.json", any(map[string]any{"dir": w.dir, "ref": "", "create": "", "detach": false})
-		if s := in.Switch; s != nil {
-			m := old.(map[string]any)
-			m["ref"], m["create"], m["detach"] = s.Ref, s.Create, s.Detach
-			if s.Forward != "" {
-				m["forward"] = s.Forward
-			}
-		} else {
-			r := in.Restore
-			file, old = "restore.json", map[string]any{"before": r.Before, "request": map[string]any{
-				"dir": w.dir, "id": r.Checkpoint, "paths": r.Paths, "staged": r.Staged, "dry_run": false, "nonce": r.Nonce}}
-		}
-		text, err := json.Marshal(old)
-		w.must(err)
-		w.must(os.WriteFile(filepath.Join(w.home(), file), text, 0o600))
-	}
-	w.must(os.Remove(name))
-}
-
 // successor acts as the process after a kill: it breaks lock files, and performs every intent again.
 func (w *world) successor(k *kills) (pending int) {
 	w.Helper()
@@ -162,7 +130,7 @@ func (w *world) successor(k *kills) (pending int) {
 	return pending
 }
 
-// A switch that is killed after any of its steps, also one of a build from before the journal, and killed again in the successor, is
+// A switch that is killed after any of its steps, and killed again in the successor, is
 // finished by the last process, or has not begun.
 func TestSwitchKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
@@ -207,9 +175,6 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 			}
 			for n, left := range k.left {
 				when := fmt.Sprintf("after a kill at step %q", k.at[n])
-				if n%2 == 1 {
-					left.age()
-				}
 				again := &kills{w: left}
 				pending := left.successor(again)
 				if begun := k.at[n] != "locked"; begun != (pending == 1) {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,26 +15,10 @@ import (
 // intentFile is the file of the mount's intents, in its directory below the state directory (package checkout).
 const intentFile = "checkout.json"
 
-// oldRestoreRecord is the intent of a restore as builds before the journal stored it, in restore.json.
-type oldRestoreRecord struct {
-	Request control.RestoreRequest `json:"request"`
-	Before  session.CheckpointID   `json:"before"`
-}
-
-// record stores the intent in a mount's directory below the state directory, in the form of an earlier build if old is set.
-func (r oldRestoreRecord) record(t *testing.T, home string, old bool) {
+// interrupted stores the intent of a restore in a mount's directory below the state directory.
+func interrupted(t *testing.T, home string, in checkout.RestoreIntent) {
 	t.Helper()
-	var err error
-	if old {
-		var text []byte
-		if text, err = json.Marshal(r); err == nil {
-			err = os.WriteFile(filepath.Join(home, "restore.json"), text, 0o600)
-		}
-	} else {
-		in := checkout.RestoreIntent{Checkpoint: session.CheckpointID(r.Request.ID), Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}
-		_, err = checkout.OpenJournal(home).Begin(checkout.Intent{Restore: &in})
-	}
-	if err != nil {
+	if _, err := checkout.OpenJournal(home).Begin(checkout.Intent{Restore: &in}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -73,9 +56,9 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		}
 		return reply
 	}
-	note := func(old bool, record oldRestoreRecord) {
+	note := func(in checkout.RestoreIntent) {
 		t.Helper()
-		record.record(t, home, old)
+		interrupted(t, home, in)
 		// The restore was interrupted while it wrote the new index.
 		err := os.WriteFile(filepath.Join(home, "git", "index.artifactfs-1"), []byte("DIRC"), 0o600)
 		if err == nil {
@@ -95,7 +78,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // a restore of a part of the paths
 	k.kill()
-	note(true, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.CheckpointID(now.ID)})
+	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID), Staged: true, Nonce: "mine"})
 	k.start()
 	k.await()
 	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // a client that got no reply repeats the request with its nonce
@@ -119,7 +102,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
 	k.sh(dir, "echo newer >b; echo mine >g")
 	k.unmount(dir)
-	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.CheckpointID(now.ID)})
+	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID)})
 	k.mount(r)
 	told("and finished")
 	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
@@ -128,7 +111,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	// A restore of a checkpoint that was dropped is abandoned.
 	k.kill()
-	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewCheckpointID(again.Checkpoint.Time))}, Before: session.CheckpointID(now.ID)})
+	note(checkout.RestoreIntent{Checkpoint: session.NewCheckpointID(again.Checkpoint.Time), Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be finished")
@@ -155,7 +138,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	old := k.checkpoint(dir)
 	k.sh(dir, "mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
 	now := k.checkpoint(dir)
-	record := oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.CheckpointID(now.ID)}
+	intent := checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID)}
 	finished := func() {
 		t.Helper()
 		k.until("the restore is finished", func() bool {
@@ -165,7 +148,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 
 	k.sh(dir, "rm gone/deep/er/f file/f below/deep/f empty; rmdir below/deep")
 	k.kill()
-	record.record(t, home, false)
+	interrupted(t, home, intent)
 	k.start()
 	k.await()
 	finished()
@@ -181,7 +164,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	}
 	k.sh(dir, "rm gone/deep/er/f empty; mkdir mine empty")
 	k.unmount(dir)
-	record.record(t, home, true)
+	interrupted(t, home, intent)
 	k.mount(r)
 	finished()
 	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got, "old\nold\nempty\nmine\nls: ") {
