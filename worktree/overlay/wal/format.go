@@ -3,7 +3,6 @@ package wal
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -28,7 +27,6 @@ type bootID [36]byte
 const (
 	pageSize   = 4096
 	version    = 3
-	oldest     = 1 // oldest version that can be read; its records are a subset of those of version
 	byteOrder  = 0x01020304
 	headerSize = pageSize // offset of the first record
 	recordHead = 24
@@ -42,29 +40,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sum returns the checksum of the header's fields before crc.
 func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
-}
-
-// good reports whether the checksum is valid. It also accepts the checksum that the header had in an older version: a process may
-// have died in raise after it stored the version and before it stored the checksum.
-func (h *header) good() bool {
-	if h.crc == h.sum() {
-		return true
-	}
-	former := *h
-	for former.version = oldest; former.version < version; former.version++ {
-		if h.crc == former.sum() {
-			return true
-		}
-	}
-	return false
-}
-
-// raise changes the header to the current version. It must be called before the first record in this version is appended.
-func (h *header) raise() {
-	if h.version != version {
-		atomic.StoreUint32(&h.version, version)
-	}
-	atomic.StoreUint32(&h.crc, h.sum())
 }
 
 // seed returns the initial value of the checksums of a file's records, which is derived from the epoch.

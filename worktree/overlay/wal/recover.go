@@ -50,14 +50,14 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		// If a process was killed in this boot, its records may not be synced. Open need not wait for the disk in this case: the
 		// header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the directory,
 		// because a rotation may have renamed the file.
-		mustSync := found.Clean || found.PowerLost || found.old
+		mustSync := found.Clean || found.PowerLost
 		l.dirDirty = !mustSync
 		taken := int64(0)
 		// The killed process has allocated the disk space of the whole file.
 		if !mustSync {
 			taken = found.size
 		}
-		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
+		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0 }, mustSync)
 	}
 	if err != nil {
 		return nil, found.Recovery, errors.Join(fmt.Errorf("open log: %w", err), f.Close())
@@ -84,7 +84,6 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 type recovered struct {
 	Recovery
 	replayed
-	old  bool  // whether the file was written in an older format version
 	size int64 // size of the file in bytes
 }
 
@@ -106,7 +105,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 		}
 		return r, err
 	}
-	r.Clean, r.old, r.size = h.clean == 1, h.version != version, st.Size()
+	r.Clean, r.size = h.clean == 1, st.Size()
 	r.Rebooted = h.boot != l.bootID || h.boot == bootID{}
 	r.PowerLost = r.Rebooted && !r.Clean
 	emit := o.Replay
@@ -147,9 +146,9 @@ func (l *Log) checkHeader(h *header) error {
 		return &DamageError{Path: l.path}
 	case h.order != byteOrder:
 		return fmt.Errorf("read log %s: written by a host with another byte order: %w", l.path, ErrVersion)
-	case h.version < oldest || h.version > version:
-		return fmt.Errorf("read log %s: version is %d, this program supports up to %d: %w", l.path, h.version, version, ErrVersion)
-	case !h.good():
+	case h.version != version:
+		return fmt.Errorf("read log %s: version is %d, this program supports %d: %w", l.path, h.version, version, ErrVersion)
+	case h.crc != h.sum():
 		return &DamageError{Path: l.path}
 	}
 	return nil
