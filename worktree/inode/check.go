@@ -54,7 +54,7 @@ func (t *Table) check(root object.ID, lossy uint64) error {
 // checkStart checks that the file is a table, and that it belongs to the base tree.
 func (t *Table) checkStart(root object.ID) error {
 	h := t.header()
-	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
+	if h.magic != tableHeader.magic || h.version != tableHeader.version || h.size != tableHeader.size {
 		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
 	}
 	r := t.At(Root)

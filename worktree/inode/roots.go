@@ -59,7 +59,6 @@ func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	*r = Record{name: uint64(h.root) << 8, parent: uint32(n), kind: KindDir}
 	r.idLen = uint8(copy(r.id[:], tree.Bytes()))
 	r.crc = r.sum("")
-	h.version = versionRoots
 	t.next.Store(uint64(n) + 1)
 	h.root = uint32(n) // this store adds the root to the list
 	t.roots = append([]Node{n}, t.roots...)

@@ -95,12 +95,7 @@ type header struct {
 }
 
 // tableHeader contains those fields of the header that are the same in every table of this version.
-var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
-
-const (
-	versionOneTree = 2 // format without further roots, which can still be read
-	versionRoots   = 3 // format with further roots
-)
+var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: 3, size: recordSize}
 
 const (
 	chunkBits      = 20             // the files of the table grow by 1 << chunkBits bytes
