@@ -152,20 +152,12 @@ func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 }
 
 // Mapped returns the values of the session's branches, tags and notes on the session remote by their names in the mount.
-// The map there holds the values of the remote's refs by name. An early version of artifactfs pushed branches and tags
-// under their plain names on every session remote. Mapped includes such a ref if it still has the value that the session
-// pushed and no ref exists under the name that is used today.
+// The map there holds the values of the remote's refs by name.
 func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	refs := map[string]object.ID{}
 	for name, id := range there {
 		if ref, ok := l.Here(name); ok {
 			refs[ref] = id
-		}
-	}
-	for name, id := range there {
-		old := strings.HasPrefix(name, headsPrefix) || strings.HasPrefix(name, tagsPrefix)
-		if _, ok := refs[name]; old && !ok && there[CarriedRef(l.Session, name)] == id {
-			refs[name] = id
 		}
 	}
 	return refs
@@ -184,27 +176,15 @@ func NeedsNoSession(name string) bool {
 }
 
 // Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all refs of
-// that remote except those that need no session. The map there holds the values of these refs by name. An early version of artifactfs
-// also pushed branches under their plain names to remotes with branches of other users. But if that version has also pushed base
-// commits (see basePrefix), the remote was empty before.
-func Claimable(m Meta, there map[string]object.ID) bool {
-	seeded := m.Base == ""
+// that remote except those that need no session. The map there holds the values of these refs by name.
+func Claimable(session string, there map[string]object.ID) bool {
 	for name := range there {
-		seeded = seeded || strings.HasPrefix(name, basePrefix(m.Session))
-	}
-	for name := range there {
-		switch {
-		case name == "HEAD" || isOf(name, m.Session) || NeedsNoSession(name):
-		case strings.HasPrefix(name, Prefix), !seeded, there[CarriedRef(m.Session, name)].IsZero():
+		if name != "HEAD" && !isOf(name, session) && !NeedsNoSession(name) {
 			return false
 		}
 	}
 	return true
 }
-
-// basePrefix returns the prefix of the refs that keep base commits on the session remote: commits of the mounted remote that were
-// pushed because they are parents of the session's commits.
-func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
 // isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that. Read profiles
 // belong to no session, not even to one that has the name of a profile.

@@ -29,7 +29,7 @@ const (
 func metaOf(repo *session.Repo) (session.Meta, error) {
 	m, _, err := session.ReadMeta(repo, repo.Session())
 	if errors.Is(err, session.ErrNoMeta) || errors.Is(err, session.ErrNotMeta) {
-		return session.Meta{Session: repo.Session(), Base: "unknown", Format: repo.Format().String()}, nil
+		return session.Meta{Session: repo.Session(), Format: repo.Format().String()}, nil
 	}
 	return m, err
 }
@@ -52,7 +52,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		l.plain = plainOwn
 		return true, nil
 	// Another session has claimed the names, the session remote refuses claims, or other refs show that the names are in use.
-	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(q.record.meta.Remote), !session.Claimable(q.record.meta, all):
+	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(q.record.meta.Remote), !session.Claimable(q.record.meta.Session, all):
 		l.plain = plainOthers
 		return true, nil
 	}
