@@ -16,9 +16,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the tables of fields into doc/protocol.md")
+var update = flag.Bool("update", false, "write the tables of fields into doc/internals/protocol.md")
 
-const document = "../doc/protocol.md"
+const document = "../doc/internals/protocol.md"
 
 // structs returns the struct types of this package with their comments, and those of the packages control/profile, fetchmap and readprofile.
 func structs(t *testing.T) map[string]*ast.StructType {
@@ -175,7 +175,7 @@ func jsonNames(comment, field string, keys map[string]string) string {
 	return b.String() + comment[end:]
 }
 
-// The tables of fields in doc/protocol.md are made of the types of this package: go test ./control -run Document -update
+// The tables of fields in doc/internals/protocol.md are made of the types of this package: go test ./control -run Document -update
 func TestProtocolDocumentHasEveryField(t *testing.T) {
 	all := structs(t)
 	text, err := os.ReadFile(document)
