@@ -2,7 +2,7 @@ package csi
 
 import "golang.org/x/sys/unix"
 
-// What a mount takes (doc/internals/daemon.md, "Many mounts, leaks"), with a margin for what its programs read.
+// What a mount takes (doc/internals/daemon/many-mounts.md), with a margin for what its programs read.
 const (
 	memoryOfMount = 4 << 20 // bytes: measured are 1.3 MiB at rest
 	filesOfMount  = 32      // descriptors: measured are 20

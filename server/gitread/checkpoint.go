@@ -32,10 +32,11 @@ const (
 	headTrailer       = "Afs-Head"
 )
 
-// Checkpoint returns the commit of a checkpoint of a session of this program, as in doc/internals/sessions.md. refs are the refs of the
-// repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for the newest checkpoint. If sessionName is
-// "", name is the name of a session, which stands for its newest checkpoint, or an id in any session. Checkpoint returns ErrNotFound
-// if there is none, ErrAmbiguous if an id has several ends, and ErrCheckpointName for other names.
+// Checkpoint returns the commit of a checkpoint of a session of this program (doc/internals/sessions/checkpoints.md).
+// refs are the refs of the repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for
+// the newest checkpoint. If sessionName is "", name is the name of a session, which stands for its newest checkpoint,
+// or an id in any session. Checkpoint returns ErrNotFound if there is none, ErrAmbiguous if an id has several ends, and
+// ErrCheckpointName for other names.
 func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionName, name string) (string, error) {
 	id := strings.ToUpper(name)
 	isID := len(id) >= minCheckpointID && len(id) <= maxCheckpointID && strings.Trim(id, checkpointDigits) == ""

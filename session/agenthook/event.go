@@ -162,7 +162,7 @@ const (
 	maxValue  = 100 << 10 // maximum size of the input of a tool in bytes, and of its output
 )
 
-// record is the JSON form of an Event in the transcript. doc/internals/sessions.md documents its members.
+// record is the JSON form of an Event in the transcript. doc/internals/sessions/transcripts.md documents its members.
 type record struct {
 	Type    Kind   `json:"type"`
 	Role    string `json:"role"`

@@ -13,7 +13,7 @@ import (
 )
 
 // recorded returns the newest checkpoint in the lanes of a session, as stock git reads it from a repository
-// (doc/internals/sessions.md). It leaves Status unset, which depends on the files.
+// (doc/internals/sessions/checkpoints.md). It leaves Status unset, which depends on the files.
 func recorded(ctx context.Context, repo, session string) (id string, s State, err error) {
 	var failed error
 	git := func(args ...string) string {
