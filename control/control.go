@@ -15,7 +15,7 @@
 //
 // Both sides ignore fields that they do not know, so that new versions can add fields to requests and replies. The reply of a server
 // names the fields of the request that it ignored. If the request needs one of these fields, the server refuses it.
-// doc/internals/protocol.md describes the messages for programs that are not written in Go.
+// doc/internals/protocol/README.md describes the messages for programs that are not written in Go.
 //
 // Ensure returns a Client of the daemon of a state directory, and starts the daemon if it is not running. If a field of a request has
 // its zero value, the default of the command line applies.

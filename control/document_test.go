@@ -16,9 +16,10 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the tables of fields into doc/internals/protocol.md")
+var update = flag.Bool("update", false, "write the tables of fields into the pages of doc/internals/protocol")
 
-const document = "../doc/internals/protocol.md"
+// document is the folder with the pages about the protocol.
+const document = "../doc/internals/protocol"
 
 // structs returns the struct types of this package with their comments, and those of the packages control/profile, fetchmap and readprofile.
 func structs(t *testing.T) map[string]*ast.StructType {
@@ -175,24 +176,40 @@ func jsonNames(comment, field string, keys map[string]string) string {
 	return b.String() + comment[end:]
 }
 
-// The tables of fields in doc/internals/protocol.md are made of the types of this package: go test ./control -run Document -update
+// The tables of fields in doc/internals/protocol are made of the types of this package: go test ./control -run Document -update
 func TestProtocolDocumentHasEveryField(t *testing.T) {
 	all := structs(t)
-	text, err := os.ReadFile(document)
+	pages, err := filepath.Glob(document + "/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := regexp.MustCompile(`(?s)<!-- fields of (\w+) -->\n.*?<!-- end -->`)
 	var shown []string
-	want := block.ReplaceAllStringFunc(string(text), func(old string) string {
-		name := block.FindStringSubmatch(old)[1]
-		shown = append(shown, name)
-		if all[name] == nil {
-			t.Errorf("%s has the fields of %s, which package control does not have", document, name)
-			return old
+	var whole strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return "<!-- fields of " + name + " -->\n" + table(all, name) + "<!-- end -->"
-	})
+		want := block.ReplaceAllStringFunc(string(text), func(old string) string {
+			name := block.FindStringSubmatch(old)[1]
+			shown = append(shown, name)
+			if all[name] == nil {
+				t.Errorf("%s has the fields of %s, which package control does not have", page, name)
+				return old
+			}
+			return "<!-- fields of " + name + " -->\n" + table(all, name) + "<!-- end -->"
+		})
+		whole.WriteString(want)
+		if want == string(text) {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s is out of date: go test ./control -run Document -update", page)
+		} else if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, s := range all {
 		embedded := slices.Contains([]string{"wireMount", "wireFork", "wireCredential", "MountFetch", "MountAccess", "MountLogin", "Selection"}, name)
 		for _, f := range s.Fields.List {
@@ -203,22 +220,14 @@ func TestProtocolDocumentHasEveryField(t *testing.T) {
 		}
 	}
 	for o := range decoders {
-		if !strings.Contains(want, "### `"+string(o)+"`\n") {
+		if !strings.Contains(whole.String(), "\n## `"+string(o)+"`\n") {
 			t.Errorf("%s has no section about the operation %s", document, o)
 		}
 	}
 	for _, code := range errorCodes(t) {
-		if !strings.Contains(want, "| `"+code+"` |") {
+		if !strings.Contains(whole.String(), "| `"+code+"` |") {
 			t.Errorf("%s does not list the error code %s", document, code)
 		}
-	}
-	if want == string(text) {
-		return
-	}
-	if !*update {
-		t.Errorf("%s is out of date: go test ./control -run Document -update", document)
-	} else if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 

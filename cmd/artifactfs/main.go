@@ -128,7 +128,7 @@ session.
 Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, access refused, or not found; 4 no such mount
 or session; 5 success, but not everything is on the session remote yet. With --json, a command that fails prints the
 error as the last line of stdout: {"error":{"code":"not-found","message":"...","hint":"...","retryable":false}};
-doc/internals/protocol.md lists the codes.`,
+doc/internals/protocol/README.md lists the codes.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,

@@ -14,9 +14,9 @@ import (
 // largest is the limit for the bytes of a page: one question, and its answer.
 const largest = 15 << 10
 
-// long are the pages that are larger: tables that are generated into one page, and pages for users that answer more than one question.
+// long are the pages that are larger, because they answer more than one question.
 var long = []string{
-	"internals/protocol.md", "compatibility.md", "kubernetes.md", "performance.md", "runbook.md", "security.md", "using-server.md",
+	"compatibility.md", "kubernetes.md", "performance.md", "runbook.md", "security.md", "using-server.md",
 	"using-sessions.md",
 }
 
