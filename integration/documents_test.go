@@ -18,8 +18,14 @@ import (
 // fails is the reason of commands that a page shows because of the error that they print.
 const fails = "fails"
 
+// changed mounts a session with a commit.
+const changed = "artifactfs mount https://git.example/app.git --session fix-login --session-remote https://git.example/work.git && " +
+	"git -C app rm -q docs/one.md && git -C app commit -qm 'remove a page' && artifactfs sync app"
+
 // before has, by page, the commands that the reader has run before those of the page.
 var before = map[string]string{
+	"reviewing.md": changed,
+	"sharing.md":   changed + " && cd app",
 	"operating.md": "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
 }
 
@@ -38,8 +44,11 @@ var documents = map[string]map[string]string{
 	},
 	"../doc/using-sessions.md": {
 		"artifactfs ui": "runs until Ctrl-C; TestLivePageFollowsMount has it",
+	},
+	"../doc/reviewing.md": {
 		"artifactfs session promote --pull-request": "needs a forge; TestPromotePullRequest has one",
 	},
+	"../doc/sharing.md":      {},
 	"../doc/using-server.md": {},
 	"../doc/operating.md": {
 		"make install":                "TestInstall does, into a directory",

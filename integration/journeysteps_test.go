@@ -233,7 +233,7 @@ func (j *journey) grants() string {
 	if j.hosted {
 		if repository = j.space; j.space != "app" {
 			repository = ""
-			j.documented("using-server.md", "another private repository than `app`, as with `--create=both`, reviewers")
+			j.documented("server-review.md", "another private repository than `app`, as with `--create=both`, reviewers")
 		}
 		refused := j.second.afs("session", "promote", "-C", j.again.Dir)
 		if refused.code != control.ExitRemote || !strings.Contains(refused.stderr, "main is protected") {
@@ -272,7 +272,7 @@ func (j *journey) merges() string {
 
 func (j *journey) shows() string {
 	if j.space == "" {
-		j.documented("using-server.md", "Open the address of the server in a browser")
+		j.documented("server-review.md", "Open the address of the server in a browser")
 		return "no server"
 	}
 	made := must[client.NewToken](j.T)(j.api.CreateToken(j.Context(), "team", client.CreateToken{Repo: j.space, Scope: "read"}))
@@ -290,7 +290,7 @@ func (j *journey) retains() string {
 	j.first.unmount(j.fork)
 	j.second.unmount(j.again)
 	if j.space == "" {
-		j.documented("using-sessions.md", "only the [retention](using-server.md#retention) of `artifactfs serve` does something about it")
+		j.documented("using-sessions.md", "only the [retention](server-operating.md#retention) of `artifactfs serve` does something about it")
 		return "gc only"
 	}
 	file := j.dir("rules.json")

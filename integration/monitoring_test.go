@@ -146,7 +146,7 @@ func TestMonitoringNames(t *testing.T) {
 	for title, expressions := range panelExpressions(t) {
 		texts["panel "+title] = strings.Join(expressions, "\n")
 	}
-	for _, page := range []string{"runbook.md", "operating.md"} {
+	for _, page := range []string{"runbook.md", "fleet.md", "operating.md"} {
 		texts[page] = string(must[[]byte](t)(os.ReadFile("../doc/" + page)))
 	}
 	used := map[string]bool{}

@@ -232,18 +232,18 @@ func TestAttemptsAgainstPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := newLoneServer(w)
-	table := string(must[[]byte](t)(os.ReadFile("../doc/security.md")))
+	table := string(must[[]byte](t)(os.ReadFile("../doc/security-server.md")))
 	for i, a := range attempts {
 		t.Run(strings.ReplaceAll(a.what, " ", "-"), func(t *testing.T) {
 			shown := a.refused(newGated(t, w, c, fmt.Sprint("gate", i), object.SHA1))
 			row := fmt.Sprintf("| %s | `git push origin %s` (%s) | %s |", a.what, strings.Join(shown, " "), a.user, a.want)
 			if !strings.Contains(table, row) {
-				t.Errorf("doc/security.md lacks this row:\n%s", row)
+				t.Errorf("doc/security-server.md lacks this row:\n%s", row)
 			}
 		})
 	}
 	if rows := strings.Count(table, "| `git push origin "); rows != len(attempts) {
-		t.Errorf("doc/security.md has %d attempts, want the %d of this test", rows, len(attempts))
+		t.Errorf("doc/security-server.md has %d attempts, want the %d of this test", rows, len(attempts))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -13,12 +12,6 @@ import (
 
 // largest is the limit for the bytes of a page: one question, and its answer.
 const largest = 15 << 10
-
-// long are the pages that are larger, because they answer more than one question.
-var long = []string{
-	"compatibility.md", "kubernetes.md", "performance.md", "runbook.md", "security.md", "using-server.md",
-	"using-sessions.md",
-}
 
 // anchors returns the anchors of the headings of a Markdown page, as GitHub makes them.
 func anchors(text string) map[string]bool {
@@ -114,11 +107,8 @@ func TestPagesOfDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch may := slices.Contains(long, name); {
-		case len(text) > largest && !may:
+		if len(text) > largest {
 			t.Errorf("%s has %d bytes, want at most %d: split it by question", page, len(text), largest)
-		case len(text) <= largest && may:
-			t.Errorf("%s has %d bytes: remove it from the list of long pages", page, len(text))
 		}
 		if strings.HasPrefix(name, "internals/") && strings.Count(name, "/") == 2 && !asks.Match(text) {
 			t.Errorf("%s does not begin with a title and a line This page answers: ...?", page)
