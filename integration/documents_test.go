@@ -24,9 +24,10 @@ const changed = "artifactfs mount https://git.example/app.git --session fix-logi
 
 // before has, by page, the commands that the reader has run before those of the page.
 var before = map[string]string{
-	"reviewing.md": changed,
-	"sharing.md":   changed + " && cd app",
-	"operating.md": "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
+	"reviewing.md":        changed,
+	"sharing.md":          changed + " && cd app",
+	"where-is-my-work.md": changed,
+	"operating.md":        "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
 }
 
 // documents are the pages whose blocks of sh are run, with the commands in them that cannot run here and why. A command is
@@ -48,8 +49,9 @@ var documents = map[string]map[string]string{
 	"../doc/reviewing.md": {
 		"artifactfs session promote --pull-request": "needs a forge; TestPromotePullRequest has one",
 	},
-	"../doc/sharing.md":      {},
-	"../doc/using-server.md": {},
+	"../doc/sharing.md":          {},
+	"../doc/where-is-my-work.md": {},
+	"../doc/using-server.md":     {},
 	"../doc/operating.md": {
 		"make install":                "TestInstall does, into a directory",
 		"systemctl":                   "there is no service manager; TestUnits runs one",
