@@ -33,7 +33,8 @@ flags --include, --exclude, --no-deny-list and --max-file-size of mount change t
 With --sync, the command waits until the checkpoint is on the session remote. The exit code is 5 if it could not be
 pushed.
 
-artifactfs session --help lists the commands that use checkpoints.`,
+artifactfs session --help lists the commands that use checkpoints, and artifactfs help checkpoints the ways to name
+one. artifactfs session pin names a checkpoint that was made before.`,
 		Example: `  artifactfs checkpoint
   artifactfs checkpoint /srv/app -m 'before the big rename' --pin before-rename
   id=$(artifactfs checkpoint app) && artifactfs session fork -C app "$id" /tmp/copy

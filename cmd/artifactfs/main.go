@@ -14,10 +14,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/host/mount/inotify"
@@ -114,21 +111,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 		Use:                   "artifactfs COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Mount git repositories: the tree at once, contents when they are read",
-		Long: `artifactfs mounts a git repository at a directory. Its files and directories can be listed after about one network round
-trip, however large the repository is. File contents are fetched when they are read, and in the background before they
-are read.
-
-A background daemon serves the mounts. The first mount starts the daemon, and it exits after 5 minutes without a mount.
-mount --foreground serves a mount without the daemon.
-
-Changes and commits made in a mount belong to a session. The daemon automatically saves the session in checkpoints. With
-mount --session-remote it also pushes them to a git repository of yours, from which another machine can resume the
-session.
-
-Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, access refused, or not found; 4 no such mount
-or session; 5 success, but not everything is on the session remote yet. With --json, a command that fails prints the
-error as the last line of stdout: {"error":{"code":"not-found","message":"...","hint":"...","retryable":false}};
-doc/internals/protocol/README.md lists the codes.`,
+		Long:                  rootText + "\n\n" + exitCodes,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,
@@ -158,7 +141,7 @@ doc/internals/protocol/README.md lists the codes.`,
 	root.SetOut(a.Stdout)
 	root.SetErr(a.Stderr)
 	root.SetHelpCommand(helpCommand(root))
-	root.SetUsageTemplate(usageTemplate)
+	cli.SetHelp(root)
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
@@ -172,66 +155,9 @@ doc/internals/protocol/README.md lists the codes.`,
 	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level",
 		"least severe level that is logged (default: info for a daemon, else warn)")
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "format of the log")
-	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
-		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
-		topCommand(a), uiCommand(a),
-		cacheCommand(a), profileCommand(a),
-		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a),
-		doctorCommand(a), versionCommand(a), completionCommand(a),
-		manCommand(a), hosting.ServeCommand(a), hosting.RelayCommand(a), hosting.RepoCommand(a), hosting.TokenCommand(a),
-		hosting.NamespaceCommand(a),
-		serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
+	addCommands(root, a)
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}
 	return root
 }
-
-// helpCommand returns the command that prints the same as --help. It is hidden, because each help text names --help.
-func helpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Hidden: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			of, rest, err := root.Find(args)
-			if err == nil && len(rest) > 0 {
-				err = root.Args(root, args)
-			}
-			if err != nil {
-				return err
-			}
-			of.InitDefaultHelpFlag()
-			return of.Help()
-		},
-	}
-}
-
-// usageTemplate replaces cobra's template of help texts.
-const usageTemplate = `Usage:
-  {{.UseLine}}
-{{- if .HasExample}}
-
-Examples:
-{{.Example}}
-{{- end}}
-{{- if .HasAvailableSubCommands}}
-
-Commands:
-{{- range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}
-{{- end}}{{end}}
-{{- end}}
-{{- if .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
-{{- end}}
-{{- if .HasAvailableInheritedFlags}}
-
-Flags of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
-{{- end}}
-{{- if .HasAvailableSubCommands}}
-
-Run "{{.CommandPath}} COMMAND --help" for the help of a command.
-{{- end}}
-`

@@ -11,13 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
@@ -263,58 +261,13 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 	return v
 }
 
-func TestHelpTeaches(t *testing.T) {
-	a := newAfs(t)
-	root := rootCommand((&cli.App{Stdout: os.Stdout, Stderr: os.Stderr}))
-	pages := map[string][]string{"": {"--help"}}
-	var add func(c *cobra.Command, names ...string)
-	add = func(c *cobra.Command, names ...string) {
-		if c.Hidden {
-			return
-		}
-		names = append(slices.Clone(names), c.Name())
-		pages[strings.Join(names, " ")] = append(slices.Clone(names), "--help")
-		for _, sub := range c.Commands() {
-			add(sub, names...)
-		}
-	}
-	for _, c := range root.Commands() {
-		add(c)
-	}
-	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion", "checkpoint", "sync", "session", "session log", "session gc"} {
-		if pages[name] == nil {
-			t.Errorf("command %s does not exist", name)
-		}
-	}
-	for name, args := range pages {
-		help := a.ok(args...)
-		if got := a.ok(append([]string{"help"}, args[:len(args)-1]...)...); got != help {
-			t.Errorf("artifactfs help %s: got %q, want what --help prints", name, got)
-		}
-		for _, want := range []string{"Usage:\n  artifactfs", "Examples:\n  ", "artifactfs " + name, "--json"} {
-			if !strings.Contains(help, want) {
-				t.Errorf("help of %q has no %q:\n%s", name, want, help)
-			}
-		}
-		for line := range strings.Lines(help) {
-			if len(line) > 121 {
-				t.Errorf("help of %q has a line of %d characters: %s", name, len(line), line)
-			}
-		}
-	}
-	if got := a.ok(); got != a.ok("--help") {
-		t.Errorf("artifactfs without arguments printed\n%s", got)
-	}
-	if _, err := os.Stat(a.state); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("help created the state directory: %v", err)
-	}
-}
-
 func TestUsageErrors(t *testing.T) {
 	a := newAfs(t)
 	for line, want := range map[string]string{
 		"frobnicate":                "artifactfs: unknown command \"frobnicate\"\nhint: artifactfs --help\n",
 		"mout":                      "artifactfs: unknown command \"mout\"\nhint: did you mean mount?\n",
+		"help sesion":               "artifactfs: unknown command \"sesion\"\nhint: did you mean session?\n",
+		"list --all":                "artifactfs: list: --all is possible only with --help\nhint: artifactfs list --help\n",
 		"mount":                     "artifactfs: mount: REMOTE is missing: want REMOTE [DIR], or set $ARTIFACTFS_REMOTE\nhint: artifactfs mount --help\n",
 		"mount a b c":               "artifactfs: mount: want REMOTE [DIR], got 3 arguments\nhint: artifactfs mount --help\n",
 		"mount a --history=some":    "artifactfs: mount: invalid argument \"some\" for \"--history\" flag: must be one of background|full|none\nhint: artifactfs mount --help\n",

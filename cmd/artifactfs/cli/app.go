@@ -66,6 +66,9 @@ type App struct {
 // Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
 // arguments of a command and before it runs the command.
 func (a *App) Init(cmd *cobra.Command, args []string) error {
+	if err := onlyForHelp(cmd); err != nil {
+		return err
+	}
 	if err := flagsFromEnvironment(cmd); err != nil {
 		return err
 	}

@@ -22,16 +22,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// SessionCommand returns the command "session" with its subcommands.
-func SessionCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:                   "session COMMAND",
-		DisableFlagsInUseLine: true,
-		Short:                 "Inspect, restore, fork and resume sessions",
-		Long: `A session keeps the changes and commits that are made in a mount; it outlives the mount. It is saved in checkpoints. A
-checkpoint contains all files at one moment, with git's index, HEAD, branches and stashes. The daemon makes checkpoints
-after a pause in writing, before an unmount, and before git commands that may discard changes; artifactfs checkpoint
-makes one at once. Checkpoints change nothing that git shows.
+// CheckpointNames is a topic of the help: how commands name a checkpoint, on this machine and on others.
+const CheckpointNames = `Checkpoints are made automatically, and by artifactfs checkpoint. artifactfs session log lists them.
 
 Names of a checkpoint:
   @, @~1         the newest checkpoint; the one before the newest
@@ -45,13 +37,25 @@ Names of a checkpoint:
   SESSION@NAME   a checkpoint of another session; SESSION@: the newest one of that session
 Times without a zone are in the time zone of the daemon.
 
--C selects the session, by the directory of its mount or by its name. The default is the session of the mount that
-contains the current directory.
-
 Sessions are stored in a git repository, the session remote. It is the repository of --session-remote of artifactfs
 mount, by default one below the state directory. Any machine that can read the session remote can resume a session
 (session resume), fork it (session fork), and inspect it (session list, log, show and diff with --session-remote URL).
-session link prints one URL that names session remote, session and checkpoint.`,
+session link prints one URL that names session remote, session and checkpoint.`
+
+// SessionCommand returns the command "session" with its subcommands.
+func SessionCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "session COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Inspect, restore, fork and resume sessions",
+		Long: `A session keeps the changes and commits that are made in a mount; it outlives the mount. It is saved in checkpoints. A
+checkpoint contains all files at one moment, with git's index, HEAD, branches and stashes. The daemon makes checkpoints
+after a pause in writing, before an unmount, and before git commands that may discard changes; artifactfs checkpoint
+makes one at once. Checkpoints change nothing that git shows. @ is the newest checkpoint, and @~1 the one before it;
+artifactfs help checkpoints lists all ways to name one.
+
+-C selects the session, by the directory of its mount or by its name. The default is the session of the mount that
+contains the current directory. With --session-remote URL, sessions of another machine are inspected and resumed.`,
 		Example: `  artifactfs session log
   artifactfs session diff @~1 @ --stat
   artifactfs session restore @~1 src/main.c

@@ -36,7 +36,7 @@ func sessionLogCommand(a *cli.App) *cobra.Command {
   BRANCH    the branch, or the commit if HEAD is detached
   MESSAGE   the names of pins in brackets, and the message
 
-artifactfs session --help lists the ways to name a checkpoint. With --session-remote URL, SESSION is looked up on that
+artifactfs help checkpoints lists the ways to name a checkpoint. With --session-remote URL, SESSION is looked up on that
 git repository.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5

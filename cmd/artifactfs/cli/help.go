@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Keys of annotations of commands and flags, from which the help pages are made.
+const (
+	briefText    = "brief"         // text of the page without --all, instead of the command's Long
+	briefExample = "brief-example" // examples of the page without --all
+	briefTail    = "brief-tail"    // lines at the end of the page without --all
+	onlyWithAll  = "only-with-all" // of a flag: the page lists it only with --all
+)
+
+// hiddenGroup begins the ID of a group that a page lists only with --all.
+const hiddenGroup = "all: "
+
+// Group is a heading in the help of a command, with the commands below it.
+type Group struct {
+	Title    string
+	OnlyAll  bool // whether only --help --all lists the group
+	Commands []*cobra.Command
+}
+
+// AddGroups adds commands to their parent, in groups in which its help lists them.
+func AddGroups(parent *cobra.Command, groups ...Group) {
+	for _, g := range groups {
+		id := g.Title
+		if g.OnlyAll {
+			id = hiddenGroup + id
+		}
+		parent.AddGroup(&cobra.Group{ID: id, Title: g.Title + ":"})
+		for _, c := range g.Commands {
+			c.GroupID = id
+		}
+		parent.AddCommand(g.Commands...)
+	}
+}
+
+// Brief is what the help of a command prints without --all. A part that is empty is the same as with --all.
+type Brief struct {
+	Text, Example string
+	Flags         []string // names of the flags to list
+	Tail          string   // lines at the end
+}
+
+// SetBrief sets what the help of the command prints without --all. The flags of the command must exist.
+func SetBrief(cmd *cobra.Command, b Brief) {
+	marks := maps.Clone(cmd.Annotations) // several commands may have the same map
+	if marks == nil {
+		marks = map[string]string{}
+	}
+	for key, text := range map[string]string{briefText: b.Text, briefExample: b.Example, briefTail: b.Tail} {
+		if text != "" {
+			marks[key] = text
+		}
+	}
+	cmd.Annotations = marks
+	if len(b.Flags) == 0 {
+		return
+	}
+	listed := map[string]bool{}
+	for _, name := range b.Flags {
+		if cmd.Flags().Lookup(name) == nil {
+			panic("there is no flag --" + name + " of " + cmd.Name())
+		}
+		listed[name] = true
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !listed[f.Name] {
+			f.Annotations = maps.Clone(f.Annotations)
+			if f.Annotations == nil {
+				f.Annotations = map[string][]string{}
+			}
+			f.Annotations[onlyWithAll] = nil
+		}
+	})
+}
+
+// SetHelp makes root and all commands below it print their help with the flag --all, which it adds to root.
+func SetHelp(root *cobra.Command) {
+	root.PersistentFlags().Bool("all", false, "with --help: print all flags and all commands")
+	if err := root.PersistentFlags().MarkHidden("all"); err != nil { // the pages that lack something name the flag
+		panic(err)
+	}
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(cmd.OutOrStdout(), helpPage(cmd, forAll(cmd))) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		_, err := fmt.Fprint(cmd.OutOrStderr(), helpPage(cmd, false))
+		return err
+	})
+}
+
+// forAll reports whether the command line has the flag --all of SetHelp. Some commands have a flag of their own with this
+// name.
+func forAll(cmd *cobra.Command) bool {
+	f := cmd.Root().PersistentFlags().Lookup("all")
+	return f != nil && f.Value.String() == "true"
+}
+
+// onlyForHelp returns an error if a command that does not print help was called with --all.
+func onlyForHelp(cmd *cobra.Command) error {
+	if forAll(cmd) && cmd.Name() != "help" {
+		return errors.New("--all is possible only with --help")
+	}
+	return nil
+}
+
+// helpPage returns the help of a command. With all, it has all groups of commands and all flags.
+func helpPage(cmd *cobra.Command, all bool) string {
+	text, example, tail := cmd.Long, cmd.Example, ""
+	if !all {
+		text, example = annotated(cmd, briefText, text), annotated(cmd, briefExample, example)
+		tail = annotated(cmd, briefTail, "")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s\n", strings.TrimSpace(text), cmd.UseLine())
+	if example != "" {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", strings.TrimRight(example, "\n"))
+	}
+	writeCommands(&b, cmd, all)
+	left := writeFlags(&b, cmd, all)
+	if tail != "" {
+		fmt.Fprintf(&b, "\n%s", tail)
+	}
+	b.WriteByte('\n')
+	if left > 0 {
+		fmt.Fprintf(&b, "All flags (%d more): %s --help --all\n", left, cmd.CommandPath())
+	}
+	if cmd.HasParent() || !all {
+		fmt.Fprintf(&b, "Global flags (--json, --state, -v, ...): %s help --all\n", cmd.Root().Name())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "Run \"%s COMMAND --help\" for the help of a command.\n", cmd.CommandPath())
+	}
+	return b.String()
+}
+
+// annotated returns the annotation of the command, or otherwise the text.
+func annotated(cmd *cobra.Command, key, otherwise string) string {
+	if text, ok := cmd.Annotations[key]; ok {
+		return text
+	}
+	return otherwise
+}
+
+// writeCommands lists the commands below cmd, in its groups and then those without a group.
+func writeCommands(b *strings.Builder, cmd *cobra.Command, all bool) {
+	width := 0
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			width = max(width, len(c.Name()))
+		}
+	}
+	list := func(title, id string) {
+		for _, c := range cmd.Commands() {
+			if c.GroupID != id || !c.IsAvailableCommand() {
+				continue
+			}
+			if title != "" {
+				fmt.Fprintf(b, "\n%s\n", title)
+				title = ""
+			}
+			fmt.Fprintf(b, "  %-*s  %s\n", width, c.Name(), c.Short)
+		}
+	}
+	for _, g := range cmd.Groups() {
+		if all || !strings.HasPrefix(g.ID, hiddenGroup) {
+			list(g.Title, g.ID)
+		}
+	}
+	list("Commands:", "")
+}
+
+// writeFlags lists the flags of cmd, and returns the number of those that it has left out because all is false. Global
+// flags are flags of the root command, which lists them only with all.
+func writeFlags(b *strings.Builder, cmd *cobra.Command, all bool) (left int) {
+	if !cmd.HasParent() && !all {
+		return 0
+	}
+	list := func(title string, from *pflag.FlagSet, skip *pflag.FlagSet) {
+		listed := pflag.NewFlagSet("", pflag.ContinueOnError)
+		listed.SortFlags = false
+		from.VisitAll(func(f *pflag.Flag) {
+			if _, more := f.Annotations[onlyWithAll]; f.Hidden || f.Name == "help" || skip.Lookup(f.Name) == f {
+				return
+			} else if more && !all {
+				left++
+				return
+			}
+			listed.AddFlag(f)
+		})
+		if listed.HasFlags() {
+			fmt.Fprintf(b, "\n%s:\n%s\n", title, strings.TrimRight(listed.FlagUsages(), " \n"))
+		}
+	}
+	none, global := pflag.NewFlagSet("", pflag.ContinueOnError), cmd.Root().PersistentFlags()
+	if !cmd.HasParent() {
+		list("Global flags", cmd.LocalFlags(), none)
+		return left
+	}
+	list("Flags", cmd.LocalFlags(), none)
+	list("Flags of all commands of "+cmd.Parent().CommandPath(), cmd.InheritedFlags(), global)
+	return left
+}

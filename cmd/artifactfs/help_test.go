@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+)
+
+// visible returns the arguments that print the help of each visible command, by the name of the command.
+func visible(root *cobra.Command) map[string][]string {
+	pages := map[string][]string{"": {"--help"}}
+	var add func(c *cobra.Command, names ...string)
+	add = func(c *cobra.Command, names ...string) {
+		if c.Hidden {
+			return
+		}
+		names = append(slices.Clone(names), c.Name())
+		pages[strings.Join(names, " ")] = append(slices.Clone(names), "--help")
+		for _, sub := range c.Commands() {
+			add(sub, names...)
+		}
+	}
+	for _, c := range root.Commands() {
+		add(c)
+	}
+	return pages
+}
+
+func TestHelpTeaches(t *testing.T) {
+	a := newAfs(t)
+	pages := visible(rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr}))
+	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion", "checkpoint",
+		"sync", "session", "session log", "session gc"} {
+		if pages[name] == nil {
+			t.Errorf("command %s does not exist", name)
+		}
+	}
+	for name, args := range pages {
+		help := a.ok(args...)
+		if got := a.ok(append([]string{"help"}, args[:len(args)-1]...)...); got != help {
+			t.Errorf("artifactfs help %s: got %q, want what --help prints", name, got)
+		}
+		full := a.ok(append(slices.Clone(args), "--all")...)
+		for _, want := range []string{"Usage:\n  artifactfs", "Examples:\n  ", "artifactfs " + name, "--json"} {
+			if !strings.Contains(help, want) || !strings.Contains(full, want) {
+				t.Errorf("help of %q has no %q:\n%s", name, want, help)
+			}
+		}
+		if strings.Contains(help, "--log-level") || name != "" && strings.Contains(full, "--log-level debug") {
+			t.Errorf("help of %q repeats the global flags:\n%s", name, full)
+		}
+		if want := "Global flags (--json, --state, -v, ...): artifactfs help --all\n"; !strings.Contains(help, want) {
+			t.Errorf("help of %q does not say where the global flags are:\n%s", name, help)
+		}
+		for line := range strings.Lines(help + full) {
+			if len(line) > 121 {
+				t.Errorf("help of %q has a line of %d characters: %s", name, len(line), line)
+			}
+		}
+	}
+	if got := a.ok(); got != a.ok("--help") {
+		t.Errorf("artifactfs without arguments printed\n%s", got)
+	}
+	if _, err := os.Stat(a.state); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("help created the state directory: %v", err)
+	}
+}
+
+// listed returns the names of the commands that a help page lists, by the titles of the groups.
+func listed(page string) map[string][]string {
+	groups, title := map[string][]string{}, ""
+	for line := range strings.Lines(page) {
+		if m := regexp.MustCompile(`^([A-Z][A-Za-z, ]+):\n$`).FindStringSubmatch(line); m != nil {
+			title = m[1]
+		} else if m := regexp.MustCompile(`^  ([a-z-]+)  +[A-Z]`).FindStringSubmatch(line); m != nil {
+			groups[title] = append(groups[title], m[1])
+		}
+	}
+	return groups
+}
+
+// The first page names the nine commands of daily work, and says where the others are.
+func TestFirstHelpPage(t *testing.T) {
+	a := newAfs(t)
+	page := a.ok("--help")
+	groups := listed(page)
+	for title, want := range map[string]string{
+		"Work": "mount status switch checkpoint sync unmount", "Sessions": "session run", "More": "serve",
+	} {
+		if got := strings.Join(groups[title], " "); got != want {
+			t.Errorf("group %s of the first page: got %q, want %q", title, got, want)
+		}
+	}
+	if len(groups) != 3 {
+		t.Errorf("groups of the first page: got %v, want three", groups)
+	}
+	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
+	operators := regexp.MustCompile(`(?m)^For operators: ([a-z, ]+), \.\.\.: artifactfs help --all lists all commands\.$`)
+	m := operators.FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("first page has no line for operators:\n%s", page)
+	}
+	for _, name := range strings.Split(m[1], ", ") {
+		if c, _, err := root.Find([]string{name}); err != nil || !c.IsAvailableCommand() {
+			t.Errorf("line for operators names %s, which is no command", name)
+		}
+	}
+}
+
+// With --all, the help of artifactfs lists each visible command once.
+func TestHelpOfAll(t *testing.T) {
+	a := newAfs(t)
+	page := a.ok("--help", "--all")
+	for _, args := range [][]string{{"help", "--all"}, {"--all", "-h"}} {
+		if got := a.ok(args...); got != page {
+			t.Errorf("artifactfs %v: got %q, want what --help --all prints", args, got)
+		}
+	}
+	count := map[string]int{}
+	for _, names := range listed(page) {
+		for _, name := range names {
+			count[name]++
+		}
+	}
+	for _, c := range rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr}).Commands() {
+		if want := map[bool]int{true: 1}[c.IsAvailableCommand()]; count[c.Name()] != want {
+			t.Errorf("artifactfs --help --all lists %s %d times, want %d", c.Name(), count[c.Name()], want)
+		}
+	}
+	for _, want := range []string{"Global flags:\n", "--log-level", "--socket", "--state", "-v, --verbose", "Exit codes: 0 success"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("artifactfs --help --all has no %q", want)
+		}
+	}
+}
+
+// Topics are texts that no command has, and help completes their names.
+func TestHelpTopics(t *testing.T) {
+	a := newAfs(t)
+	for topic, want := range map[string]string{"checkpoints": "@, @~1", "exit-codes": "4 no such mount"} {
+		if got := a.ok("help", topic); !strings.Contains(got, want) {
+			t.Errorf("artifactfs help %s: got %q, want %q in it", topic, got, want)
+		}
+		if page := a.ok("--help"); !strings.Contains(page, "artifactfs help "+topic) {
+			t.Errorf("first page does not name the topic %s", topic)
+		}
+	}
+	got := a.run("__complete", "help", "check").stdout
+	if !strings.Contains(got, "checkpoint\t") || !strings.Contains(got, "checkpoints\t") {
+		t.Errorf("completion of help check: got %q", got)
+	}
+	if got := a.run("__complete", "help", "session", "rest").stdout; !strings.Contains(got, "restore\t") {
+		t.Errorf("completion of help session rest: got %q", got)
+	}
+}
