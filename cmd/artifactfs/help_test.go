@@ -160,3 +160,42 @@ func TestHelpTopics(t *testing.T) {
 		t.Errorf("completion of help session rest: got %q", got)
 	}
 }
+
+// The help of session lists each visible command once, in groups, and is short enough to be read.
+func TestHelpOfSession(t *testing.T) {
+	a := newAfs(t)
+	page := a.ok("session", "--help")
+	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
+	session, _, err := root.Find([]string{"session"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := map[string]string{}
+	for title, names := range listed(page) {
+		for _, name := range names {
+			if in[name] != "" {
+				t.Errorf("session --help lists %s in %q and in %q", name, in[name], title)
+			}
+			in[name] = title
+		}
+	}
+	for _, c := range session.Commands() {
+		if (in[c.Name()] != "") != c.IsAvailableCommand() {
+			t.Errorf("session --help: %s is in group %q, but visible is %v", c.Name(), in[c.Name()], c.IsAvailableCommand())
+		}
+	}
+	for name, want := range map[string]string{
+		"log": "See the work", "restore": "Go back, or go on", "promote": "Tell others, and publish",
+		"fact": "Write down for the next user", "lock": "Work beside other sessions", "set": "State of a session", "gc": "Clean up",
+	} {
+		if in[name] != want {
+			t.Errorf("session --help lists %s in %q, want %q", name, in[name], want)
+		}
+	}
+	if strings.Contains(page, "\nCommands:") || !strings.Contains(page, "artifactfs help checkpoints") {
+		t.Errorf("session --help does not name the topic of checkpoints, or has commands without a group:\n%s", page)
+	}
+	if intro, _, _ := strings.Cut(page, "Usage:"); strings.Count(intro, "\n") > 12 {
+		t.Errorf("session --help begins with %d lines of text", strings.Count(intro, "\n"))
+	}
+}

@@ -16,9 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/locking"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -75,18 +73,7 @@ contains the current directory. With --session-remote URL, sessions of another m
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionLinkCommand(a),
-		sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a), sessionForkCommand(a), sessionMergeCommand(a),
-		sessionSummaryCommand(a), sessionPromoteCommand(a),
-		sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
-		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
-	cmd.AddCommand(approvalCommands(a)...)
-	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
-	cmd.AddCommand(locking.Commands(a)...)
-	cmd.AddCommand(sessionStateCommands(a)...)
-	cmd.AddCommand(sessionSetCommand(a))
-	cmd.AddCommand(hooks.HooksCommand(a), hooks.HookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),
-		sessionCacheCommand(a))
+	addCommands(cmd, a)
 	return cmd
 }
 

@@ -26,7 +26,7 @@ func sessionDiffCommand(a *cli.App) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
-		Short: "Compare two checkpoints",
+		Short: "Show what has changed between two checkpoints",
 		Long: `Diff prints the changes from checkpoint A to checkpoint B, in the format of git diff. Without B, it compares A with the
 present working tree, and makes a checkpoint of the working tree for this. Without arguments, it prints all changes of
 the session since the commit from which the session was started.

@@ -20,7 +20,7 @@ func sessionFactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Store facts for the users who resume a session",
+		Short:                 "Store short facts about the work, one by one",
 		Long: `Fact stores short texts for the users and agents who resume a session. Facts are stored separately from the transcript,
 so erasing records does not remove them. They are pushed to the session remote. Text that looks like a secret is
 removed.`,
@@ -98,7 +98,7 @@ func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{
 		Use:   "handoff [--set TEXT|-]",
-		Short: "Show or write the handoff of a session",
+		Short: "Show or write the one text that says where the work stands",
 		Long: `Handoff prints the one text that describes the state of the session for the next user, such as which tasks are finished
 and which are not. --set replaces the text; an empty text removes it. Like facts, the handoff is stored separately from
 the transcript and pushed to the session remote.`,

@@ -21,9 +21,10 @@ func sessionPinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "pin [ID] NAME",
-		Short: "Name a checkpoint, so that it is kept",
+		Short: "Name a checkpoint that was made before, so that gc keeps it",
 		Long: `Pin gives a checkpoint (default: the newest) a name. session gc keeps checkpoints that have a name. If NAME is already
-the name of another checkpoint of the session, it moves to this one.`,
+the name of another checkpoint of the session, it moves to this one. artifactfs checkpoint --pin makes a checkpoint of
+the present files and names it.`,
 		Example: `  artifactfs session pin before-rename
   artifactfs session pin @~3 works -C fix-login`,
 		Args: cli.Arguments(1, 2, "[ID] NAME"),
@@ -101,10 +102,10 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 
 // sessionStates lists the commands that change the state of a session.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
-	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died",
+	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died, so that others can resume it",
 		`Pause releases the claim on a session whose mount has died, so that another machine can resume the session. An unmount
 does this automatically.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
-	{"close", string(session.Closed), "closed session", "Close a session",
+	{"close", string(session.Closed), "closed session", "Mark a session as finished, so that it cannot be mounted",
 		`Close marks a session as finished. All its checkpoints are kept, but it cannot be mounted until session reopen. The
 session must not be mounted.`, `  artifactfs session close fix-login -m merged`},
 	{"archive", string(session.Archived), "archived session", "Close a session, and let gc keep only its newest and pinned checkpoints",
@@ -150,7 +151,7 @@ func sessionGCCommand(a *cli.App) *cobra.Command {
 	var dryRun, each bool
 	cmd := &cobra.Command{
 		Use:   "gc [DIR|SESSION] [--all] [--dry-run]",
-		Short: "Drop old checkpoints",
+		Short: "Drop old checkpoints, on this host and on the session remote",
 		Long: `Gc drops old checkpoints of a session, and the objects that only these checkpoints contain, on this host and on the
 session remote. It keeps the newest checkpoint, the pinned ones, those younger than --keep-all, and of the older ones
 the last of each day (UTC) up to the age of --keep-daily. Of an archived session it keeps only the newest checkpoint and

@@ -24,7 +24,7 @@ func sessionLogCommand(a *cli.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
-		Short: "List checkpoints, newest first",
+		Short: "List the checkpoints of a session, newest first",
 		Long: `Log prints a line for each checkpoint of a session, newest first. The columns:
   ID        the id; * after it means that the checkpoint is not on the session remote yet
   MADE      the age

@@ -23,7 +23,7 @@ func sessionNoteCommand(a *cli.App) *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
-		Short: "Write a git note on a commit or a checkpoint",
+		Short: "Write JSON about a commit or a checkpoint, as a git note (git log --notes=agent)",
 		Long: `Note writes JSON, which is an argument or is read from stdin (-), as a git note on COMMIT (default: HEAD). git notes
 --ref=agent and git log --notes=agent show the note. It is pushed to the session remote. If the existing note and the
 new one are JSON objects, their members are merged, and new members replace existing ones of the same name; otherwise
@@ -115,7 +115,7 @@ func sessionRecordCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "record [FILE|-]",
-		Short: "Append to the transcript of a session",
+		Short: "Append JSON lines, such as prompts and tool calls, to the transcript",
 		Long: `Record reads JSON objects, one per line, and appends them to the transcript of the session. A record is a prompt, a tool
 call, or any other JSON object. Records are stored in refs/afs/transcript/SESSION, each with its time and the newest
 checkpoint at that time, and are pushed to the session remote. Text that looks like a secret is removed before anything

@@ -1,0 +1,33 @@
+package sessions
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/locking"
+)
+
+// addCommands adds all commands to "session", in groups by their purpose.
+func addCommands(session *cobra.Command, a *cli.App) {
+	cli.AddGroups(session,
+		cli.Group{Title: "See the work", Commands: []*cobra.Command{
+			sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionDiffCommand(a), sessionCompareCommand(a),
+			sessionTranscriptCommand(a), sessionSummaryCommand(a)}},
+		cli.Group{Title: "Go back, or go on", Commands: []*cobra.Command{
+			sessionRestoreCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionResumeCommand(a),
+			sessionForkCommand(a), sessionMergeCommand(a)}},
+		cli.Group{Title: "Tell others, and publish", Commands: append(
+			append([]*cobra.Command{sessionLinkCommand(a), sessionAnnotateCommand(a), sessionAnnotationsCommand(a)}, approvalCommands(a)...),
+			sessionPromoteCommand(a))},
+		cli.Group{Title: "Write down for the next user", Commands: []*cobra.Command{
+			sessionNoteCommand(a), sessionRecordCommand(a), sessionFactCommand(a), sessionHandoffCommand(a),
+			hooks.HooksCommand(a)}},
+		cli.Group{Title: "Work beside other sessions", Commands: append(locking.Commands(a), sessionCacheCommand(a))},
+		cli.Group{Title: "State of a session", Commands: append(
+			[]*cobra.Command{sessionSetCommand(a)}, sessionStateCommands(a)...)},
+		cli.Group{Title: "Clean up", Commands: []*cobra.Command{
+			sessionDeleteCommand(a), sessionUndeleteCommand(a), sessionGCCommand(a), sessionEraseCommand(a)}},
+	)
+	session.AddCommand(hooks.HookCommand(a)) // it is hidden
+}
