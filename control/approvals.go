@@ -71,7 +71,7 @@ type Vote struct {
 	Text  string    `json:"text"`            // reason, as a text for people
 }
 
-// SessionApproveReply is the output of `session request-approval`, `grant`, `deny` and `withdraw` with --json.
+// SessionApproveReply is the output of `session review request`, `grant`, `deny` and `withdraw` with --json.
 type SessionApproveReply struct {
 	Approval Approval `json:"approval"` // the request after the operation
 	// Changes are the files that the approved state changes: those of the branch, or, for "delete", those of the session since its
@@ -106,7 +106,7 @@ type SessionApprovalsRequest struct {
 	To string `json:"to,omitempty"`
 }
 
-// SessionApprovalsReply is the output of `session approvals --json`.
+// SessionApprovalsReply is the output of `session review list --json`.
 type SessionApprovalsReply struct {
 	Session    string     `json:"session"`          // name of the session
 	Repository string     `json:"repository"`       // repository that has the approvals, or the session remote; without secrets

@@ -130,7 +130,7 @@ func (j *journey) saves() string {
 
 func (j *journey) asks() string {
 	var asked control.SessionApproveReply
-	j.first.as("agent").json(&asked, "session", "request-approval", "-C", j.work.Dir, "--for", "promote", "--reviewers", "alice")
+	j.first.as("agent").json(&asked, "session", "review", "request", "-C", j.work.Dir, "--for", "promote", "--reviewers", "alice")
 	head := j.first.git(j.work.Dir, "rev-parse", "HEAD^{tree}")
 	if a := asked.Approval; a.Tree != head || a.Status != "open" || asked.Changes.Added != 1 {
 		j.Errorf("request: got %+v, want the tree %s", asked, head)
@@ -144,7 +144,7 @@ func (j *journey) asks() string {
 func (j *journey) wantStatus(w *world, want string) {
 	j.Helper()
 	var list control.SessionApprovalsReply
-	args := []string{"session", "approvals", j.saved + "#session=work"}
+	args := []string{"session", "review", "list", j.saved + "#session=work"}
 	if j.to != "" {
 		args = append(args, "--to", j.to)
 	}
@@ -240,7 +240,7 @@ func (j *journey) grants() string {
 			j.Errorf("promote without an approval: got %s", refused)
 		}
 	}
-	args := []string{"session", "grant", j.link, "-m", "fine"}
+	args := []string{"session", "review", "grant", j.link, "-m", "fine"}
 	if j.to != "" {
 		args = append(args, "--to", j.to)
 	}

@@ -69,7 +69,7 @@ func TestPushWhatTheDaemonPushes(t *testing.T) {
 	}
 }
 
-// A reviewer on another machine has only a token, in the environment or in a file. The commands that request-approval prints work, and
+// A reviewer on another machine has only a token, in the environment or in a file. The commands that review request prints work, and
 // doctor has no doubts about a mount that makes its own tokens.
 func TestReviewWithOneToken(t *testing.T) {
 	t.Parallel()
@@ -77,7 +77,7 @@ func TestReviewWithOneToken(t *testing.T) {
 	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
 	w.sh(m.Dir, "git checkout -qb fix && echo fixed >fixed && git add fixed && git commit -qm fix")
 	var asked control.SessionApproveReply
-	w.json(&asked, "session", "request-approval", "-C", m.Dir, "--for", "merge", "--into", "main")
+	w.json(&asked, "session", "review", "request", "-C", m.Dir, "--for", "merge", "--into", "main")
 	if r := w.afs("doctor"); strings.Contains(r.stdout, "requires credentials") {
 		t.Errorf("doctor in a mount with its own tokens: got %s", r)
 	}
@@ -92,14 +92,15 @@ func TestReviewWithOneToken(t *testing.T) {
 	reviewer := w.elsewhere()
 	reviewer.env = append(slices.DeleteFunc(slices.Clone(w.env), func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") }),
 		"ARTIFACTFS_TOKEN="+made.Plaintext)
-	for _, args := range [][]string{{"show", asked.Show}, {"grant", asked.Link}, {"deny", asked.Link}, {"annotate", asked.Show, "-m", "good"}} {
+	for _, args := range [][]string{{"show", asked.Show}, {"review", "grant", asked.Link}, {"review", "deny", asked.Link},
+		{"annotate", asked.Show, "-m", "good"}} {
 		reviewer.ok(append([]string{"session"}, args...)...)
 	}
 	reviewer.env = reviewer.env[:len(reviewer.env)-1]
-	if r := reviewer.afs("session", "grant", asked.Link); r.code != control.ExitRemote {
+	if r := reviewer.afs("session", "review", "grant", asked.Link); r.code != control.ExitRemote {
 		t.Errorf("grant without a token: got %s", r)
 	}
-	reviewer.ok("session", "grant", asked.Link, "--token-file", file)
+	reviewer.ok("session", "review", "grant", asked.Link, "--token-file", file)
 }
 
 // variable returns the value of a variable of the world's commands.

@@ -84,7 +84,7 @@ func TestServerActs(t *testing.T) {
 		t.Fatalf("grant: got %+v, %v", a, err)
 	}
 	var list control.SessionApprovalsReply
-	w.json(&list, "session", "approvals", "work")
+	w.json(&list, "session", "review", "list", "work")
 	if len(list.Approvals) != 1 || list.Approvals[0].Status != "granted" || list.Approvals[0].Grants[len(list.Approvals[0].Grants)-1].Actor != "alice" {
 		t.Errorf("approvals that the command shows: got %+v", list.Approvals)
 	}
@@ -97,7 +97,7 @@ func TestServerActs(t *testing.T) {
 	m.checkpoint("--sync")
 	made := must[client.Approval](t)(as["writer"].RequestApproval(t.Context(), "work", client.RequestApproval{Text: "again"}))
 	o := w.elsewhere()
-	o.ok("session", "grant", at["alice"]+"#session=work@"+made.ID)
+	o.ok("session", "review", "grant", at["alice"]+"#session=work@"+made.ID)
 	_, err = as["writer"].Merge(t.Context(), "work", client.MergeSession{Expect: strings.Repeat("1", 40)})
 	refused("merge into a branch that is elsewhere", err, http.StatusConflict, "as expected")
 	merged := must[client.Merged](t)(as["writer"].Merge(t.Context(), "work", client.MergeSession{}))

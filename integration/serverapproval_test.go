@@ -55,9 +55,9 @@ func TestServerApproval(t *testing.T) {
 	_, fragment, _ := strings.Cut(request.Link, "#")
 	reviewers := map[string]*world{"alice": w.elsewhere(), "bob": w.elsewhere()}
 	grant := func(actor, fragment string) result {
-		return reviewers[actor].afs("session", "grant", as(tokens[actor].Plaintext)+"#"+fragment)
+		return reviewers[actor].afs("session", "review", "grant", as(tokens[actor].Plaintext)+"#"+fragment)
 	}
-	if got := reviewers["alice"].afs("session", "deny", as(tokens["alice"].Plaintext)+"#"+fragment, "-m", "tests?"); got.code != 0 ||
+	if got := reviewers["alice"].afs("session", "review", "deny", as(tokens["alice"].Plaintext)+"#"+fragment, "-m", "tests?"); got.code != 0 ||
 		!strings.Contains(got.stdout, "status: denied") {
 		t.Errorf("denial: got %s", got)
 	}
@@ -86,7 +86,7 @@ func TestServerApproval(t *testing.T) {
 	m.checkpoint("--sync")
 	refused("push of the granted commit after one more checkpoint", "request "+next.Approval.ID+" is void")
 	var list control.SessionApprovalsReply
-	w.json(&list, "session", "approvals", "work", "--all")
+	w.json(&list, "session", "review", "list", "work", "--all")
 	if len(list.Approvals) != 3 || list.Approvals[0].Status != "void" || !list.Approvals[1].Moved || list.Approvals[2].Status != "denied" {
 		t.Errorf("approvals: got %+v", list.Approvals)
 	}
@@ -97,10 +97,10 @@ func TestServerApproval(t *testing.T) {
 	if got := w.afs("sync", direct.Dir, "--timeout", "60s"); got.code != control.ExitUnsynced || !strings.Contains(got.stderr, "main is protected") {
 		t.Errorf("sync of a session that pushes a protected branch: got %s", got)
 	}
-	w.json(&request, "session", "request-approval", "-C", "direct", "--for", "promote", "--to", ":main")
+	w.json(&request, "session", "review", "request", "-C", "direct", "--for", "promote", "--to", ":main")
 	_, fragment, _ = strings.Cut(request.Link, "#")
 	at := as(tokens["alice"].Plaintext)
-	if got := reviewers["alice"].afs("session", "grant", at+"#"+fragment, "--to", at); request.To != repo.Remote || got.code != 0 {
+	if got := reviewers["alice"].afs("session", "review", "grant", at+"#"+fragment, "--to", at); request.To != repo.Remote || got.code != 0 {
 		t.Fatalf("grant of request %+v: got %s", request, got)
 	}
 	direct.sync()
@@ -116,9 +116,9 @@ func TestServerApproval(t *testing.T) {
 	if got := w.afs(promote...); got.code == 0 || !strings.Contains(got.stderr, "main is protected") {
 		t.Errorf("promotion without an approval: got %s", got)
 	}
-	w.json(&request, "session", "request-approval", "-C", "squashed", "--for", "promote", "--to", ":main")
+	w.json(&request, "session", "review", "request", "-C", "squashed", "--for", "promote", "--to", ":main")
 	_, fragment, _ = strings.Cut(request.Link, "#")
-	if got := reviewers["alice"].afs("session", "grant", at+"#"+fragment, "--to", at); got.code != 0 {
+	if got := reviewers["alice"].afs("session", "review", "grant", at+"#"+fragment, "--to", at); got.code != 0 {
 		t.Fatalf("grant: got %s", got)
 	}
 	w.ok(promote...)
@@ -131,12 +131,12 @@ func TestServerApproval(t *testing.T) {
 	gone := w.requested("--for", "delete")
 	_, fragment, _ = strings.Cut(gone.Link, "#")
 	agent := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: "agent", Session: "work"}))
-	if got := w.afs("session", "grant", as(agent.Plaintext)+"#"+fragment); got.code == 0 || !strings.Contains(got.stderr, "refs/afs/approvals/work") {
+	if got := w.afs("session", "review", "grant", as(agent.Plaintext)+"#"+fragment); got.code == 0 || !strings.Contains(got.stderr, "refs/afs/approvals/work") {
 		t.Errorf("grant with a token of the session: got %s", got)
 	}
 	unnamed := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write}))
 	for _, op := range []string{"grant", "deny"} {
-		if got := w.afs("session", op, as(unnamed.Plaintext)+"#"+fragment); got.code == 0 ||
+		if got := w.afs("session", "review", op, as(unnamed.Plaintext)+"#"+fragment); got.code == 0 ||
 			!strings.Contains(got.stderr, "a token without an actor can request and withdraw, but not "+op) ||
 			!strings.Contains(got.stderr, "hint: use a token that names a user and is not for one session: artifactfs token create") {
 			t.Errorf("%s with a token that names no user: got %s", op, got)
@@ -186,7 +186,7 @@ func TestPromoteNeedsApproval(t *testing.T) {
 	refused("request " + request.Approval.ID + " needs 1 more approval")
 	_, fragment, _ := strings.Cut(request.Link, "#")
 	alice := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: "alice"}))
-	w.elsewhere().ok("session", "grant", as(alice.Plaintext)+"#"+fragment)
+	w.elsewhere().ok("session", "review", "grant", as(alice.Plaintext)+"#"+fragment)
 	var reply control.SessionPromoteReply
 	w.json(&reply, "session", "promote", "-C", m.Dir, "--squash")
 	if reply.Method != control.PromoteSquash || reply.Tree != request.Approval.Tree || reply.Old != request.Approval.Base {

@@ -53,7 +53,7 @@ func TestReviewOnThePage(t *testing.T) {
 	if _, err := gitAs(context.Background(), m.Dir, agent.token, "push", remote, tip+":refs/heads/main"); err == nil || !strings.Contains(err.Error(), words) {
 		t.Errorf("push without an approval: %v", err)
 	}
-	w.ok("session", "request-approval", "-C", "work", "--for", "merge", "--reviewers", "alice", "-m", "please")
+	w.ok("session", "review", "request", "-C", "work", "--for", "merge", "--reviewers", "alice", "-m", "please")
 	page := alice.wants(session, "please", "It needs 1 more approval of alice.")
 	request := between(t, page, `name="request" value="`, `"`)
 	if page := agent.send("answer", http.StatusSeeOther, url.Values{"request": {request}, "op": {"grant"}}); page != "" {
@@ -61,7 +61,7 @@ func TestReviewOnThePage(t *testing.T) {
 	}
 	agent.send("merge", http.StatusForbidden, merge)
 	alice.send("answer", http.StatusSeeOther, url.Values{"request": {request}, "op": {"grant"}, "text": {"fine"}})
-	if out := w.ok("session", "approvals", "-C", "work"); !strings.Contains(out, "granted") || !strings.Contains(out, "alice") {
+	if out := w.ok("session", "review", "list", "-C", "work"); !strings.Contains(out, "granted") || !strings.Contains(out, "alice") {
 		t.Errorf("approvals after a grant on the page: %s", out)
 	}
 	agent.send("merge", http.StatusSeeOther, merge)

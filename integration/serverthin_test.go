@@ -110,7 +110,7 @@ func TestThinSessionIsDeletedWithApproval(t *testing.T) {
 	grant := func(link string) {
 		t.Helper()
 		_, fragment, _ := strings.Cut(link, "#")
-		if got := w.elsewhere().afs("session", "grant", alice+"#"+fragment); got.code != 0 || !strings.Contains(got.stdout, "status: granted") {
+		if got := w.elsewhere().afs("session", "review", "grant", alice+"#"+fragment); got.code != 0 || !strings.Contains(got.stdout, "status: granted") {
 			t.Fatalf("grant of the deletion: got %s", got)
 		}
 	}
@@ -119,7 +119,7 @@ func TestThinSessionIsDeletedWithApproval(t *testing.T) {
 	m.checkpoint("--sync")
 	w.unmount(m)
 	link := w.requested("--for", "delete").Link
-	if got := w.ok("session", "approvals", "-C", "work"); !strings.Contains(got, "delete") {
+	if got := w.ok("session", "review", "list", "-C", "work"); !strings.Contains(got, "delete") {
 		t.Errorf("approvals of a session that is not mounted: got %s", got)
 	}
 	remove := []string{"session", "delete", "work", "--yes"}

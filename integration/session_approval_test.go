@@ -20,7 +20,7 @@ func (w *world) as(actor string) *world {
 // requested asks for an approval of the session work.
 func (w *world) requested(args ...string) (reply control.SessionApproveReply) {
 	w.Helper()
-	w.json(&reply, append([]string{"session", "request-approval", "-C", "work"}, args...)...)
+	w.json(&reply, append([]string{"session", "review", "request", "-C", "work"}, args...)...)
 	return reply
 }
 
@@ -40,7 +40,7 @@ func TestSessionApproval(t *testing.T) {
 	bob, carol := w.elsewhere().as("bob"), w.elsewhere().as("carol")
 
 	w.sh(m.Dir, "sed -i s/1/one/ a && git commit -qam one && echo new >new")
-	if got := agent.afs("session", "request-approval", "-C", "work", "--for", "merge"); got.code == 0 ||
+	if got := agent.afs("session", "review", "request", "-C", "work", "--for", "merge"); got.code == 0 ||
 		!strings.Contains(got.stderr, "changes are not committed: new") {
 		t.Errorf("request with a file that is not committed: got %s", got)
 	}
@@ -60,29 +60,29 @@ func TestSessionApproval(t *testing.T) {
 	if want := (control.ChangeCount{Added: 1, Modified: 1, LinesAdded: 2, LinesRemoved: 1}); first.Changes != want {
 		t.Errorf("changes of the request: got %+v, want %+v", first.Changes, want)
 	}
-	if got := agent.ok("session", "grant", a.ID, "-C", "work"); !strings.Contains(got, "status: open, needs 1 more approval") {
+	if got := agent.ok("session", "review", "grant", a.ID, "-C", "work"); !strings.Contains(got, "status: open, needs 1 more approval") {
 		t.Errorf("grant by the user who requested: got %s", got)
 	}
-	bob.ok("session", "deny", first.Link, "-m", "no")
+	bob.ok("session", "review", "deny", first.Link, "-m", "no")
 	var list control.SessionApprovalsReply
 	approvals := func(w *world, args ...string) string {
 		t.Helper()
-		return w.ok(append([]string{"session", "approvals"}, args...)...)
+		return w.ok(append([]string{"session", "review", "list"}, args...)...)
 	}
 	if got := approvals(carol, c.arg+"#session=work"); !strings.Contains(got, "denied by bob") {
 		t.Errorf("approvals after a denial: got %s", got)
 	}
-	if got := carol.afs("session", "grant", first.Link); got.code == 0 || !strings.Contains(got.stderr, "request was denied by bob") {
+	if got := carol.afs("session", "review", "grant", first.Link); got.code == 0 || !strings.Contains(got.stderr, "request was denied by bob") {
 		t.Errorf("grant of a denied request: got %s", got)
 	}
 
 	second := agent.requested("--for", "merge")
 	var granted control.SessionApproveReply
-	bob.json(&granted, "session", "grant", second.Link, "-m", "read it")
+	bob.json(&granted, "session", "review", "grant", second.Link, "-m", "read it")
 	if g := granted.Approval; g.Status != "granted" || g.Missing != "" || len(g.Grants) != 1 || g.Grants[0].Actor != "bob" || granted.Changes != first.Changes {
 		t.Errorf("grant: got %+v", granted)
 	}
-	carol.json(&list, "session", "approvals", "--session-remote", c.arg, "work")
+	carol.json(&list, "session", "review", "list", "--session-remote", c.arg, "work")
 	if len(list.Approvals) != 1 || list.Approvals[0].ID != second.Approval.ID || list.Approvals[0].Status != "granted" {
 		t.Errorf("approvals on another machine: got %+v", list)
 	}
@@ -94,20 +94,20 @@ func TestSessionApproval(t *testing.T) {
 	w.sh(m.Dir, "echo more >>new && git commit -qam more")
 	m.checkpoint("--sync")
 	for _, who := range []*world{agent, carol} {
-		who.json(&list, "session", "approvals", "--session-remote", c.arg, "work", "--all")
+		who.json(&list, "session", "review", "list", "--session-remote", c.arg, "work", "--all")
 		if len(list.Approvals) != 2 || list.Approvals[0].Status != "void" || list.Approvals[1].Status != "denied" {
 			t.Errorf("approvals after one more edit: got %+v", list.Approvals)
 		}
 	}
-	if got := carol.afs("session", "grant", second.Link); got.code == 0 || !strings.Contains(got.stderr, "request is void") {
+	if got := carol.afs("session", "review", "grant", second.Link); got.code == 0 || !strings.Contains(got.stderr, "request is void") {
 		t.Errorf("grant of a void request: got %s", got)
 	}
-	if got := agent.afs("session", "request-approval", second.Approval.Checkpoint, "-C", "work", "--for", "merge"); got.code == 0 ||
+	if got := agent.afs("session", "review", "request", second.Approval.Checkpoint, "-C", "work", "--for", "merge"); got.code == 0 ||
 		!strings.Contains(got.stderr, "newer checkpoint") {
 		t.Errorf("request for an older checkpoint: got %s", got)
 	}
 	third := agent.requested("--for", "merge")
-	if got := agent.ok("session", "withdraw", third.Approval.ID[:20], "-C", "work"); !strings.Contains(got, "status: withdrawn") {
+	if got := agent.ok("session", "review", "withdraw", third.Approval.ID[:20], "-C", "work"); !strings.Contains(got, "status: withdrawn") {
 		t.Errorf("withdraw: got %s", got)
 	}
 
@@ -115,7 +115,7 @@ func TestSessionApproval(t *testing.T) {
 	fourth := agent.requested("--for", "merge")
 	w.sh(c.Path, `b=$(printf 'upstream\n' | git hash-object -w --stdin) && export GIT_INDEX_FILE=$PWD/i && git read-tree main &&
 		git update-index --cacheinfo 100644,$b,b && git update-ref refs/heads/main $(git commit-tree -p main -m upstream $(git write-tree))`)
-	if got := bob.afs("session", "grant", fourth.Link); got.code == 0 || !strings.Contains(got.stderr, "branch main has moved") {
+	if got := bob.afs("session", "review", "grant", fourth.Link); got.code == 0 || !strings.Contains(got.stderr, "branch main has moved") {
 		t.Errorf("grant after the branch has moved: got %s", got)
 	}
 	if got := approvals(bob, c.arg+"#session=work"); !strings.Contains(got, "new request, because main has moved") {
@@ -127,7 +127,7 @@ func TestSessionApproval(t *testing.T) {
 	if merge.Approval.Tree != want || !merge.Merge || merge.Changes != (control.ChangeCount{Added: 1, Modified: 1, LinesAdded: 3, LinesRemoved: 1}) {
 		t.Errorf("request for a merge: got %+v, want the tree %s", merge, want)
 	}
-	if got := bob.ok("session", "grant", merge.Link); !strings.Contains(got, "after a merge\nstatus: granted") {
+	if got := bob.ok("session", "review", "grant", merge.Link); !strings.Contains(got, "after a merge\nstatus: granted") {
 		t.Errorf("grant of a merge: got %s", got)
 	}
 	// A branch that does not have the base commit of the session.
@@ -139,7 +139,7 @@ func TestSessionApproval(t *testing.T) {
 	}
 	w.sh(c.Path, `b=$(printf 'clash\n2\n' | git hash-object -w --stdin) && export GIT_INDEX_FILE=$PWD/i && git read-tree main &&
 		git update-index --cacheinfo 100644,$b,a && git update-ref refs/heads/main $(git commit-tree -p main -m clash $(git write-tree))`)
-	if got := agent.afs("session", "request-approval", "-C", "work", "--for", "merge"); got.code == 0 ||
+	if got := agent.afs("session", "review", "request", "-C", "work", "--for", "merge"); got.code == 0 ||
 		!strings.Contains(got.stderr, "the merge with branch main has conflicts: a") {
 		t.Errorf("request for a merge with conflicts: got %s", got)
 	}
@@ -149,12 +149,12 @@ func TestSessionApproval(t *testing.T) {
 	if promote.Approval.Repository != r.Path || promote.Approval.Tree != w.git(m.Dir, "rev-parse", "HEAD^{tree}") {
 		t.Errorf("request for a promotion: got %+v", promote)
 	}
-	if got := bob.ok("session", "grant", promote.Link, "--to", promote.To); !strings.Contains(got, "status: granted") {
+	if got := bob.ok("session", "review", "grant", promote.Link, "--to", promote.To); !strings.Contains(got, "status: granted") {
 		t.Errorf("grant of a promotion: got %s", got)
 	}
 	w.sh(m.Dir, "echo loose >loose")
 	gone := agent.requested("--for", "delete")
-	if got := bob.ok("session", "grant", gone.Link); !strings.Contains(got, "status: granted") {
+	if got := bob.ok("session", "review", "grant", gone.Link); !strings.Contains(got, "status: granted") {
 		t.Errorf("grant of a deletion: got %s", got)
 	}
 	w.git(c.Path, "fsck", "--strict", "--no-dangling")
@@ -180,7 +180,7 @@ func TestSessionApprovalEmbedded(t *testing.T) {
 		t.Errorf("invalid policy: got %s", got)
 	}
 	request := agent.requested("--for", "merge", "--into", "stable")
-	if got := agent.ok("session", "grant", request.Approval.ID, "-C", "work"); !strings.Contains(got, "status: granted") {
+	if got := agent.ok("session", "review", "grant", request.Approval.ID, "-C", "work"); !strings.Contains(got, "status: granted") {
 		t.Errorf("grant by the same user: got %s", got)
 	}
 	w.sh(m.Dir, "mkdir c && echo c >c/c && git add c && git commit -qm c")
@@ -188,7 +188,7 @@ func TestSessionApprovalEmbedded(t *testing.T) {
 		t.Errorf("request that changes a path with another rule: got %+v", got)
 	}
 	w.unmount(m)
-	if got := agent.ok("session", "approvals", "work", "--all"); !strings.Contains(got, "open") || !strings.Contains(got, "void") {
+	if got := agent.ok("session", "review", "list", "work", "--all"); !strings.Contains(got, "open") || !strings.Contains(got, "void") {
 		t.Errorf("approvals of a session that is not mounted: got %s", got)
 	}
 	gone := agent.requested("--for", "delete")
@@ -207,14 +207,14 @@ func TestSessionApprovalThin(t *testing.T) {
 	agent, bob := w.as("agent"), w.elsewhere().as("bob")
 	m := agent.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
 	w.sh(m.Dir, "sed -i s/1/one/ a && git commit -qam one")
-	if got := agent.afs("session", "request-approval", "-C", "work", "--for", "merge", "--into", "main"); got.code != 0 {
+	if got := agent.afs("session", "review", "request", "-C", "work", "--for", "merge", "--into", "main"); got.code != 0 {
 		t.Errorf("request for a branch that the session remote does not have: got %s", got)
 	}
 	request := agent.requested("--for", "promote", "--to", r.Path+":main")
 	if request.Approval.Tree != w.git(m.Dir, "rev-parse", "HEAD^{tree}") || request.Merge || request.Changes != (control.ChangeCount{Modified: 1, LinesAdded: 1, LinesRemoved: 1}) {
 		t.Errorf("request for a promotion: got %+v", request)
 	}
-	if got := bob.ok("session", "grant", request.Link, "--to", r.Path); !strings.Contains(got, "status: granted") {
+	if got := bob.ok("session", "review", "grant", request.Link, "--to", r.Path); !strings.Contains(got, "status: granted") {
 		t.Errorf("grant: got %s", got)
 	}
 	w.commit(r, map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n4\n5\n6\n7\n8\n9\n")}, "d/b": {Data: []byte("upstream\n")}})
@@ -222,16 +222,16 @@ func TestSessionApprovalThin(t *testing.T) {
 	if !merge.Merge || merge.Changes != request.Changes {
 		t.Errorf("request for a promotion by a merge: got %+v", merge)
 	}
-	if got := bob.ok("session", "grant", merge.Link, "--to", r.Path); !strings.Contains(got, "after a merge\nstatus: granted") {
+	if got := bob.ok("session", "review", "grant", merge.Link, "--to", r.Path); !strings.Contains(got, "after a merge\nstatus: granted") {
 		t.Errorf("grant of a merge: got %s", got)
 	}
 	var list control.SessionApprovalsReply
-	bob.json(&list, "session", "approvals", c.arg+"#session=work", "--to", r.Path)
+	bob.json(&list, "session", "review", "list", c.arg+"#session=work", "--to", r.Path)
 	if len(list.Approvals) != 2 || list.Approvals[1].ID != request.Approval.ID || !list.Approvals[1].Moved || list.Approvals[0].Moved {
 		t.Errorf("approvals in the mounted repository: got %+v", list.Approvals)
 	}
 	gone := agent.requested("--for", "delete")
-	if got := bob.ok("session", "grant", gone.Link); !strings.Contains(got, "status: granted") {
+	if got := bob.ok("session", "review", "grant", gone.Link); !strings.Contains(got, "status: granted") {
 		t.Errorf("grant of a deletion: got %s", got)
 	}
 }

@@ -26,7 +26,7 @@ func (w *world) written(key string, at ...string) []string {
 		w.Fatalf("entries %s: got %+v, want one", key, keys)
 	}
 	var request control.SessionApproveReply
-	w.json(&request, append([]string{"session", "request-approval", "--for", "delete"}, at...)...)
+	w.json(&request, append([]string{"session", "review", "request", "--for", "delete"}, at...)...)
 	users := []string{note.Thread.Annotations[0].Actor, keys.Entries[0].Actor, request.Approval.Actor}
 	slices.Sort(users)
 	return slices.Compact(users)

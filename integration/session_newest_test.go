@@ -41,7 +41,7 @@ func TestSessionNewest(t *testing.T) {
 			t.Errorf("%s of an unchanged session: got %s, want that the session has no checkpoint yet", verb, got)
 		}
 	}
-	if got := run("session", "approvals", "--all"); got.code != 0 || got.stdout != "" {
+	if got := run("session", "review", "list", "--all"); got.code != 0 || got.stdout != "" {
 		t.Errorf("approvals of an unchanged session: got %s, want nothing", got)
 	}
 	if got := refs(); got != before {
@@ -101,29 +101,29 @@ func TestSessionApprovalsOfMount(t *testing.T) {
 	promote := w.as("agent").requested("--for", "promote")
 	merge := w.as("agent").requested("--for", "merge")
 	var list control.SessionApprovalsReply
-	w.json(&list, "session", "approvals", "-C", m.Dir)
+	w.json(&list, "session", "review", "list", "-C", m.Dir)
 	if len(list.Approvals) != 2 || list.Approvals[0].ID != merge.Approval.ID || list.Approvals[1].ID != promote.Approval.ID ||
 		list.Approvals[0].Repository != list.Repository || list.Approvals[1].Repository != origin.URL("r.git") {
 		t.Errorf("approvals in the mount: got %+v, want %s and %s", list, merge.Approval.ID, promote.Approval.ID)
 	}
-	if got := w.ok("session", "approvals", "-C", m.Dir); !strings.Contains(got, "main of "+origin.URL("r.git")) {
+	if got := w.ok("session", "review", "list", "-C", m.Dir); !strings.Contains(got, "main of "+origin.URL("r.git")) {
 		t.Errorf("table of approvals: got\n%swant the mounted remote", got)
 	}
 	for _, request := range []string{promote.Approval.ID, merge.Approval.ID} {
-		if got := w.as("bob").ok("session", "grant", request, "-C", "work"); !strings.Contains(got, "status: granted") {
+		if got := w.as("bob").ok("session", "review", "grant", request, "-C", "work"); !strings.Contains(got, "status: granted") {
 			t.Errorf("grant of request %s without --to: got %s", request, got)
 		}
 	}
 	// A change after the request voids it, also before the next checkpoint.
 	w.sh(m.Dir, "echo more >>new")
-	w.json(&list, "session", "approvals", "--all", "-C", m.Dir)
+	w.json(&list, "session", "review", "list", "--all", "-C", m.Dir)
 	for _, a := range list.Approvals {
 		if a.Status != "void" {
 			t.Errorf("request %s after a change: got status %s, want void", a.ID, a.Status)
 		}
 	}
 	origin.Close()
-	if got := w.afs("session", "approvals", "--all", "-C", m.Dir); got.code != 0 || !strings.Contains(got.stdout, merge.Approval.ID) ||
+	if got := w.afs("session", "review", "list", "--all", "-C", m.Dir); got.code != 0 || !strings.Contains(got.stdout, merge.Approval.ID) ||
 		!strings.Contains(got.stderr, "requests on the mounted remote are missing") {
 		t.Errorf("approvals without the mounted remote: got %s", got)
 	}

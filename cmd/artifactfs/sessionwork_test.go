@@ -444,16 +444,16 @@ func TestSessionDelete(t *testing.T) {
 
 func TestSessionApprovals(t *testing.T) {
 	a, s, _ := newWork(t)
-	r := a.run("session", "request-approval", "-C", "app", "--for", "merge", "--into", "stable", "--reviewers", "alice,bob", "--expires", "2h", "-m", "why")
+	r := a.run("session", "review", "request", "-C", "app", "--for", "merge", "--into", "stable", "--reviewers", "alice,bob", "--expires", "2h", "-m", "why")
 	q := last[control.SessionApproveRequest](t, s)
 	if q.Of != a.dir+"/app" || q.Op != "request" || q.Action != "merge" || q.Branch != "stable" || q.Expires != 2*time.Hour || q.Text != "why" || q.Actor == "" ||
 		!slices.Equal(q.Reviewers, []string{"alice", "bob"}) {
 		t.Errorf("request of the command: got %+v", q)
 	}
 	want := "request 01M80Q4ZJ3W6E5S8B8W2ZQ6T7K of session work: merge into main, files +1 ~0 -0, lines +2 -0\nstatus: open, needs 1 more approval\n"
-	if !strings.HasPrefix(r.stdout, want) || !strings.Contains(r.stdout, "session grant 'https://h/r.git#session=work@01M80Q4ZJ3W6E5S8B8W2ZQ6T7K'\n") ||
+	if !strings.HasPrefix(r.stdout, want) || !strings.Contains(r.stdout, "session review grant 'https://h/r.git#session=work@01M80Q4ZJ3W6E5S8B8W2ZQ6T7K'\n") ||
 		!strings.Contains(r.stderr, "does not enforce them") {
-		t.Errorf("request-approval: got %+v", r)
+		t.Errorf("review request: got %+v", r)
 	}
 	for to, want := range map[string][2]string{
 		"https://h:8080/app.git": {"https://h:8080/app.git", ""}, "https://h:8080/app.git:main": {"https://h:8080/app.git", "main"},
@@ -461,7 +461,7 @@ func TestSessionApprovals(t *testing.T) {
 		"https://u:p@h/app.git": {"https://u:p@h/app.git", ""}, "ssh://h:22/app.git:main": {"ssh://h:22/app.git", "main"},
 		":main": {"", "main"}, "origin:main": {"", "main"},
 	} {
-		if r := a.run("session", "request-approval", "-C", "app", "--for", "promote", "--to", to); r.code != 0 {
+		if r := a.run("session", "review", "request", "-C", "app", "--for", "promote", "--to", to); r.code != 0 {
 			t.Errorf("--to %s: got %+v", to, r)
 		}
 		if q := last[control.SessionApproveRequest](t, s); q.To != want[0] || q.Branch != want[1] {
@@ -469,30 +469,30 @@ func TestSessionApprovals(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{}, {"--for", "merge", "--to", "/r"}, {"--for", "delete", "--into", "main"}, {"--for", "merge", "--expires", "0s"}, {"--for", "x"}} {
-		if r := a.run(append([]string{"session", "request-approval", "-C", "app"}, args...)...); r.code != control.ExitUsage {
-			t.Errorf("request-approval %q: got %+v, want exit code %d", args, r, control.ExitUsage)
+		if r := a.run(append([]string{"session", "review", "request", "-C", "app"}, args...)...); r.code != control.ExitUsage {
+			t.Errorf("review request %q: got %+v, want exit code %d", args, r, control.ExitUsage)
 		}
 	}
-	r = a.run("session", "grant", "01m80q", "-C", "app", "-m", "read")
+	r = a.run("session", "review", "grant", "01m80q", "-C", "app", "-m", "read")
 	if !strings.HasPrefix(r.stdout, "granted request ") || !strings.Contains(r.stdout, "lines +2 -0\nstatus: open") || !strings.Contains(r.stderr, "does not count this grant") {
 		t.Errorf("grant: got %+v", r)
 	}
 	if q := last[control.SessionApproveRequest](t, s); q.Op != "grant" || q.Request != "01m80q" || q.Text != "read" || q.Of != a.dir+"/app" {
 		t.Errorf("request of the command: got %+v", q)
 	}
-	a.ok("session", "deny", "https://h/r.git#session=work@01M80", "--to", "https://h/t.git")
+	a.ok("session", "review", "deny", "https://h/r.git#session=work@01M80", "--to", "https://h/t.git")
 	if q := last[control.SessionApproveRequest](t, s); q.Op != "deny" || q.Of != "work" || q.SessionRemote != "https://h/r.git" || q.Request != "01M80" || q.To != "https://h/t.git" {
 		t.Errorf("request of deny with a link: got %+v", q)
 	}
-	if r := a.run("session", "withdraw", "https://h/r.git#session=work"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "REQUEST is missing") {
+	if r := a.run("session", "review", "withdraw", "https://h/r.git#session=work"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "REQUEST is missing") {
 		t.Errorf("withdraw without a request: got %+v", r)
 	}
 	want = "REQUEST     ACTION  TARGET  STATUS   GRANTED BY  MISSING  EXPIRES\n01M80Q4ZJ4  merge   main    granted  bob         -        in "
-	if got := a.ok("session", "approvals", "app"); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 2 {
-		t.Errorf("approvals printed\n%s", got)
+	if got := a.ok("session", "review", "list", "app"); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 2 {
+		t.Errorf("review list printed\n%s", got)
 	}
-	if got := a.ok("session", "approvals", "https://h/r.git#session=work", "--all"); !strings.Contains(got, "01M80Q4ZJ3  merge   main    void") {
-		t.Errorf("approvals --all printed\n%s", got)
+	if got := a.ok("session", "review", "list", "https://h/r.git#session=work", "--all"); !strings.Contains(got, "01M80Q4ZJ3  merge   main    void") {
+		t.Errorf("review list --all printed\n%s", got)
 	}
 	if r := a.run("session", "policy", "-C", "app"); r.code == 0 || r.stdout != "{\"version\":2}\n" || !strings.Contains(r.stderr, "version 2 is not known") {
 		t.Errorf("policy that is not valid: got %+v", r)

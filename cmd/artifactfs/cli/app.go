@@ -107,7 +107,8 @@ func Usage(cmd *cobra.Command, err error) error {
 	if cmd == cmd.Root() {
 		verb = ""
 	}
-	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: cmd.CommandPath() + " --help"}
+	path := annotated(cmd, renamed, cmd.CommandPath())
+	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: path + " --help"}
 }
 
 // flagText returns the reason why a flag was refused. It replaces the texts of strconv and time, which name Go's functions.

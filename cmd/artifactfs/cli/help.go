@@ -16,6 +16,7 @@ const (
 	briefExample = "brief-example" // examples of the page without --all
 	briefTail    = "brief-tail"    // lines at the end of the page without --all
 	onlyWithAll  = "only-with-all" // of a flag: the page lists it only with --all
+	renamed      = "renamed"       // name of the command that does the same and is not hidden
 )
 
 // hiddenGroup begins the ID of a group that a page lists only with --all.
@@ -81,6 +82,16 @@ func SetBrief(cmd *cobra.Command, b Brief) {
 			f.Annotations[onlyWithAll] = nil
 		}
 	})
+}
+
+// Renamed makes cmd a hidden command with its former name, old. The parameter now is the command line of its present
+// name, which the help and the hints of errors name.
+func Renamed(cmd *cobra.Command, old, now string) *cobra.Command {
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	cmd.Use, cmd.Hidden = old+" "+arguments, true
+	cmd.Long = "This is the former name of " + now + ".\n\n" + cmd.Long
+	cmd.Annotations = map[string]string{renamed: now}
+	return cmd
 }
 
 // SetHelp makes root and all commands below it print their help with the flag --all, which it adds to root.

@@ -17,9 +17,9 @@ func addCommands(session *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Go back, or go on", Commands: []*cobra.Command{
 			sessionRestoreCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionResumeCommand(a),
 			sessionForkCommand(a), sessionMergeCommand(a)}},
-		cli.Group{Title: "Tell others, and publish", Commands: append(
-			append([]*cobra.Command{sessionLinkCommand(a), sessionAnnotateCommand(a), sessionAnnotationsCommand(a)}, approvalCommands(a)...),
-			sessionPromoteCommand(a))},
+		cli.Group{Title: "Tell others, and publish", Commands: []*cobra.Command{
+			sessionLinkCommand(a), sessionAnnotateCommand(a), sessionAnnotationsCommand(a), reviewCommand(a), policyCommand(a),
+			sessionPromoteCommand(a)}},
 		cli.Group{Title: "Write down for the next user", Commands: []*cobra.Command{
 			sessionNoteCommand(a), sessionRecordCommand(a), sessionFactCommand(a), sessionHandoffCommand(a),
 			hooks.HooksCommand(a)}},
@@ -29,5 +29,6 @@ func addCommands(session *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Clean up", Commands: []*cobra.Command{
 			sessionDeleteCommand(a), sessionUndeleteCommand(a), sessionGCCommand(a), sessionEraseCommand(a)}},
 	)
-	session.AddCommand(hooks.HookCommand(a)) // it is hidden
+	session.AddCommand(hooks.HookCommand(a)) // this command and the next ones are hidden
+	session.AddCommand(oldReviewCommands(a)...)
 }

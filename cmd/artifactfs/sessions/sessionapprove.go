@@ -19,39 +19,18 @@ import (
 // approvalHelp is a part of several help texts: it explains how to name a request for approval.
 const approvalHelp = `REQUEST is the id of a request, or its beginning: of the session of the current directory, or of the session that -C
 selects. SESSION@REQUEST names a request of another session. With --session-remote URL, or with the link
-URL#session=SESSION@REQUEST that session request-approval has printed, no mount is needed on this host. --to URL is
+URL#session=SESSION@REQUEST that session review request has printed, no mount is needed on this host. --to URL is
 needed if the request is for a branch of another repository than the session remote.`
 
-// approvalCommands returns the commands for requests for approval.
-func approvalCommands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{
-		requestApprovalCommand(a),
-		answerCommand(a, control.ApproveGrant, "grant", "Approve a request of a session",
-			`Grant approves a request, and prints what was approved: the files and lines that the branch gets. It fails if the
-request was withdrawn, denied, has expired, or is not for the present state: the session was changed since, or the
-branch has moved. On a server of this program, the policy of the repository (artifactfs session policy) decides who may
-approve, and the branch can be pushed when enough users have approved; other servers only store the approvals.`,
-			"  artifactfs session grant https://git.example.org/work.git#session=fix-login@01M80Q4ZJ3\n"+
-				"  artifactfs session grant 01M80Q4Z -C fix-login -m 'read all of it'"),
-		answerCommand(a, control.ApproveDeny, "deny", "Refuse to approve a request of a session",
-			`Deny refuses a request. The request stays refused until the same user grants it, or withdraws the denial.`,
-			"  artifactfs session deny https://git.example.org/work.git#session=fix-login@01M80Q4ZJ3 -m 'tests are missing'"),
-		answerCommand(a, control.ApproveWithdraw, "withdraw", "Take back a request, a grant or a denial",
-			`Withdraw takes back a request of the user who runs it, or the grant or denial that this user has given to the request.`,
-			"  artifactfs session withdraw 01M80Q4Z -m 'found a mistake'"),
-		approvalsCommand(a), policyCommand(a),
-	}
-}
-
-// requestApprovalCommand returns the command "session request-approval".
-func requestApprovalCommand(a *cli.App) *cobra.Command {
+// reviewRequestCommand returns the command "session review request".
+func reviewRequestCommand(a *cli.App) *cobra.Command {
 	var of, remote, into, to string
 	r := control.SessionApproveRequest{Op: control.ApproveRequest}
 	action := cli.NewChoice(&r.Action, "", control.ApproveMerge, control.ApprovePromote, control.ApproveDelete)
 	cmd := &cobra.Command{
-		Use:   "request-approval [ID|SESSION@[ID]|LINK] --for merge|promote|delete",
+		Use:   "request [ID|SESSION@[ID]|LINK] --for merge|promote|delete",
 		Short: "Ask reviewers to approve the merge, the promotion or the deletion of a session",
-		Long: `Request-approval asks for an approval of the newest checkpoint of a session, and prints the id of the request and the
+		Long: `Request asks for an approval of the newest checkpoint of a session, and prints the id of the request and the
 commands for reviewers. If the session is mounted, it makes a checkpoint first, and waits until the checkpoint and all
 commits are on the session remote. Reviewers on other machines need only the link that is printed.
 
@@ -68,9 +47,9 @@ The policy of the repository decides how many users must approve (artifactfs ses
 who is asked.
 
 ` + addressHelp,
-		Example: `  artifactfs session request-approval --for merge --reviewers alice,bob -m 'fixes the login'
-  artifactfs session request-approval --for promote --to https://git.example.org/app.git:main --expires 8h
-  artifactfs session request-approval --for delete -C fix-login`,
+		Example: `  artifactfs session review request --for merge --reviewers alice,bob -m 'fixes the login'
+  artifactfs session review request --for promote --to https://git.example.org/app.git:main --expires 8h
+  artifactfs session review request --for delete -C fix-login`,
 		Args: cli.Arguments(0, 1, "[ID|SESSION@[ID]|LINK]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -90,7 +69,7 @@ who is asked.
 				r.Branch = into
 			}
 			var err error
-			if r.To, err = loginAt(cmd.Context(), a, "request-approval", r.To); err != nil {
+			if r.To, err = loginAt(cmd.Context(), a, "review request", r.To); err != nil {
 				return err
 			}
 			return requestApproval(cmd.Context(), a, of, remote, cli.First(args), r)
@@ -114,7 +93,7 @@ who is asked.
 
 // requestApproval pushes a mounted session, adds the request, and prints it with the commands for reviewers.
 func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r control.SessionApproveRequest) error {
-	w, id, err := workAt(ctx, a, "request-approval", of, remote, word)
+	w, id, err := workAt(ctx, a, "review request", of, remote, word)
 	if err != nil {
 		return err
 	}
@@ -151,8 +130,8 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 		fmt.Fprintf(&text, "status: %s\n", approvalStatus(reply.Approval))
 		fmt.Fprintf(&text, "reviewers can run, on any machine that can read the session remote:\n")
 		fmt.Fprintf(&text, "  artifactfs session show %s\n", cli.ShellWord(reply.Show))
-		fmt.Fprintf(&text, "  artifactfs session grant %s%s\n", link, to)
-		fmt.Fprintf(&text, "  artifactfs session deny %s%s -m REASON\n", link, to)
+		fmt.Fprintf(&text, "  artifactfs session review grant %s%s\n", link, to)
+		fmt.Fprintf(&text, "  artifactfs session review deny %s%s -m REASON\n", link, to)
 	}
 	if _, err := fmt.Fprint(a.Stdout, text.String()); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -217,14 +196,14 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 		Example: example,
 		Args:    cli.Arguments(1, 1, "REQUEST|SESSION@REQUEST|LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, id, err := workAt(cmd.Context(), a, verb, of, remote, args[0])
+			w, id, err := workAt(cmd.Context(), a, "review "+verb, of, remote, args[0])
 			if err != nil {
 				return err
 			}
 			if id == "" || id[0] == '@' {
-				return cli.Usage(cmd, errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session approvals shows the requests"))
+				return cli.Usage(cmd, errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session review list shows the requests"))
 			}
-			if r.To, err = loginAt(cmd.Context(), a, verb, to); err != nil {
+			if r.To, err = loginAt(cmd.Context(), a, "review "+verb, to); err != nil {
 				return err
 			}
 			if w.at, err = approvalsAt(cmd.Context(), a, w); err != nil {
@@ -268,22 +247,22 @@ func printAnswer(a *cli.App, op string, reply control.SessionApproveReply) error
 	return nil
 }
 
-// approvalsCommand returns the command "session approvals".
-func approvalsCommand(a *cli.App) *cobra.Command {
+// reviewListCommand returns the command "session review list".
+func reviewListCommand(a *cli.App) *cobra.Command {
 	var of, remote, to string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "approvals [SESSION|LINK] [--all]",
+		Use:   "list [SESSION|LINK] [--all]",
 		Short: "List the requests for approval of a session",
-		Long: `Approvals prints the requests for approval of a session that wait for reviewers or are granted, and the newest request.
+		Long: `List prints the requests for approval of a session that wait for reviewers or are granted, and the newest request.
 It lists the requests on the session remote and, for a session of this host, those on the mounted remote. A request is
 void if the session was changed after the checkpoint that was reviewed; if the session is mounted and was changed,
-approvals makes a checkpoint first. --all also prints all requests that are void, denied, withdrawn or expired.
+list makes a checkpoint first. --all also prints all requests that are void, denied, withdrawn or expired.
 
 ` + addressHelp,
-		Example: `  artifactfs session approvals
-  artifactfs session approvals https://git.example.org/work.git#session=fix-login --all
-  artifactfs session approvals --json | jq -r '.approvals[] | select(.status == "granted").id'`,
+		Example: `  artifactfs session review list
+  artifactfs session review list https://git.example.org/work.git#session=fix-login --all
+  artifactfs session review list --json | jq -r '.approvals[] | select(.status == "granted").id'`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return approvals(cmd.Context(), a, of, remote, to, cli.First(args), all)
@@ -302,15 +281,15 @@ approvals makes a checkpoint first. --all also prints all requests that are void
 // approvals prints a table of requests for approval. The parameter word is the name of a session, a link, or "".
 func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all bool) error {
 	// Unlike in other commands, a word without "@" is the name of a session, because a list needs no checkpoint.
-	if _, link, _ := cli.LinkIn("approvals", word); !link && of == "" && remote == "" {
+	if _, link, _ := cli.LinkIn("review list", word); !link && of == "" && remote == "" {
 		of, word = word, ""
 		of, _, _ = strings.Cut(of, "@")
 	}
-	w, _, err := workAt(ctx, a, "approvals", of, remote, word)
+	w, _, err := workAt(ctx, a, "review list", of, remote, word)
 	if err != nil {
 		return err
 	}
-	at, err := loginAt(ctx, a, "approvals", to)
+	at, err := loginAt(ctx, a, "review list", to)
 	if err != nil {
 		return err
 	}

@@ -417,5 +417,5 @@ func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyReq
 func errRequest(verb, id string) error {
 	return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: verb, Object: "request " + id,
 		Cause: "no request of the session has an id that begins with this text, or several have",
-		Hint:  "run artifactfs session approvals --all to see the requests"}
+		Hint:  "run artifactfs session review list --all to see the requests"}
 }

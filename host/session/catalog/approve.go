@@ -272,7 +272,7 @@ func (ap *approving) answer(ctx context.Context, r control.SessionApproveRequest
 		return nil, nil
 	}
 	refuse := func(cause string) error {
-		return conflict("grant", "request "+request.ID, cause, "the session's user can run artifactfs session request-approval again")
+		return conflict("grant", "request "+request.ID, cause, "the session's user can run artifactfs session review request again")
 	}
 	if ap.problem != nil {
 		return nil, refuse(ap.problem.Error())
