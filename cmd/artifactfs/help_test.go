@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 )
@@ -197,5 +200,53 @@ func TestHelpOfSession(t *testing.T) {
 	}
 	if intro, _, _ := strings.Cut(page, "Usage:"); strings.Count(intro, "\n") > 12 {
 		t.Errorf("session --help begins with %d lines of text", strings.Count(intro, "\n"))
+	}
+}
+
+// The help of a command that mounts lists at most twelve flags, says how many more there are, and lists them all with --all.
+func TestHelpOfMounts(t *testing.T) {
+	a := newAfs(t)
+	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
+	flag := regexp.MustCompile(`(?m)^ +(?:-., )?--([a-z-]+)`)
+	for _, line := range []string{"mount", "run", "session fork", "session resume"} {
+		names := strings.Fields(line)
+		cmd, _, err := root.Find(names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]bool{}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { want[f.Name] = !f.Hidden })
+		delete(want, "help")
+		maps.DeleteFunc(want, func(_ string, shown bool) bool { return !shown })
+		brief, full := a.ok(append(names, "--help")...), a.ok(append(names, "--help", "--all")...)
+		got := flag.FindAllStringSubmatch(brief, -1)
+		if len(got) < 6 || len(got) > 12 {
+			t.Errorf("%s --help lists %d flags, want 6 to 12:\n%s", line, len(got), brief)
+		}
+		more := fmt.Sprintf("\n%d more flags: artifactfs %s --help --all\n", len(want)-len(got), line)
+		if !strings.Contains(brief, more) || strings.Contains(full, "more flags") {
+			t.Errorf("%s --help: want %q only without --all, got\n%s", line, more, brief)
+		}
+		for _, m := range flag.FindAllStringSubmatch(full, -1) {
+			if !want[m[1]] {
+				t.Errorf("%s --help --all lists --%s twice, or it is hidden", line, m[1])
+			}
+			delete(want, m[1])
+		}
+		if len(want) > 0 {
+			t.Errorf("%s --help --all does not list %v", line, want)
+		}
+		words := append(append([]string{"__complete"}, names...), "--cache")
+		if got := a.run(words...).stdout; !strings.HasPrefix(got, "--cache-size\t") {
+			t.Errorf("completion of %s --cache: got %q", line, got)
+		}
+	}
+	if page := a.ok("mount", "--help"); strings.Count(page, "\n") > 50 {
+		t.Errorf("mount --help has %d lines, want one screen", strings.Count(page, "\n"))
+	}
+	for _, want := range []string{"--session-remote-create COMMAND creates", "With --fuse-fd N", "$ARTIFACTFS_CACHE_SIZE"} {
+		if page := a.ok("mount", "--help", "--all"); !strings.Contains(page, want) {
+			t.Errorf("mount --help --all has no %q", want)
+		}
 	}
 }

@@ -60,8 +60,8 @@ for another 7 days. --discard deletes the changes permanently when CMD has exite
 Processes that still use the mount after CMD has exited have 2 seconds to finish. Then run prints their names and
 unmounts; they lose access to the files.
 
-Run has the flags of mount, and each can be set by an environment variable, as for mount. $ARTIFACTFS_REMOTE is used if
-there is no argument REMOTE, and $ARTIFACTFS_DIR if there is no --dir.
+Run has the flags of mount (run --help --all lists them), and each can be set by an environment variable, as for mount.
+$ARTIFACTFS_REMOTE is used if there is no argument REMOTE, and $ARTIFACTFS_DIR if there is no --dir.
 
 Exit code: that of CMD, or 128 plus the number of the signal that killed CMD. If CMD was not run: 126 if it cannot be
 executed, 127 if it is not found, or an exit code of mount. If CMD has exited with 0, the exit code is 1 if its changes
@@ -79,6 +79,8 @@ could not be saved, and 5 if a part of them is not on the session remote yet.`,
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
 	f.Var(&o.keep, "keep", "keep the session for this time, such as 7d or 12h\n(default: until it is deleted)")
 	f.BoolVar(&o.discard, "discard", false, "delete the session permanently when CMD has exited")
+	cli.SetBrief(cmd, cli.Brief{Flags: []string{"ref", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
+		"profile", "token-file", "dir", "keep", "discard"}})
 	return cmd
 }
 

@@ -141,7 +141,7 @@ func helpPage(cmd *cobra.Command, all bool) string {
 	}
 	b.WriteByte('\n')
 	if left > 0 {
-		fmt.Fprintf(&b, "All flags (%d more): %s --help --all\n", left, cmd.CommandPath())
+		fmt.Fprintf(&b, "%d more flags: %s --help --all\n", left, cmd.CommandPath())
 	}
 	if cmd.HasParent() || !all {
 		fmt.Fprintf(&b, "Global flags (--json, --state, -v, ...): %s help --all\n", cmd.Root().Name())

@@ -139,7 +139,7 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 			"push to a repository below the state directory; none: do not push, and make no\n"+
 			"checkpoints (default embedded)")
 	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create",
-		"run `COMMAND` to create the repository of --session-remote if it does not\nexist on the git server; see artifactfs mount --help")
+		"run `COMMAND` to create the repository of --session-remote if it does not\nexist on the git server; see artifactfs mount --help --all")
 	f.StringVar(&s.Branches, "session-branches", "",
 		"`PATTERN` of the names that branches get on the session remote; as-is: the\n"+
 			"same names, and branches are only fast-forwarded (default\n"+

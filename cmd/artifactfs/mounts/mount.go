@@ -147,6 +147,7 @@ variables are ignored.`,
 	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process, until Ctrl-C or until it is unmounted")
 	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, which another program has mounted, through descriptor `N`, the\n"+
 		"/dev/fuse with which it was mounted; requires --foreground")
+	cli.SetBrief(cmd, mountBrief)
 	return cmd
 }
 

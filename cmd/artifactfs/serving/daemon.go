@@ -59,7 +59,7 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker if it gives no sign of life for `WAIT`;\n0: never")
 	flags.StringVar(&f.storeFrom, "store-from", "", "read what the daemon of another state directory has fetched from `DIR`, for\n"+
-		"mounts that name no such directory; see artifactfs mount --help")
+		"mounts that name no such directory; see artifactfs mount --help --all")
 	flags.StringVar(&f.fdstore, "fd-store", "", "keep the mounts in the descriptor store at `SOCKET` too, which artifactfs\nkeep serves")
 	flags.Var(cli.NewChoice(&f.onTerm, termAuto, termAuto, termUnmount, termLeave), "on-term",
 		"at SIGTERM, unmount everything, leave the mounts for the\nnext daemon in the descriptor store, or leave them only\n"+

@@ -62,6 +62,8 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		}
 	}
 	ofFlag(a, cmd, &o.of)
+	cli.SetBrief(cmd, cli.Brief{Flags: []string{"of", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
+		"token-file", "session-token-file"}})
 	return cmd
 }
 
@@ -209,6 +211,8 @@ The other flags are those of artifactfs mount. artifactfs mount REMOTE --session
 			panic(err)
 		}
 	}
+	cli.SetBrief(cmd, cli.Brief{Flags: []string{"session-remote", "take-over", "read-only", "redirect", "wait", "prefetch",
+		"token-file", "session-token-file"}})
 	return cmd
 }
 
