@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
+	"github.com/artifactfs/artifactfs/control"
 )
 
 // rootText is the introduction of the help of the root command.
@@ -59,6 +60,19 @@ func addCommands(root *cobra.Command, a *cli.App) {
 	)
 	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a), manCommand(a)) // they are hidden
 	root.InitDefaultHelpCmd()
+}
+
+// unknownCommand returns the error for a command that root does not have. Its hint names a command of "session" with this name, or a
+// command with a similar name.
+func unknownCommand(root *cobra.Command, name string) error {
+	e := &control.Error{Code: control.ExitUsage, Cause: fmt.Sprintf("unknown command %q", name), Hint: "artifactfs --help"}
+	sub, _, err := root.Find([]string{"session", name})
+	if err == nil && sub.HasParent() && sub.Parent() != root && sub.IsAvailableCommand() {
+		e.Hint = "did you mean session " + sub.Name() + "?"
+	} else if near := root.SuggestionsFor(name); len(near) > 0 {
+		e.Hint = "did you mean " + near[0] + "?"
+	}
+	return e
 }
 
 // topic is a text that the command "help" prints, and that is not the help of a command.

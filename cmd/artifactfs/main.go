@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -119,11 +118,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 			if len(args) == 0 {
 				return nil
 			}
-			e := &control.Error{Code: control.ExitUsage, Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs --help"}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				e.Hint = "did you mean " + near[0] + "?"
-			}
-			return e
+			return unknownCommand(cmd, args[0])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if showVersion {

@@ -266,6 +266,7 @@ func TestUsageErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"frobnicate":                "artifactfs: unknown command \"frobnicate\"\nhint: artifactfs --help\n",
 		"mout":                      "artifactfs: unknown command \"mout\"\nhint: did you mean mount?\n",
+		"log":                       "artifactfs: unknown command \"log\"\nhint: did you mean session log?\n",
 		"help sesion":               "artifactfs: unknown command \"sesion\"\nhint: did you mean session?\n",
 		"list --all":                "artifactfs: list: --all is possible only with --help\nhint: artifactfs list --help\n",
 		"mount":                     "artifactfs: mount: REMOTE is missing: want REMOTE [DIR], or set $ARTIFACTFS_REMOTE\nhint: artifactfs mount --help\n",
