@@ -25,10 +25,10 @@ func checkpointCommand(a *cli.App) *cobra.Command {
 HEAD, branches and stashes as they are now, and prints the id of the checkpoint. It creates no commit and no stash, and
 it does not change the index. If nothing has changed since the newest checkpoint, it prints the id of that checkpoint.
 
-The daemon also makes checkpoints automatically: see --checkpoint of artifactfs mount. A checkpoint leaves out files
-that git ignores. It also leaves out files that git does not track, if they look like secrets (.env, *.pem, id_rsa, ...)
-or are larger than 50 MiB. The paths that were left out are printed on stderr; ignored paths only with --verbose. The
-flags --include, --exclude, --no-deny-list and --max-file-size of mount change these rules.
+The daemon also makes checkpoints automatically. A checkpoint leaves out files that git ignores. It also leaves out
+files that git does not track, if they look like secrets (.env, *.pem, id_rsa, ...) or are larger than 50 MiB. The paths
+that were left out are printed on stderr; ignored paths only with --verbose. The flags --checkpoint, --include,
+--exclude, --no-deny-list and --max-file-size of mount change these rules (artifactfs mount --help --all).
 
 With --sync, the command waits until the checkpoint is on the session remote. The exit code is 5 if it could not be
 pushed.
