@@ -107,8 +107,7 @@ func Usage(cmd *cobra.Command, err error) error {
 	if cmd == cmd.Root() {
 		verb = ""
 	}
-	path := annotated(cmd, renamed, cmd.CommandPath())
-	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: path + " --help"}
+	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: helpAbout(cmd, err)}
 }
 
 // flagText returns the reason why a flag was refused. It replaces the texts of strconv and time, which name Go's functions.

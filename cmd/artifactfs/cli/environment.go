@@ -41,7 +41,7 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 		}
 		if err := cmd.Flags().Set(f.Name, value); err != nil {
 			first = &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Object: "$" + variable(f.Name),
-				Cause: flagCause(err), Hint: cmd.CommandPath() + " --help"}
+				Cause: flagCause(err), Hint: helpAbout(cmd, err)}
 		}
 	}
 	for _, name := range Everywhere {

@@ -94,6 +94,26 @@ func Renamed(cmd *cobra.Command, old, now string) *cobra.Command {
 	return cmd
 }
 
+// helpAbout returns the command line that prints the help about an error of the command cmd: with --all if it is about a
+// flag that the help lists only then, or about a flag that does not exist.
+func helpAbout(cmd *cobra.Command, err error) string {
+	line := annotated(cmd, renamed, cmd.CommandPath()) + " --help"
+	more := func(f *pflag.Flag) bool { _, ok := f.Annotations[onlyWithAll]; return ok }
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.NotExistError
+	switch {
+	case errors.As(err, &invalid) && more(invalid.GetFlag()):
+		line += " --all"
+	case errors.As(err, &missing):
+		found := false
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { found = found || more(f) })
+		if found {
+			line += " --all"
+		}
+	}
+	return line
+}
+
 // SetHelp makes root and all commands below it print their help with the flag --all, which it adds to root.
 func SetHelp(root *cobra.Command) {
 	root.PersistentFlags().Bool("all", false, "with --help: print all flags and all commands")
