@@ -29,7 +29,7 @@ var (
 		"worktree/overlay.Layer":     26,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       295, // each command takes it
+		"cmd/artifactfs/cli.App":       299, // each command takes it
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
