@@ -84,11 +84,8 @@ func TestAnnotations(t *testing.T) {
 	if q := last[control.SessionAnnotationsRequest](t, s); q != (control.SessionAnnotationsRequest{Of: a.dir + "/app", ID: "@~1", All: true, Path: "src"}) {
 		t.Errorf("request of the command: got %+v", q)
 	}
-	a.ok("session", "annotations", "--session-remote", "/r.git", "work@good", "--open")
+	a.ok("session", "annotations", "--session-remote", "/r.git", "work@good")
 	if q := last[control.SessionAnnotationsRequest](t, s); q != (control.SessionAnnotationsRequest{Of: "work", SessionRemote: "/r.git", ID: "good"}) {
 		t.Errorf("request of the command: got %+v", q)
-	}
-	if r := a.run("session", "annotations", "-C", "app", "--open", "--all"); r.code != control.ExitUsage {
-		t.Errorf("session annotations --open --all: got %+v", r)
 	}
 }

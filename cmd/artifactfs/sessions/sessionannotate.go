@@ -195,9 +195,9 @@ func annotatedPath(verb string, w work, of, point, path string) (string, error) 
 // sessionAnnotationsCommand returns the command "session annotations".
 func sessionAnnotationsCommand(a *cli.App) *cobra.Command {
 	var of, remote, path string
-	var open, all bool
+	var all bool
 	cmd := &cobra.Command{
-		Use:   "annotations [POINT] [--open|--all] [--path FILE|DIR]",
+		Use:   "annotations [POINT] [--all] [--path FILE|DIR]",
 		Short: "List the comments on a session, with the lines that they are about now",
 		Long: `Annotations prints the threads of comments on a session, oldest first, each with its id, its place and its texts. Files
 and lines are looked up in the checkpoint POINT (default: the newest): in a file that was renamed or edited since,
@@ -211,9 +211,6 @@ printed only with --all.
   artifactfs session annotations --json | jq -r '.threads[] | select(.now.state == "outdated").id'`,
 		Args: cli.Arguments(0, 1, "[POINT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if open && all {
-				return cli.Usage(cmd, errors.New("want --open or --all, got both"))
-			}
 			r := control.SessionAnnotationsRequest{All: all, Path: path}
 			return sessionAnnotations(cmd.Context(), a, r, of, remote, cli.First(args))
 		},
@@ -221,7 +218,6 @@ printed only with --all.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&open, "open", false, "print only threads that are not resolved (the default)")
 	f.BoolVar(&all, "all", false, "also print resolved threads")
 	f.StringVar(&path, "path", "", "print only threads about `FILE`, or about files in this directory")
 	ofFlag(a, cmd, &of)
