@@ -136,14 +136,18 @@ const (
 // of HEAD, and some forges then refuse all other deletions too. On a forge, it is the branch that was pushed first.
 //
 // A push of the session whose client has ended may still be in progress on the server. If it changes or locks a ref, Delete lists the
-// refs again and deletes what is there then.
+// refs again and deletes what is there then. The last attempt copies all refs of the session to the trash, also those that an earlier
+// one has removed, because Undelete restores the refs of one deletion.
 func Delete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID, head string,
 	of func(there map[string]object.ID) map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	mine = of(there)
 	refs := maps.Clone(mine)
+	gone := map[string]object.ID{} // refs that an earlier attempt has removed
+	var earlier []transport.RefUpdate
 	for try := range deleteTries {
 		// Each attempt has names of its own in the trash, because a server that was killed may have left locks of the names.
-		kept, err = deleteOnce(ctx, remote, name, refs, head, now.Add(time.Duration(try)*time.Second))
+		at := now.Add(time.Duration(try) * time.Second)
+		kept, err = deleteOnce(ctx, remote, name, refs, gone, head, at)
 		var refused *transport.Rejected
 		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved && refused.Kind != transport.RejectAtomic || try == deleteTries-1 {
 			break
@@ -163,12 +167,29 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 			}
 		}
 		maps.Copy(mine, refs)
+		for ref := range mine {
+			id, copied := there[Ref(name, ref, at)]
+			if copied {
+				earlier = append(earlier, transport.RefUpdate{Name: Ref(name, ref, at), Old: id})
+			}
+			switch {
+			case !there[ref].IsZero():
+				delete(gone, ref)
+			case copied:
+				gone[ref] = id
+			}
+		}
+	}
+	if err == nil {
+		// If this fails, for example because of a lock, Expire removes the copies later.
+		_, _ = move(ctx, remote, earlier, false)
 	}
 	return mine, kept, err
 }
 
-// deleteOnce tries to move refs, the refs of the session called name, to the trash. It returns the names of the refs that stay.
-func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, head string,
+// deleteOnce tries to move refs, the refs of the session called name, to the trash. It also copies the refs gone to the trash, which
+// were removed before. It returns the names of the refs that stay.
+func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs, gone map[string]object.ID, head string,
 	now time.Time) (kept []string, err error) {
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
@@ -179,11 +200,12 @@ func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs
 		}
 		removals = append(removals, transport.RefUpdate{Name: ref, Old: refs[ref]})
 	}
-	if len(copies) == 0 {
-		return nil, nil
+	again := make([]transport.RefUpdate, 0, len(gone))
+	for ref, id := range gone {
+		again = append(again, transport.RefUpdate{Name: Ref(name, ref, now), New: id})
 	}
 	// Create the copies first, so that no ref is lost if the process is killed before the removals.
-	if _, err := move(ctx, remote, copies, true); err != nil {
+	if _, err := move(ctx, remote, slices.Concat(copies, again), true); err != nil {
 		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
 	// Of finds branches and tags by refs of this program, which are removed last: if the request is interrupted, it can be repeated.

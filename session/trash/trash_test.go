@@ -258,6 +258,30 @@ func TestDeletionIsRefused(t *testing.T) {
 	q.want("trash after the refusal", true)
 }
 
+// A push of the session that is still in progress may move a ref after Delete was given the list of refs.
+func TestDeleteWhileRefMoves(t *testing.T) {
+	p := newPlace(t)
+	p.set(ofSession)
+	there := p.there()
+	late := session.SegmentRef("s", "main", 2)
+	p.set(map[string]int{session.SegmentRef("s", "main", 1): 2, late: 2})
+	if _, kept, err := p.delete(there, deletion); err != nil || len(kept) != 0 {
+		t.Fatalf("delete: kept %q, %v", kept, err)
+	}
+	p.want("refs after the deletion", false)
+	if list := trash.List(p.there()); len(list) != 1 {
+		t.Errorf("deleted sessions: got %+v, want one", list)
+	}
+	if _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+		t.Fatal(err)
+	}
+	p.want("trash after undelete", true)
+	got := p.there()
+	if got[session.SegmentRef("s", "main", 1)] != p.ids[2] || got[late] != p.ids[2] || got[session.MetaRef("s")] != p.ids[0] {
+		t.Errorf("refs after undelete: got %v, want the values that were pushed last", got)
+	}
+}
+
 func TestUndeleteTakesNewest(t *testing.T) {
 	p := newPlace(t)
 	if _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
