@@ -29,35 +29,21 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 // If attr does not wait, the returned size may be negative, which means that the size is unknown.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
-	unknown := f.hidden(n)
-	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !caller.NeedsSize(in.Pid, a.Mode, f.cached) {
+	if a, known := f.tree.KnownAttr(n); a.Node == n && !known && !caller.NeedsSize(in.Pid, a.Mode) {
 		return a, nil
-	}
-	if unknown {
-		return f.sendSize(w, n)
 	}
 	return f.tree.Attr(w, n)
 }
 
-// SetAttr changes the attributes that the request selects. A system call such as chmod(2) causes the request, but the kernel
-// also sends a SETATTR without such a call to store the times of a file, because with a writeback cache only the kernel knows
-// when the file was last written (fs/fuse/dir.c, fuse_flush_times).
+// SetAttr changes the attributes that the request selects. A system call such as chmod(2) causes the request.
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
-	if resize && c.Size != 0 && f.hidden(n) {
-		// Send the size to the kernel before the file is resized. Otherwise a stat after the resize, but before the kernel
-		// has updated its own size, would return size 0. The wait for the size costs nothing more, since the contents are
-		// needed for the resize anyway.
-		if _, err := f.sendSize(w, n); err != nil {
-			return f.fail(opSetAttr, &in.InHeader, err)
-		}
-	}
-	if a, known := f.tree.KnownAttr(n); !f.cached && resize && known && a.Size == c.Size && c.Set&worktree.SetMtime == 0 {
-		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. Only with a
-		// writeback cache the kernel states the times. Only ftruncate(2) sends a file handle.
+	if a, known := f.tree.KnownAttr(n); resize && known && a.Size == c.Size && c.Set&worktree.SetMtime == 0 {
+		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. The kernel
+		// does not state the times. Only ftruncate(2) sends a file handle.
 		if in.Valid&raw.FATTR_FH != 0 || c.Size == 0 && !caller.Truncates(in.Pid) {
 			c.Set, c.Mtime = c.Set|worktree.SetMtime, worktree.NowTime
 		}
@@ -65,9 +51,6 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	a, err := f.tree.SetAttr(w, n, c)
 	if err != nil {
 		return f.fail(opSetAttr, &in.InHeader, err)
-	}
-	if resize {
-		f.sizes.markKnown(n)
 	}
 	f.fillAttr(out, a)
 	return raw.OK

@@ -10,39 +10,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Read returns a part of a file's contents. If the mount has a writeback cache and the size of the file is not the size that was
-// reported to the kernel, Read fails with EIO and makes the kernel look the file up again.
-func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
-	if !f.cached {
-		return f.fileSystem.Read(cancel, in, buf)
-	}
-	n := worktree.Node(in.NodeId)
-	if f.resized.wrong(n) {
-		return nil, raw.EIO // no log message, because the first failed Read of this file has logged the wrong size
-	}
-	result, err := f.read(cancel, in, buf)
-	if errors.Is(err, worktree.ErrResized) {
-		f.lookUpAnew(n)
-	}
-	return result, f.fail(opRead, &in.InHeader, err)
-}
-
 // Write writes data to a file. The process that calls write(2) waits for the reply. No process waits if the kernel writes back the
-// pages of a mapping, or its writeback cache.
+// pages of a mapping.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
-	if !f.cached {
-		f.tree.Monitor().Writing(worktree.Node(in.NodeId))
-	}
+	f.tree.Monitor().Writing(worktree.Node(in.NodeId))
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
-	switch {
-	case !errors.Is(err, worktree.ErrResized):
-	case f.cached:
-		f.lookUpAnew(worktree.Node(in.NodeId))
-	default:
+	if errors.Is(err, worktree.ErrResized) {
 		f.server.InodeNotify(in.NodeId, -1, 0) // as in fileSystem.Read
 	}
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
@@ -72,25 +49,11 @@ func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status 
 	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
 }
 
-// ensureSize makes sure that the kernel knows the size of a file. It is called before operations on a file that may be
-// open only for writing: the kernel does not request the size of such a file when it opens the file.
-func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
-	if !f.hidden(n) {
-		return nil
-	}
-	_, err := f.sendSize(w, n)
-	return err
-}
-
 // Fallocate reserves or releases disk space for a range of a file. in.Mode is the mode of fallocate(2).
 func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
-	n := worktree.Node(in.NodeId)
-	err := f.ensureSize(w, n)
-	if err == nil {
-		err = f.tree.Fallocate(w, n, in.Mode, int64(in.Offset), int64(in.Length))
-	}
+	err := f.tree.Fallocate(w, worktree.Node(in.NodeId), in.Mode, int64(in.Offset), int64(in.Length))
 	return f.fail(opFallocate, &in.InHeader, err)
 }
 
@@ -100,14 +63,10 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	from, to := worktree.Node(in.NodeId), worktree.Node(in.NodeIdOut)
-	var copied int64
-	err := f.ensureSize(w, to)
-	if err == nil {
-		// The reply has only 32 bits for the number of bytes, so a longer copy is shortened. The program then calls
-		// copy_file_range(2) again for the remaining bytes.
-		length := int64(min(in.Len, maxCopy))
-		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
-	}
+	// The reply has only 32 bits for the number of bytes, so a longer copy is shortened. The program then calls
+	// copy_file_range(2) again for the remaining bytes.
+	length := int64(min(in.Len, maxCopy))
+	copied, err := f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
 	return uint32(copied), f.fail(opCopyFileRange, &in.InHeader, err)
 }
 
@@ -122,26 +81,18 @@ func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.Lseek
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)
-	if !f.cached {
-		off, err := f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
-		a, known := f.tree.KnownAttr(n)
-		whole := known && in.Whence == unix.SEEK_HOLE && off == a.Size || in.Whence == unix.SEEK_DATA && off == int64(in.Offset)
-		if err == nil && whole {
-			out.Offset = uint64(off)
-			return raw.OK
-		}
+	off, err := f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
+	a, known := f.tree.KnownAttr(n)
+	whole := known && in.Whence == unix.SEEK_HOLE && off == a.Size || in.Whence == unix.SEEK_DATA && off == int64(in.Offset)
+	if err == nil && whole {
+		out.Offset = uint64(off)
+		return raw.OK
 	}
-	err := f.ensureSize(w, n)
-	if err == nil {
-		status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
-		if status != raw.OK {
-			err = syscall.Errno(status)
-		}
+	status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
+	if status != raw.OK {
+		return f.fail(opLseek, &in.InHeader, syscall.Errno(status))
 	}
-	var off int64
-	if err == nil {
-		off, err = f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
-	}
+	off, err = f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
 	out.Offset = uint64(off)
 	return f.fail(opLseek, &in.InHeader, err)
 }

@@ -115,20 +115,6 @@ func (d *Device) CanMove() bool {
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
-// requested returns the capabilities that the reply to INIT has requested, and false if INIT was not answered yet. A mount that is
-// taken over keeps the capabilities of its first reply, which another version of this program may have sent.
-func (d *Device) requested() (capabilities uint64, answered bool) {
-	if len(d.answer) == 0 {
-		return 0, false
-	}
-	var answer struct {
-		raw.OutHeader
-		raw.InitOut
-	}
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&answer)), unsafe.Sizeof(answer)), d.answer)
-	return answer.Flags64(), true
-}
-
 // hello decodes the INIT request. Older kernels send a shorter request, whose missing fields become 0.
 func (d *Device) hello() (in raw.InitIn, err error) {
 	whole := make([]byte, unsafe.Sizeof(in))

@@ -30,7 +30,6 @@ type fileSystem struct {
 	statFS string // a copy of Options.StatFS
 	git    gitGate
 	log    *zap.Logger
-	cached bool // whether the mount has a writeback cache, because an earlier version of this program has mounted it
 	ops    counters
 	tracer tracer
 

@@ -128,7 +128,7 @@ func (f *filler) await(b *batch) {
 // noteListing starts the filler if the process of the request begins to list a directory below which it will read all files, for the
 // first time. Later searches find the contents in the page cache.
 func (f *filler) noteListing(w *waiter, dir worktree.Node) {
-	if f.fs.cached || dir.Own() || w.pid == 0 || f.idle.Load() == w.pid || f.failed.Load() {
+	if dir.Own() || w.pid == 0 || f.idle.Load() == w.pid || f.failed.Load() {
 		return
 	}
 	f.mu.Lock()

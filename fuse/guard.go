@@ -28,8 +28,7 @@ type Guard interface {
 // are not cached. The kernel then requests the attributes in every open(2) (fs/fuse/dir.c, fuse_permission), and refuses the open
 // because of the permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So
 // GetAttr determines from the system call whether the thread opens the file for writing (package caller). If the system call cannot be
-// read, the WRITE is refused. With a writeback cache the kernel also requests the attributes in every write(2) (fs/fuse/file.c,
-// fuse_cache_write_iter), and a program learns from close(2) or fsync(2) that a WRITE was refused.
+// read, the WRITE is refused.
 type guarded struct {
 	raw.RawFileSystem
 	f *writable
@@ -174,10 +173,6 @@ func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (ui
 		g.f.notices.Go(func() {
 			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
-		// With a writeback cache the kernel keeps its size. A wrong one can be corrected only for files of the base tree.
-		if a, known := g.f.tree.KnownAttr(n); g.f.cached && known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
-			g.f.lookUpAnew(n)
-		}
 		return 0, status
 	}
 	return g.RawFileSystem.Write(cancel, in, data)

@@ -75,22 +75,9 @@ func mountWith(t testing.TB, src *worktreetest.Source, w worktree.Options, table
 // edit mounts files so that they can be changed.
 func edit(t testing.TB, files map[string]worktreetest.File) *mounted {
 	t.Helper()
-	return editIn(t, files, false)
-}
-
-// editIn mounts files so that they can be changed, with a writeback cache if cached is true.
-func editIn(t testing.TB, files map[string]worktreetest.File, cached bool) *mounted {
-	t.Helper()
 	state := t.TempDir()
-	o := Options{AllowOther: os.Getuid() == 0, writeback: cached}
+	o := Options{AllowOther: os.Getuid() == 0}
 	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), o)
-}
-
-// inBothModes runs a test with a mount that writes through, and with a mount that has a writeback cache, as a mount that an earlier
-// version of this program has made.
-func inBothModes(t *testing.T, test func(t *testing.T, cached bool)) {
-	t.Run("written through", func(t *testing.T) { test(t, false) })
-	t.Run("writeback cache", func(t *testing.T) { test(t, true) })
 }
 
 // end unmounts, by force if necessary, so that a failing test leaves no hanging mount.

@@ -33,13 +33,7 @@
 // WriteBack makes the kernel send the dirty pages of mappings (writeback.go). A checkpoint calls it before the tree is
 // frozen.
 //
-// Earlier versions requested a writeback cache. A mount that they have made has one until it ends, also if this version
-// takes it over (fileSystem.cached; doc/decisions/0020). With a writeback cache, small writes go into pages of the kernel
-// and are sent when the file is closed or later. Only the kernel knows the sizes and times of files in its cache; it
-// ignores those in replies (fs/fuse/inode.c, fuse_get_cache_mask) and sends its own by SETATTR. close(2) invalidates the
-// cached number of blocks, so each open, fstat and close of an unchanged file sends a GETATTR (fuse_flush). The only sign
-// of a write into the cache is a GETXATTR (xattr.go): the kernel sends one with the first write, and another with the
-// first write after it has requested the file's attributes again, which Refresh causes.
+// A mount requests no writeback cache (doc/decisions/0020).
 //
 // A read-only mount is mounted with MS_RDONLY, so the kernel itself refuses changes. Replies with EROFS would not
 // suffice: an open for writing sends no request, and access(2) would allow writing. Also, on a mount with MS_RDONLY
@@ -106,9 +100,6 @@ type Options struct {
 	Git *GitDir
 
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
-
-	// writeback requests a writeback cache, as earlier versions did for every writable mount. Only tests set it.
-	writeback bool
 }
 
 // ErrNoFUSE means that this host has no /dev/fuse.
@@ -165,7 +156,7 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	var w *writable
 	if !o.ReadOnly {
 		w = &writable{
-			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes, acl: o.ACL, guard: o.Guard,
+			fileSystem: s.fs, writes: s.writes, acl: o.ACL, guard: o.Guard,
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
 		requests, s.redirects = w, &w.redirects
@@ -200,13 +191,6 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	first := len(d.answer) == 0
 	var err error
 	options := mountOptions(o, s.fs)
-	if requested, answered := d.requested(); answered {
-		const varies = raw.CAP_EXPORT_SUPPORT | raw.CAP_WRITEBACK_CACHE // some versions of this program request these, and others do not
-		options.ExtraCapabilities = options.ExtraCapabilities&^varies | requested&varies
-	}
-	if s.fs.cached = options.ExtraCapabilities&raw.CAP_WRITEBACK_CACHE != 0; !s.fs.cached {
-		t.Kernel().WritesThrough()
-	}
 	if s.raw, err = d.begin(requests, options); err != nil {
 		err = fmt.Errorf("serve %s: %w", dir, err)
 		if first {
@@ -301,9 +285,6 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		// process_init_reply sets SB_NOSEC only with this capability), and would send an additional SETATTR to drop
 		// set-user-ID.
 		m.ExtraCapabilities |= raw.CAP_HANDLE_KILLPRIV_V2
-		if o.writeback {
-			m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE
-		}
 		if m.EnableAcl = o.ACL; o.ACL {
 			// With CAP_DONT_MASK the tree applies the umask instead of the kernel, because a default access control list of
 			// the directory replaces the umask. With CAP_SETXATTR_EXT a SETXATTR states whether setting a list drops

@@ -14,12 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
 // oddSizes are sizes close to multiples of the page size.
 var oddSizes = []int{0, 1, 5, 4095, 4096, 4097, 8192, 8193, 100_000}
+
+// pageSize is the unit of the kernel's page cache, in bytes.
+var pageSize = os.Getpagesize()
 
 func pattern(n int) string {
 	b := make([]byte, n)
@@ -30,9 +32,7 @@ func pattern(n int) string {
 }
 
 // If the size was unknown at the lookup, the first call that needs the size returns the right one, whichever call it is.
-func TestUnknownSizes(t *testing.T) { inBothModes(t, unknownSizes) }
-
-func unknownSizes(t *testing.T, cached bool) {
+func TestUnknownSizes(t *testing.T) {
 	ways := map[string]func(path string) (got, want string, err error){}
 	size := 0
 	content := func(n int) string { return pattern(n) }
@@ -134,7 +134,7 @@ func unknownSizes(t *testing.T, cached bool) {
 			for _, size = range oddSizes {
 				files[fmt.Sprint(size)] = worktreetest.File{Data: pattern(size)}
 			}
-			m := editIn(t, files, cached)
+			m := edit(t, files)
 			for _, size = range oddSizes {
 				if got, want, err := f(m.path(fmt.Sprint(size))); err != nil || got != want {
 					t.Errorf("file of %d bytes: got %d bytes %.20q, want %d bytes %.20q, %v", size, len(got), got, len(want), want, err)
@@ -150,23 +150,18 @@ func unknownSizes(t *testing.T, cached bool) {
 }
 
 // Operations that need no size do not wait for one, neither as system calls nor in the common programs for them.
-func TestNoSizeNeeded(t *testing.T) { inBothModes(t, noSizeNeeded) }
-
-func noSizeNeeded(t *testing.T, cached bool) {
+func TestNoSizeNeeded(t *testing.T) {
 	commands := []string{
 		"rm f", "rm -f f", "unlink f", "mv f g", "mv -f other f", "chmod 700 f", "chmod -R go= .", "touch f", "touch -d @5 f", "ln f g", "chown 0 f",
 		": > f", "cp /dev/null f", "printf new > f", "rm link", "mv link g", "ln -sfn elsewhere link", "rm -r sub/../dir", "mv dir moved && rm -r moved",
 		"test -w f", "ls", "ls --color=always", "mkdir new && mv f new/", "python3 -c 'import os; os.truncate(\"f\", 0)'",
 	}
-	if cached { // an append needs the size otherwise
-		commands = append(commands, "exec 3>>f")
-	}
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
-			m := editIn(t, map[string]worktreetest.File{
+			m := edit(t, map[string]worktreetest.File{
 				"f": {Data: "content"}, "other": {Data: "other content"}, "dir/a": {Data: "deep"}, "sub/x": {},
 				"link": {Mode: object.ModeSymlink, Data: "f"},
-			}, cached)
+			})
 			for _, path := range []string{"f", "other", "dir/a", "link"} {
 				m.src.Rule(path, worktreetest.Rule{Err: os.ErrDeadlineExceeded})
 			}
@@ -179,14 +174,12 @@ func noSizeNeeded(t *testing.T, cached bool) {
 }
 
 // The same while another process waits for the size, and that process gets the right size in the end.
-func TestBlockedSize(t *testing.T) { inBothModes(t, blockedSize) }
-
-func blockedSize(t *testing.T, cached bool) {
+func TestBlockedSize(t *testing.T) {
 	files := map[string]worktreetest.File{"big": {Data: pattern(4097)}}
 	for _, name := range []string{"rm", "mv", "chmod", "ln", "touch", "trunc", "open"} {
 		files[name] = worktreetest.File{Data: name + " has this"}
 	}
-	m := editIn(t, files, cached)
+	m := edit(t, files)
 	release := make(chan struct{})
 	for path := range files {
 		m.src.Rule(path, worktreetest.Rule{Block: release})
@@ -245,11 +238,9 @@ func blockedSize(t *testing.T, cached bool) {
 }
 
 // An overlayfs above the mount copies files up, and opens them in a way that looks as if only a write followed.
-func TestSizeUnderOverlay(t *testing.T) { inBothModes(t, sizeUnderOverlay) }
-
-func sizeUnderOverlay(t *testing.T, cached bool) {
+func TestSizeUnderOverlay(t *testing.T) {
 	file := worktreetest.File{Data: pattern(5_000)}
-	m := editIn(t, map[string]worktreetest.File{"f": file, "g": file, "h": file}, cached)
+	m := edit(t, map[string]worktreetest.File{"f": file, "g": file, "h": file})
 	top := t.TempDir()
 	dirs := make(map[string]string)
 	for _, name := range []string{"upper", "work", "merged"} {
@@ -284,16 +275,14 @@ func sizeUnderOverlay(t *testing.T, cached bool) {
 }
 
 // Processes that stat, read and list files at once while the source learns their sizes never see a wrong size.
-func TestSizeRaces(t *testing.T) { inBothModes(t, sizeRaces) }
-
-func sizeRaces(t *testing.T, cached bool) {
+func TestSizeRaces(t *testing.T) {
 	const n = 150
 	files := make(map[string]worktreetest.File)
 	for i := range n {
 		files[fmt.Sprintf("d/f%03d", i)] = worktreetest.File{Data: pattern(1 + i*97%9000)}
 	}
 	for round := range 3 {
-		m := editIn(t, files, cached)
+		m := edit(t, files)
 		var all sync.WaitGroup
 		check := func(path string) {
 			want := files[path].Data
@@ -330,11 +319,9 @@ func sizeRaces(t *testing.T, cached bool) {
 }
 
 // If the source returned a wrong size, the first read fails, and a later stat returns the right size.
-func TestResizedWritable(t *testing.T) { inBothModes(t, resizedWritable) }
-
-func resizedWritable(t *testing.T, cached bool) {
+func TestResizedWritable(t *testing.T) {
 	for _, lie := range []int64{3, 5000} {
-		m := editIn(t, map[string]worktreetest.File{"f": {Data: "the truth", Size: lie}}, cached)
+		m := edit(t, map[string]worktreetest.File{"f": {Data: "the truth", Size: lie}})
 		if st, err := os.Stat(m.path("f")); err != nil || st.Size() != lie {
 			t.Fatalf("stat before the first read: got %v, %v", st, err)
 		}
@@ -342,8 +329,8 @@ func resizedWritable(t *testing.T, cached bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Without a writeback cache the kernel may repeat the read when it knows the right size.
-		if b, err := io.ReadAll(open); err == nil && (cached || string(b) != "the truth") {
+		// The kernel may repeat the read when it knows the right size.
+		if b, err := io.ReadAll(open); err == nil && string(b) != "the truth" {
 			t.Errorf("read of a file whose size is wrong: got %q without an error", b)
 		}
 		m.until("the right size", func() bool {
@@ -353,34 +340,6 @@ func resizedWritable(t *testing.T, cached bool) {
 		if b, err := os.ReadFile(m.path("f")); err != nil || string(b) != "the truth" {
 			t.Errorf("read after the size was corrected: got %q, %v", b, err)
 		}
-		if _, err := open.ReadAt(make([]byte, 10), 0); cached && err == nil {
-			t.Error("a descriptor that was opened with the wrong size could be read")
-		}
 		open.Close()
 	}
-}
-
-func TestSizeStates(t *testing.T) {
-	const far = 1 << 14
-	s := sizes{tree: edit(t, nil).tree}
-	for _, n := range []worktree.Node{1, 15, 16, far - 1, far, 5 * far} {
-		if s.state(n) != sizeUnseen || !s.hidesSize(n, false) || !s.hidesSize(n, true) || s.state(n) != sizeUnknown {
-			t.Errorf("node %d: size is not hidden before it is known", n)
-		}
-		s.markKnown(n)
-		if s.hidesSize(n, false) || s.state(n) != sizeKnown {
-			t.Errorf("node %d: size is hidden although it is known", n)
-		}
-	}
-	if s.hidesSize(2, true) || s.hidesSize(2, false) || s.state(3) != sizeUnseen || s.hidesSize(1<<40|7, false) {
-		t.Error("the states of different nodes are mixed up")
-	}
-	var all sync.WaitGroup
-	for n := worktree.Node(100); n < 3*far; n += 7 {
-		if n%50 == 0 {
-			all.Go(func() { s.hidesSize(n, n%2 == 0) })
-		}
-		s.markKnown(n)
-	}
-	all.Wait()
 }

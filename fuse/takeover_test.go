@@ -32,8 +32,6 @@ const (
 	mountEnv = "AFS_TAKEOVER_MOUNT"
 	stateEnv = "AFS_TAKEOVER_STATE"
 
-	writebackEnv = "AFS_TAKEOVER_WRITEBACK" // not empty: the first process mounts with a writeback cache
-
 	takeoverFiles = 400
 	takeoverDir   = 1500 // own files of the directory that is listed
 )
@@ -63,7 +61,7 @@ func TestMain(m *testing.M) {
 func takeoverContent(i int) string { return strings.Repeat(fmt.Sprintf("file %d\n", i), 50+i) }
 
 func takeoverOptions() Options {
-	return Options{FsName: "takeover", StatFS: "/", AllowOther: os.Getuid() == 0, writeback: os.Getenv(writebackEnv) != ""}
+	return Options{FsName: "takeover", StatFS: "/", AllowOther: os.Getuid() == 0}
 }
 
 // serveTakeover serves the mount of descriptor 3 until it is killed or the mount has ended.
@@ -92,7 +90,6 @@ func serveTakeover(dir, state string) error {
 	o := takeoverOptions()
 	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zapcore.WarnLevel))
 	o.wrap = func(fs raw.RawFileSystem) raw.RawFileSystem { return mortal{fs} }
-	o.writeback = o.writeback && !later
 	s, err := Serve(tree, dir, d, o)
 	if err != nil {
 		return err
@@ -172,15 +169,7 @@ func (m mortal) SetAttr(c <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) 
 }
 
 // TestTakeover kills the process that serves a mount many times, while another process uses the mount and must see no error.
-func TestTakeover(t *testing.T) { takeOver(t) }
-
-// A successor that mounts without a writeback cache serves a mount that has one.
-func TestTakeoverWithWritebackCache(t *testing.T) {
-	t.Setenv(writebackEnv, "1")
-	takeOver(t)
-}
-
-func takeOver(t *testing.T) {
+func TestTakeover(t *testing.T) {
 	kills := 25
 	if testing.Short() {
 		kills = 5

@@ -11,8 +11,6 @@ import (
 // writable is the file system of a writable mount.
 type writable struct {
 	*fileSystem
-	sizes     sizes
-	resized   resized
 	redirects redirects
 	writes    *writing // WRITEs in progress
 	acl       bool     // whether POSIX access control lists apply (Options.ACL)
@@ -26,47 +24,39 @@ var (
 	_ raw.RawFileSystem = (*writable)(nil)
 )
 
+// A LOOKUP must not wait for a size: the kernel holds the lock of the directory until the reply (fs/namei.c, lookup_slow), and a
+// process that wants to remove, rename or overwrite the file does not need the size. So the reply to a LOOKUP of a file of unknown size
+// has size 0, and attributes that are already invalid. If a process needs the size, the kernel requests it with a GETATTR: for stat, for
+// an open (fs/fuse/dir.c, fuse_permission) and for a read (fs/fuse/file.c, fuse_cache_read_iter). That GETATTR waits for the size.
+//
+// If a reply with size 0 arrives after a later one with the size, the kernel drops it because of its version (fi->attr_version). It
+// does not compare versions for replies to LINK and SETATTR: if another process changes the mode of a file or makes a link to it while
+// the first process waits for the size, the kernel may know size 0 for a moment, and requests the size again with the next read or
+// stat.
+//
+// One case remains wrong: a statx(2) that asks for cached attributes (AT_STATX_DONT_SYNC) sends no request and returns size 0.
+
 // fillEntry fills a reply that contains an entry, for which the kernel counts a look-up of the node. The tree's lookup count
-// is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
+// is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply. The kernel does not cache
+// the attributes of a file of unknown size, or of a locked file.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Kernel().Remember(a.Node)
-	locked := isFile(a.Mode) && f.locked(a.Node)
-	a, until := f.shown(a)
-	if locked {
-		a.Mode, until = a.Mode&^writeBits, false
+	keep := a.Size >= 0
+	if isFile(a.Mode) && f.locked(a.Node) {
+		a.Mode, keep = a.Mode&^writeBits, false
 	}
 	fillEntry(out, a)
-	out.Generation = f.resized.generation(a.Node)
-	if !until {
+	if !keep {
 		out.SetAttrTimeout(0)
 	}
 }
 
-// shown returns a node's attributes in the form for a reply. The size is 0 if the kernel must not get the size yet (see the
-// type sizes). keep reports whether the kernel may cache the attributes.
-func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
-	if !isFile(a.Mode) || !f.cached {
-		return a, a.Size >= 0 // any reply may change the size that the kernel knows
-	}
-	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
-		a.Size = 0
-		return a, false
-	}
-	if a.Size < 0 { // another request has found out the size after the attributes a were read
-		a, keep = f.tree.KnownAttr(a.Node)
-		return a, keep
-	}
-	return a, true
-}
-
 // fillAttr fills a reply that contains only attributes. Unlike fillEntry it counts no look-up.
 func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
-	locked := isFile(a.Mode) && f.locked(a.Node)
-	a, keep := f.shown(a)
 	switch {
-	case locked:
+	case isFile(a.Mode) && f.locked(a.Node):
 		a.Mode &^= writeBits
-	case keep:
+	case a.Size >= 0:
 		out.SetTimeout(forever)
 	}
 	fillAttr(&out.Attr, a)

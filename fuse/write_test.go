@@ -222,9 +222,7 @@ func (m *mounted) as(uid uint32, name string, args ...string) (string, error) {
 }
 
 // A write or truncate by an unprivileged user clears the set-user-ID and set-group-ID bits, as on other file systems.
-func TestSetUserID(t *testing.T) { inBothModes(t, setUserID) }
-
-func setUserID(t *testing.T, cached bool) {
+func TestSetUserID(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can write as another user")
 	}
@@ -232,7 +230,7 @@ func setUserID(t *testing.T, cached bool) {
 f = os.open("f", os.O_WRONLY)
 os.posix_fallocate(f, 0, 5000)
 assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
-	m := editIn(t, nil, cached)
+	m := edit(t, nil)
 	open(t, m.dir)
 	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f", "fallocate -l 5000 f", fallocateAndStat} {
 		if err := errors.Join(os.WriteFile(m.path("f"), []byte("#!/bin/sh\n"), 0o777), os.Chmod(m.path("f"), 0o777|os.ModeSetuid|os.ModeSetgid)); err != nil {
@@ -254,10 +252,8 @@ assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 }
 
 // File times are those that the kernel sends. Times that utimes sets stay, and only changes of contents change mtime.
-func TestTimes(t *testing.T) { inBothModes(t, times) }
-
-func times(t *testing.T, cached bool) {
-	m := editIn(t, map[string]worktreetest.File{"f": {Data: "x"}, "g": {Data: "y"}}, cached)
+func TestTimes(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"f": {Data: "x"}, "g": {Data: "y"}})
 	times := func(name string) (mtime, ctime time.Time) {
 		var st unix.Stat_t
 		if err := unix.Lstat(m.path(name), &st); err != nil {
@@ -305,10 +301,8 @@ func times(t *testing.T, cached bool) {
 }
 
 // ftruncate(2) to the same size and an open with O_TRUNC change mtime, as on a local file system. File systems differ for truncate(2).
-func TestTimesOfTruncation(t *testing.T) { inBothModes(t, timesOfTruncation) }
-
-func timesOfTruncation(t *testing.T, cached bool) {
-	m, local := editIn(t, nil, cached), t.TempDir()
+func TestTimesOfTruncation(t *testing.T) {
+	m, local := edit(t, nil), t.TempDir()
 	opened := func(flags int, cut bool) func(path string, size int64) error {
 		return func(path string, size int64) error {
 			fd, err := unix.Open(path, flags, 0)
@@ -355,10 +349,8 @@ func TestSplitTime(t *testing.T) {
 }
 
 // SEEK_HOLE and SEEK_DATA are correct, also for data that the kernel has not written back.
-func TestSeek(t *testing.T) { inBothModes(t, seek) }
-
-func seek(t *testing.T, cached bool) {
-	m := editIn(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}}, cached)
+func TestSeek(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}})
 	f, err := os.Create(m.path("sparse"))
 	if err != nil {
 		t.Fatal(err)
@@ -397,10 +389,8 @@ func seek(t *testing.T, cached bool) {
 }
 
 // copy_file_range within the mount copies data that is only in the page cache.
-func TestCopyRange(t *testing.T) { inBothModes(t, copyRange) }
-
-func copyRange(t *testing.T, cached bool) {
-	m := editIn(t, map[string]worktreetest.File{"base": {Data: pattern(200_000)}, "other": {Data: pattern(50)}}, cached)
+func TestCopyRange(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(200_000)}, "other": {Data: pattern(50)}})
 	from, err := os.OpenFile(m.path("base"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -432,10 +422,8 @@ func copyRange(t *testing.T, cached bool) {
 }
 
 // A removed file can be used through open descriptors, and its contents are deleted when the last descriptor is closed.
-func TestOpenUnlinked(t *testing.T) { inBothModes(t, openUnlinked) }
-
-func openUnlinked(t *testing.T, cached bool) {
-	m := editIn(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "dir/base": {Data: "deep"}}, cached)
+func TestOpenUnlinked(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "dir/base": {Data: "deep"}})
 	if err := os.WriteFile(m.path("own"), []byte(pattern(10_000)), 0o666); err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,8 @@ var errCovered = errors.New("another file system is mounted over the mount")
 // call. It must not be called while answering a request. If ctx ends, WriteBack returns its cause, and the kernel
 // continues to write back.
 //
-// All files are written back, since the kernel does not report writes through mappings; with a writeback cache it reports
-// of the other writes only the first one to a file since the last Refresh. syncfs(2) visits only the files with dirty pages. It sends
-// their pages and times, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves fuse out). This
+// All files are written back, since the kernel does not report writes through mappings. syncfs(2) visits only the files with dirty
+// pages. It sends their pages, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves fuse out). This
 // process reads requests in the order in which the kernel sent them. So once a request that was caused after
 // syncfs(2) arrives, the WRITEs have arrived, except those that the kernel holds back because too many are in flight.
 // If there were that many, WriteBack starts again.

@@ -50,11 +50,9 @@ func (m *mounted) frozen() map[string]string {
 
 // A frozen tree contains data of files that are still open: of a new file, of a base file, and of a mapping, whose writes cause no
 // request.
-func TestWriteBack(t *testing.T) { inBothModes(t, writeBack) }
-
-func writeBack(t *testing.T, cached bool) {
-	base := pattern(3*int(pageSize) + 100)
-	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{writeback: cached})
+func TestWriteBack(t *testing.T) {
+	base := pattern(3*pageSize + 100)
+	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{})
 	m.src.KnowsSizes.Store(true)
 	open := func(name string) *os.File {
 		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
@@ -179,14 +177,14 @@ func TestWriteBackAfterUnmount(t *testing.T) {
 	}
 }
 
-// Readers that wait for an unreachable remote do not block a freeze. A dirty page whose writeback needs missing contents makes
-// WriteBack return at its deadline. Without a writeback cache, the write itself would wait.
+// Readers that wait for an unreachable remote do not block a freeze. A write that waits for missing contents makes WriteBack return at
+// its deadline.
 func TestWriteBackBesideTheBlocked(t *testing.T) {
-	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * int(pageSize))}}
+	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * pageSize)}}
 	for i := range 40 {
 		files[fmt.Sprint("blocked", i)] = worktreetest.File{Data: fmt.Sprint("blocked ", i)}
 	}
-	m := tracked(t, files, Options{writeback: true})
+	m := tracked(t, files, Options{})
 	m.src.KnowsSizes.Store(true)
 	release := make(chan struct{})
 	var readers sync.WaitGroup
@@ -217,18 +215,20 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Writing a whole page needs none of the old contents until it is written back.
-	page := strings.Repeat("x", int(pageSize))
-	if _, err := f.WriteAt([]byte(page), 0); err != nil {
-		t.Error(err)
-	}
+	page := strings.Repeat("x", pageSize)
+	written := make(chan error, 1)
+	go func() {
+		_, err := f.WriteAt([]byte(page), 0)
+		written <- err
+	}()
+	m.until("the write waits", func() bool { return m.src.Waiting("slow") == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	if err := m.WriteBack(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("WriteBack with a write that waits: got %v, want a time-out", err)
 	}
 	cancel()
 	close(release)
-	if err := f.Close(); err != nil {
+	if err := errors.Join(<-written, f.Close()); err != nil {
 		t.Error(err)
 	}
 	if got := m.frozen(); !strings.HasPrefix(got["slow"], page) {
@@ -238,10 +238,8 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 
 // A frozen tree is the state of one moment: if a program appends synchronously to one file and then to another, the second file never
 // has more lines than the first, and at most one less. Other programs write at the same time.
-func TestFreezeBetweenWrites(t *testing.T) { inBothModes(t, freezeBetweenWrites) }
-
-func freezeBetweenWrites(t *testing.T, cached bool) {
-	m := tracked(t, nil, Options{writeback: cached})
+func TestFreezeBetweenWrites(t *testing.T) {
+	m := tracked(t, nil, Options{})
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	const pairs, writers = 3, 8

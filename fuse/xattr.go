@@ -6,31 +6,16 @@ import (
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/artifactfs/artifactfs/fuse/caller"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
-// capability is the name of the extended attribute whose length the kernel requests before a write
-// (security/commoncap.c, cap_inode_need_killpriv). A request for its length may also come from a program that calls
-// getxattr(2) (caller.AsksForAttribute); execve(2) requests its value.
-const capability = "security.capability"
-
-// GetXAttr returns an extended attribute. The kernel requests the length of "security.capability" with the first
-// write to a file, and again with the first write after each refresh of the file's attributes (fs/fuse/inode.c,
-// fuse_change_attributes_common clears S_NOSEC). With a writeback cache this request is the only sign of a write
-// before the file is closed, so GetXAttr records the write.
+// GetXAttr returns an extended attribute.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
 	if acl.IsName(name) && !f.acl {
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
-	n := worktree.Node(h.NodeId)
-	// OnRecord is checked first, because it is cheap and may make reading /proc unnecessary. It returns true for most of the
-	// files that this request concerns, because they were just created.
-	if f.cached && name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !caller.AsksForAttribute(h.Pid)) {
-		f.tree.Monitor().Written(n)
-	}
-	value, err := f.tree.Xattrs().Get(n, name)
+	value, err := f.tree.Xattrs().Get(worktree.Node(h.NodeId), name)
 	if err != nil {
 		return 0, f.fail(opGetXattr, h, err)
 	}

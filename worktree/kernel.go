@@ -86,14 +86,6 @@ func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
 // Arriving reports whether the contents of all files have been requested for such a program, and have not arrived yet.
 func (k *Kernel) Arriving() bool { return k.view.base.Arriving() }
 
-// WritesThrough states that the kernel has no writeback cache: each write(2) is a request of its own, which sets the times of the
-// file. It must be called before the first request.
-func (k *Kernel) WritesThrough() {
-	if k.view.layer != nil {
-		k.view.layer.Stamps.Store(true)
-	}
-}
-
 // Forget subtracts the number lookups from the lookup count of a node, as a FORGET request of the kernel demands. A node without
 // lookups and without a name is released. Kernel need not count open files, because the kernel holds a lookup of a file as long
 // as a program has the file open.

@@ -25,20 +25,20 @@ import (
 type sysCall proc.SystemCall
 
 // NeedsSize reports whether the thread tid, for which the kernel requests the attributes of a file, may use the
-// file's size. mode is the mode of the file. cached states whether the mount has a writeback cache.
-func NeedsSize(tid, mode uint32, cached bool) bool {
+// file's size. mode is the mode of the file.
+func NeedsSize(tid, mode uint32) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
 	if !ok {
 		return true
 	}
-	purpose := c.use(cached)
+	purpose := c.use()
 	if purpose == useOpenHow {
 		flags, ok := openHow(thread, c.Args[2])
 		if !ok {
 			return true
 		}
-		purpose = openUse(flags, cached)
+		purpose = openUse(flags)
 	}
 	switch purpose {
 	case useNone:
@@ -52,21 +52,6 @@ func NeedsSize(tid, mode uint32, cached bool) bool {
 		return !indifferent(thread, mode)
 	}
 	return true
-}
-
-// AsksForAttribute reports whether a thread is in a system call that reads an extended attribute. In such a call the kernel
-// requests the length of "security.capability" on behalf of the program (security/commoncap.c, cap_inode_getsecurity), and
-// not because of a write.
-func AsksForAttribute(tid uint32) bool {
-	c, ok := blockedIn(proc.Of(int(tid)))
-	if !ok || c.Stack < 1<<32 {
-		return false
-	}
-	switch c.Number {
-	case unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR:
-		return true
-	}
-	return false
 }
 
 // Truncates reports whether a thread is in truncate(2) or ftruncate(2).
@@ -159,18 +144,18 @@ const (
 )
 
 // use returns the purpose for which the kernel needs the attributes during a system call, or useAny if the purpose is unknown.
-func (c sysCall) use(cached bool) use {
+func (c sysCall) use() use {
 	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and the
 	// stacks of 64-bit programs are above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
-	if u := c.legacyUse(cached); u != useAny {
+	if u := c.legacyUse(); u != useAny {
 		return u
 	}
 	switch c.Number {
 	case unix.SYS_OPENAT:
-		return openUse(c.Args[2], cached)
+		return openUse(c.Args[2])
 	case unix.SYS_OPENAT2:
 		return useOpenHow
 	case unix.SYS_STATX:
@@ -192,16 +177,14 @@ func (c sysCall) use(cached bool) use {
 }
 
 // openUse returns the purpose of an open(2) with these flags. If the open needs no size, the kernel requests the attributes only to
-// check permissions. That is the case if the open truncates the file to size 0. With a writeback cache it is also the case if the file
-// is opened only for writing, because the kernel then requests the size with each write. Without a writeback cache the kernel appends
-// at the size that it knows, so an open that may be followed by an append needs the size. An open with O_RDWR needs the size, because
-// the program may map the file next, and for a mapping the kernel does not request the size.
-func openUse(flags uint64, cached bool) use {
-	onlyWrites := flags&unix.O_ACCMODE == unix.O_WRONLY
+// check permissions. That is the case if the open truncates the file to size 0. The kernel appends at the size that it knows, so an open
+// that may be followed by an append needs the size. An open with O_RDWR needs the size, because the program may map the file next, and
+// for a mapping the kernel does not request the size.
+func openUse(flags uint64) use {
 	switch {
-	case flags&unix.O_TRUNC != 0, onlyWrites && cached:
+	case flags&unix.O_TRUNC != 0:
 		return useChange
-	case onlyWrites && flags&(unix.O_NONBLOCK|unix.O_APPEND) == unix.O_NONBLOCK:
+	case flags&unix.O_ACCMODE == unix.O_WRONLY && flags&(unix.O_NONBLOCK|unix.O_APPEND) == unix.O_NONBLOCK:
 		return useTouch
 	}
 	return useAny

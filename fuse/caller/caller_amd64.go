@@ -6,10 +6,10 @@ import (
 
 // legacyUse returns the purpose of the system calls that exist only on old architectures, such as open(2), which has no
 // directory descriptor. For all other calls it returns useAny.
-func (c sysCall) legacyUse(cached bool) use {
+func (c sysCall) legacyUse() use {
 	switch c.Number {
 	case unix.SYS_OPEN:
-		return openUse(c.Args[1], cached)
+		return openUse(c.Args[1])
 	case unix.SYS_STAT, unix.SYS_LSTAT:
 		return useStat
 	case unix.SYS_CREAT, unix.SYS_LINK, unix.SYS_UNLINK, unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_ACCESS,

@@ -3,7 +3,7 @@
 package caller
 
 // legacyUse returns useAny, because newer architectures do not have the system calls of caller_amd64.go.
-func (c sysCall) legacyUse(bool) use { return useAny }
+func (c sysCall) legacyUse() use { return useAny }
 
 // legacyChanges returns false, for the same reason.
 func (c sysCall) legacyChanges() bool { return false }

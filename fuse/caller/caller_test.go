@@ -9,10 +9,10 @@ import (
 )
 
 func TestThreadsThatNeedASize(t *testing.T) {
-	if me := NeedsSize(uint32(os.Getpid()), 0o644, true); !me {
+	if me := NeedsSize(uint32(os.Getpid()), 0o644); !me {
 		t.Error("NeedsSize of a thread in an unknown call is false, want true")
 	}
-	if !NeedsSize(0, 0o644, true) {
+	if !NeedsSize(0, 0o644) {
 		t.Error("NeedsSize of process 0 is false, want true")
 	}
 }
@@ -23,11 +23,13 @@ func TestUse(t *testing.T) {
 		call sysCall
 		want use
 	}{
-		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, high}, useChange},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, high}, useAny},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY | unix.O_NONBLOCK}, high}, useTouch},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY | unix.O_TRUNC}, high}, useChange},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR | unix.O_TRUNC}, high}, useChange},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR}, high}, useAny},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDONLY | unix.O_CREAT}, high}, useAny},
-		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, low}, useAny},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY | unix.O_TRUNC}, low}, useAny},
 		{sysCall{unix.SYS_OPENAT2, [6]uint64{}, high}, useOpenHow},
 		{sysCall{unix.SYS_NEWFSTATAT, [6]uint64{}, high}, useStat},
 		{sysCall{unix.SYS_NEWFSTATAT, [6]uint64{3: unix.AT_EMPTY_PATH}, high}, useAny},
@@ -37,7 +39,7 @@ func TestUse(t *testing.T) {
 		{sysCall{unix.SYS_FSTAT, [6]uint64{}, high}, useAny},
 		{sysCall{unix.SYS_LINKAT, [6]uint64{}, high}, useChange},
 	} {
-		if got := c.call.use(true); got != c.want {
+		if got := c.call.use(); got != c.want {
 			t.Errorf("use of call %+v: got %d, want %d", c.call, got, c.want)
 		}
 	}

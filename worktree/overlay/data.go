@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -141,17 +142,12 @@ func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	return nil
 }
 
-// changed records the effect of a write that ended at the offset end: it stores a larger size, and sets the dirty mark again if
-// the janitor cleared the mark during the write. The caller holds f.mu.
+// changed records the effect of a write that ended at the offset end: it stores a larger size and the times, and sets the dirty mark
+// again if the janitor cleared the mark during the write. The caller holds f.mu.
 func (f *File) changed(end int64) error {
-	grew := false
-	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
-		grew = f.size.CompareAndSwap(size, end)
+	for size := f.size.Load(); end > size && !f.size.CompareAndSwap(size, end); size = f.size.Load() {
 	}
-	if written := f.l.Stamps.Load(); written || grew || !f.marked.Load() {
-		return f.note(written)
-	}
-	return nil
+	return f.note(true)
 }
 
 // note copies the size of the contents file to the inode and marks the inode dirty. If written is true, it also sets the mtime and
@@ -178,13 +174,12 @@ func (f *File) tryNote(written bool) error {
 	in.Flags |= state.FlagDirty
 	if written {
 		// The time is read from the contents file, so that a successor that reads it there finds the same time. It is read while l.mu
-		// is held, because of several writes the last one must store the latest time.
-		info, err := f.data.Stat()
-		if err != nil {
-			return err
+		// is held, because of several writes the last one must store the latest time. An error must not keep the size from the inode.
+		in.Mtime = time.Now().UnixNano()
+		if info, err := f.data.Stat(); err == nil {
+			in.Mtime = info.ModTime().UnixNano()
 		}
 		in.Flags |= state.FlagWritten
-		in.Mtime = info.ModTime().UnixNano()
 		in.Ctime = max(in.Ctime, in.Mtime)
 	}
 	var err error
@@ -241,7 +236,7 @@ func (f *File) Truncate(size int64) error {
 	f.size.Store(size)
 	// The caller sets the times. The time that ftruncate(2) has given to the contents file may be later than the caller's, because the
 	// clock of file systems is finer than CLOCK_REALTIME_COARSE from Linux 6.13 on. PutInode must see that the two differ.
-	return f.note(f.l.Stamps.Load())
+	return f.note(true)
 }
 
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp
@@ -269,7 +264,7 @@ func (f *File) restat() error {
 		return err
 	}
 	f.size.Store(info.Size())
-	return f.note(f.l.Stamps.Load())
+	return f.note(true)
 }
 
 // Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the same cases as lseek(2). It returns

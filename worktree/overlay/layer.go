@@ -107,10 +107,6 @@ type Layer struct {
 	due      map[Node]struct{} // dirty files that the janitor is to sync and mark clean
 	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns the error
 
-	// Stamps makes each write set the mtime and the ctime of the inode. While it is false, a write changes no times: with a
-	// writeback cache, the kernel stores the times of a file by a separate request.
-	Stamps atomic.Bool
-
 	searching atomic.Bool // whether the search for orphaned contents files is not complete yet
 
 	janitor janitor

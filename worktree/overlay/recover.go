@@ -157,8 +157,7 @@ func (s *opening) knows(n Node) bool {
 }
 
 // readDirtySizes sets the sizes of dirty inodes to the sizes of their contents files during a takeover. It logs nothing, and the
-// inodes stay dirty. It sets the times of the inodes that a WRITE has marked (Layer.Stamps). It does not change the times of
-// the others, because the kernel has their current times.
+// inodes stay dirty. It sets the times of the inodes that a WRITE has marked. The times of the others are in the log.
 func (s *opening) readDirtySizes(doubtful []Inode) error {
 	s.l.contents.doubt()
 	var b state.Batch

@@ -272,7 +272,7 @@ func TestKilledInClose(t *testing.T) {
 	w.sound()
 }
 
-// With Layer.Stamps a write sets the times, and a successor finds exactly the same times, although the log does not contain them.
+// A write sets the times, and a successor finds exactly the same times, although the log does not contain them.
 // A time that was set after the write has precedence.
 func TestWrittenTimes(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
@@ -286,15 +286,9 @@ func TestWrittenTimes(t *testing.T) {
 		}
 		return [2]int64{in.Mtime, in.Ctime}
 	}
-	for _, name := range []string{"written", "unstamped", "set", "cut"} {
+	for _, name := range []string{"written", "set", "cut"} {
 		w.must(w.create(name))
 	}
-	before := times("unstamped")
-	w.must(w.write("unstamped", 0, []byte("text")))
-	if after := times("unstamped"); after != before {
-		t.Errorf("times after a write without stamps: got %v, want %v", after, before)
-	}
-	w.l.Stamps.Store(true)
 	w.must(w.write("written", 0, []byte("text")))
 	first := times("written")
 	time.Sleep(20 * time.Millisecond) // more than a tick of the clock of file times
@@ -334,7 +328,6 @@ func TestWrittenTimes(t *testing.T) {
 		if c.takeOver {
 			continue
 		}
-		w.l.Stamps.Store(true)
 		time.Sleep(20 * time.Millisecond)
 		w.must(w.write("written", 0, []byte("again")))
 		last = times("written")

@@ -213,8 +213,7 @@ func (tx *Tx) encode() {
 	}
 }
 
-// Now returns the time in nanoseconds since 1970 on the clock that the kernel uses for timestamps. With the same clock, a first write in
-// the same tick leaves the mtime unchanged, so the kernel sends no SETATTR.
+// Now returns the time in nanoseconds since 1970 on the clock that the kernel uses for timestamps.
 func Now() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
