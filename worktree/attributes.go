@@ -2,7 +2,6 @@ package worktree
 
 import (
 	"context"
-	"errors"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/worktree/overlay"
@@ -33,45 +32,6 @@ type Change struct {
 
 // NowTime is a special value for the time fields of a Change. It stands for the time at which the change is made.
 const NowTime = -1 << 63
-
-// told returns the attributes of a node. If the node has the contents of the base tree, told first calls the function tell with
-// the size of the contents, as described at Tree.Told.
-func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
-	a, err := cs.view.attr(ctx, n)
-	if err != nil || n.Own() || a.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return a, err
-	}
-	var byteOf struct {
-		asked, here bool // asked is true if last was called; here is true if the byte is known
-		last        byte
-	}
-	last := func() (byte, error) {
-		byteOf.asked = true
-		if !byteOf.here {
-			return 0, errNotHere
-		}
-		return byteOf.last, nil
-	}
-	for {
-		err = cs.view.ifBase(n, func() error { return tell(a.Size, last) })
-		if err == nil || !byteOf.asked || byteOf.here {
-			break
-		}
-		var b [1]byte
-		if _, err := cs.base.Read(ctx, n, b[:], a.Size-1); err != nil {
-			return Attr{}, err
-		}
-		byteOf.last, byteOf.here = b[0], true
-	}
-	if err != nil {
-		return Attr{}, err
-	}
-	return cs.view.attr(ctx, n)
-}
-
-// errNotHere is the error that the function last returns if the last byte has to be fetched first. Tree.Told passes the function
-// last to its callback.
-var errNotHere = errors.New("the last byte of the contents is not known yet")
 
 // setAttr implements Tree.SetAttr: it changes attributes of a node, and returns all attributes after the change.
 func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error) {

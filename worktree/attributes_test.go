@@ -198,7 +198,7 @@ func TestConcurrentChanges(t *testing.T) {
 					w.SetAttr(ctx, a.Node, Change{Set: SetSize, Size: int64(rng.IntN(2) * rng.IntN(9000))})
 				case 9:
 					w.Read(ctx, a.Node, buf, 0)
-					w.Told(ctx, a.Node, func(_ int64, last func() (byte, error)) error { _, err := last(); return err })
+					w.Attr(ctx, a.Node)
 				case 10:
 					w.Link(ctx, a.Node, dir, name())
 					w.CopyRange(ctx, a.Node, 0, dir, 0, 100)

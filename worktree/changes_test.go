@@ -119,7 +119,7 @@ func TestChanges(t *testing.T) {
 			w.ok(err)
 		}},
 		{"write to that", "dir/named", func() { w.write(unnamed, "y", 0) }},
-		{"a program begins to write", "dir/named", func() { w.Monitor().Written(unnamed) }},
+		{"a program begins to write", "dir/named", func() { w.Monitor().Writing(unnamed) }},
 		{"and may go on", "dir/named", func() {}},
 		{"the root", "everything", func() { w.set("", Change{Set: SetMode, Mode: 0o700}) }},
 	} {
@@ -155,7 +155,7 @@ func TestLateJournal(t *testing.T) {
 	if got, next := w.since(w.Monitor().StartToken()); got != "everything" || next != "" {
 		t.Errorf("changes without a journal: got %q, %q", got, next)
 	}
-	w.Monitor().Written(Root)
+	w.Monitor().Writing(Root)
 	w.create("dir/new", "data")
 	w.close()
 	open(filepath.Join(w.dir, "journal"))
@@ -354,12 +354,12 @@ func TestManyWritten(t *testing.T) {
 	for i := range files {
 		a, err := w.Mknod(t.Context(), dir, fmt.Sprint("n", i), syscall.S_IFREG|0o644, 0, Cred{})
 		w.ok(err)
-		w.Monitor().Written(a.Node)
+		w.Monitor().Writing(a.Node)
 		nodes = append(nodes, a.Node)
 		want = append(want, fmt.Sprint("dir/n", i))
 	}
 	w.ok(w.link("dir/n0", "other/hard"))
-	w.Monitor().Written(w.node("dir/f00"))
+	w.Monitor().Writing(w.node("dir/f00"))
 	w.ok(w.rename("dir/n1", "other/moved"))
 	_, token := w.since(w.Monitor().StartToken())
 	start := processorTime(t)
@@ -379,7 +379,7 @@ func TestManyWritten(t *testing.T) {
 	for {
 		begun := time.Now()
 		for _, n := range late {
-			w.Monitor().Written(n)
+			w.Monitor().Writing(n)
 		}
 		w.Monitor().Refreshed(nodes)
 		if time.Since(begun) < time.Second || len(late) == 1 {

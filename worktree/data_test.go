@@ -2,8 +2,6 @@ package worktree_test
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,44 +11,6 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
-
-// Told reports sizes of unchanged files only. It fetches the last byte only if the callback asks for it, and then calls the callback a
-// second time.
-func TestTold(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "abc"}, "byte": {Data: "xyz"}})
-	w.create("own", "own")
-	told := func(path string, f func(int64, func() (byte, error)) error) Attr {
-		t.Helper()
-		a, err := w.Told(t.Context(), w.node(path), f)
-		w.ok(err)
-		return a
-	}
-	var sizes []int64
-	note := func(size int64, _ func() (byte, error)) error { sizes = append(sizes, size); return nil }
-	if a := told("base", note); a.Size != 3 || !slices.Equal(sizes, []int64{3}) || w.src.Calls("Open") != 0 {
-		t.Errorf("Told reported %v, size %d, and opened %d contents", sizes, a.Size, w.src.Calls("Open"))
-	}
-	calls, got := 0, byte(0)
-	told("byte", func(_ int64, last func() (byte, error)) (err error) {
-		calls++
-		got, err = last()
-		return err
-	})
-	if calls != 2 || got != 'z' || w.src.Calls("Open") != 1 {
-		t.Errorf("got %d calls, last byte %q, and %d opened contents", calls, got, w.src.Calls("Open"))
-	}
-	w.write(w.node("base"), "long enough", 0)
-	sizes = nil
-	if a := told("base", note); a.Size != 11 || sizes != nil {
-		t.Errorf("changed file: Told reported %v, size %d", sizes, a.Size)
-	}
-	if a := told("own", note); a.Size != 3 || sizes != nil {
-		t.Errorf("file of the overlay: Told reported %v, size %d", sizes, a.Size)
-	}
-	failed := errors.New("the kernel is gone")
-	_, err := w.Told(t.Context(), w.node("byte"), func(int64, func() (byte, error)) error { return failed })
-	w.want("telling failed", err, failed)
-}
 
 // A copy-up that waits for contents does not block other calls, and can be interrupted without an effect.
 func TestSlowCopyUp(t *testing.T) {

@@ -2,7 +2,6 @@ package worktree
 
 import (
 	"context"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/worktree/overlay"
@@ -109,8 +108,3 @@ func (k *Kernel) Forget(n Node, lookups uint64) {
 		k.view.layer.Release(n)
 	}
 }
-
-// Shown returns four bits that package fuse uses for a node of the base tree: the word that contains them, and their shift in
-// that word. The bits are initially 0, and survive a takeover. The word may be used as long as the caller has a reference to the
-// Tree, even after Close.
-func (k *Kernel) Shown(n Node) (w *atomic.Uint32, shift uint) { return k.view.base.Table.Shown(n) }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/worktree/inode"
-	"github.com/artifactfs/artifactfs/worktree/journal"
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
@@ -20,16 +19,14 @@ type Changes struct {
 	// path with a slash stands for the directory itself and not for everything below it, so Paths also contains "DIR/*" for each
 	// directory that exists below such a path.
 	Paths []string
-	// The field Open contains the changed files that were written recently, and those to which programs may still be writing in the
-	// kernel's writeback cache. Before the caller reads the paths, it must make the kernel drop its cached attributes of these files
-	// (fuse.Server.Refresh). Then stat(2) returns the times of all writes that were received before (see Writing). With a writeback
-	// cache, the first write after the next stat(2) causes another call of Written, and a write before this stat is visible in its
-	// result, because the kernel itself maintains the size and mtime of a file whose data is in its cache.
+	// The field Open contains the changed files that were written recently. Before the caller reads the paths, it must make the kernel
+	// drop its cached attributes of these files (fuse.Server.Refresh). Then stat(2) returns the times of all writes that were received
+	// before (see Writing).
 	Open []Node
 }
 
 // Monitor reports changes of the working tree to git's file system monitor, and to the session agent, which creates checkpoints.
-// Package fuse calls Writing or Written for each write, and Refreshed. A Monitor needs no lock, because the recorder
+// Package fuse calls Writing for each write, and Refreshed. A Monitor needs no lock, because the recorder
 // synchronizes access to the state.
 type Monitor struct {
 	gate    *gate
@@ -111,20 +108,6 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	return to
 }
 
-// Written records that a program begins to write to a file in the kernel's page cache. Package fuse calls it.
-func (mon *Monitor) Written(n Node) {
-	if mon.changes.journal == nil || !mon.gate.enter() {
-		return
-	}
-	defer mon.gate.leave()
-	mon.changes.journal.MakeRoom()
-	mon.changes.writing.Add(n) // add the file before its path is recorded, so that a query between the two steps finds the file
-	var f journal.Flight
-	mon.changes.note(&f, n)
-	mon.changes.journal.Land(&f)
-	mon.changes.notice()
-}
-
 // Writing records that a write(2) to a file was received. The kernel updates its cached attributes of the file only after the reply,
 // so a stat(2) between a query of the changes and that update could return the old mtime. Changes therefore returns the file in Open
 // until some time has passed. Package fuse calls Writing before it calls Tree.Write, which records the path.
@@ -134,14 +117,6 @@ func (mon *Monitor) Writing(n Node) {
 	}
 	defer mon.gate.leave()
 	mon.changes.writing.Add(n)
-}
-
-// OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node itself,
-// which is fast, and no records for directories. Therefore it may return false although a record for a directory includes the node.
-func (mon *Monitor) OnRecord(n Node) bool {
-	var f journal.Flight
-	defer mon.changes.journal.Land(&f)
-	return mon.changes.journal.Covers(&f, uint64(n))
 }
 
 // Refreshed records that the kernel has dropped its cached attributes of the given nodes, which Changes has returned in Open.
@@ -162,7 +137,7 @@ func (mon *Monitor) LastChange() time.Time {
 	return time.Time{}
 }
 
-// Writers returns the files to which programs may be writing in the kernel's page cache, without a request to the file system.
+// Writers returns the files that were written recently, without a request to the file system.
 func (mon *Monitor) Writers() []Node {
 	if mon.changes.journal == nil {
 		return nil

@@ -44,7 +44,7 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 		tree.Kernel().Remember(a.Node)
-		tree.Monitor().Written(a.Node)
+		tree.Monitor().Writing(a.Node)
 		if _, err := tree.Write(b.Context(), a.Node, []byte("data"), 0, false); err != nil {
 			b.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 type recorder struct {
 	view       *view
 	journal    *journal.Journal // nil if the Tree has no journal; the methods of a nil Journal do nothing
-	writing    writers.Set      // files to which programs may be writing in the kernel's page cache
+	writing    writers.Set      // files that were written recently
 	looked     atomic.Int64     // number of names in the overlay that noteNames has searched since the last query of the journal
 	noticed    chan struct{}    // receives a value when something has changed (see Monitor.Noticed); capacity 1
 	lastChange atomic.Int64     // time of the last change in nanoseconds since 1970; 0: no change since Open

@@ -214,35 +214,6 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	}
 }
 
-// The state that package fuse stores per node exists after a takeover, but not in another process, nor after the tree was closed.
-func TestShown(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"a": {}, "b": {}, "dir/c": {}})
-	set := func(w *workspace, n Node, v uint32) {
-		word, shift := w.Kernel().Shown(n)
-		word.Store(word.Load()&^(15<<shift) | v<<shift)
-	}
-	get := func(w *workspace, n Node) uint32 {
-		word, shift := w.Kernel().Shown(n)
-		return word.Load() >> shift & 15
-	}
-	nodes := []Node{w.node("a"), w.node("b"), w.node("dir/c")}
-	for i, n := range nodes {
-		set(w, n, uint32(i+7))
-	}
-	over, none := w.killed(true), w.killed(false)
-	for i, n := range nodes {
-		if a, b, c := get(w, n), get(over, n), get(none, n); a != uint32(i+7) || b != a || c != 0 {
-			t.Errorf("node %d: got state %d, after a takeover %d, without a takeover %d", n, a, b, c)
-		}
-	}
-	over.Close()
-	over.Kernel().Shown(nodes[0])
-	set(over, nodes[0], 1) // must not cause a page fault
-	if word, _ := over.Kernel().Shown(1 << 31); word == nil {
-		t.Error("no state word for a node that does not exist")
-	}
-}
-
 // Files that programs were writing when the process was killed still count as being written.
 func TestWritingAcrossTakeover(t *testing.T) {
 	files := map[string]worktreetest.File{}
@@ -254,13 +225,13 @@ func TestWritingAcrossTakeover(t *testing.T) {
 	for i := range 20_000 {
 		n := w.node(fmt.Sprint("f", i))
 		w.Kernel().Remember(n)
-		w.Monitor().Written(n)
+		w.Monitor().Writing(n)
 		if open = append(open, n); i%3 == 0 {
 			w.Kernel().Forget(n, 1)
 			open = open[:len(open)-1]
 		}
 	}
-	w.Monitor().Written(open[0])
+	w.Monitor().Writing(open[0])
 	before, err := w.Monitor().Changes("")
 	w.ok(err)
 	over := w.killed(true)
@@ -352,7 +323,7 @@ func FuzzKept(f *testing.F) {
 		f.Fatal(err)
 	}
 	want := list(f, tree)
-	tree.Monitor().Written(2)
+	tree.Monitor().Writing(2)
 	for _, name := range []string{"inodes.kept", "inodes.writing"} {
 		image, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -388,10 +359,7 @@ func FuzzKept(f *testing.F) {
 		if _, err := tree.Monitor().Changes(""); err != nil {
 			t.Error(err)
 		}
-		tree.Monitor().Written(3)
-		if word, _ := tree.Kernel().Shown(3); word == nil {
-			t.Error("the node has no state word")
-		}
+		tree.Monitor().Writing(3)
 		if err := tree.Close(); err != nil {
 			t.Error(err)
 		}

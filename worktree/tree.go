@@ -111,18 +111,6 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// Told returns the attributes of a node, as Attr does. If the node has the contents of the base tree, Told first calls the
-// function tell with the size of the contents. No other call can change the contents until tell returns. The function tell may call
-// the function last, which returns the last byte of the contents. If the blob must be fetched first, last returns an error, and
-// after tell has returned, Told fetches the blob without holding a lock and calls tell again. The function tell must not call the Tree.
-func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
-	if !t.gate.enter() {
-		return Attr{}, ErrClosed
-	}
-	defer t.gate.leave()
-	return t.contents.told(ctx, n, tell)
-}
-
 // Read reads the contents of a file, from the offset off on, into p. At the end of the contents, it returns fewer than len(p)
 // bytes and no error. If the contents have another size than an earlier call has returned, Read records the correct size and
 // returns ErrResized. In this case, the caller must drop the old size from its caches and call Read again.

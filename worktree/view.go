@@ -243,16 +243,6 @@ func (v *view) sizeOf(n Node) int64 {
 	return v.base.SizeHere(n)
 }
 
-// ifBase calls the function f if a node has the contents of the base tree, and prevents changes of the contents until f returns.
-func (v *view) ifBase(n Node, f func() error) error {
-	if v.layer == nil {
-		return f()
-	}
-	file := v.layer.File(n)
-	defer file.Done()
-	return file.IfBase(f)
-}
-
 // regular returns the inode of a regular file. For a node of another type, it returns the error that read(2) and write(2) return
 // for a file of this type.
 func (v *view) regular(n Node) (overlay.Inode, error) {

@@ -15,16 +15,13 @@ import (
 
 // kernelState is the state that becomes invalid when the kernel no longer has the mount. It is stored in a mapped file next to
 // the table, so that it is up to date when the process dies. A takeover continues the file; any other Open creates the file
-// again. After a header, the file contains four bits for each base node. Package fuse defines the meaning of these bits (see
-// Shown).
+// again. The file contains a header. What follows the header has no meaning.
 type kernelState struct {
 	*mapped.File
 	continued bool // true if the state of the previous process is continued
-
-	nowhere atomic.Uint32 // the word that Shown returns for a node that does not exist
 }
 
-// kernelHeader is the start of the file. Its numbers are in the byte order of the host.
+// kernelHeader is the contents of the file. Its numbers are in the byte order of the host.
 type kernelHeader struct {
 	magic   [8]byte
 	version uint32
@@ -38,11 +35,7 @@ type kernelHeader struct {
 
 const (
 	kernelVersion = 1
-	kernelStart   = 4096                      // offset, in bytes, of the bits of the first node
-	nodesInWord   = 8                         // number of nodes whose bits share one 32-bit word
-	bitsOfNode    = 4                         // number of bits per node
-	bytesInWord   = 4                         // size of a word, in bytes
-	nodesInBytes  = nodesInWord / bytesInWord // number of nodes whose bits share a byte
+	kernelSize    = 4096 // size of the header in bytes
 )
 
 var kernelMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
@@ -80,7 +73,7 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 // start makes the file valid for a table that was read completely. It writes the magic number last, so that a process which is
 // killed before leaves a file that the next process recognizes as invalid.
 func (k *kernelState) start(t *Table, boot [16]byte) error {
-	if err := k.grow(Node(t.next.Load())); err != nil {
+	if err := k.Grow(kernelSize); err != nil {
 		return err
 	}
 	h := k.header()
@@ -93,14 +86,9 @@ func (k *kernelState) start(t *Table, boot [16]byte) error {
 	return nil
 }
 
-// grow extends the file, so that it contains the bits of all nodes whose number is less than next.
-func (k *kernelState) grow(next Node) error {
-	return k.File.Grow(kernelStart + int64(next)/nodesInBytes + bytesInWord)
-}
-
 // header returns the header in the mapped file.
 func (k *kernelState) header() *kernelHeader {
-	return (*kernelHeader)(unsafe.Pointer(&k.At(0, kernelStart)[0]))
+	return (*kernelHeader)(unsafe.Pointer(&k.At(0, kernelSize)[0]))
 }
 
 // beginAdd marks the recorded length of the table as invalid, because the table is about to grow.
@@ -126,26 +114,11 @@ func (h *kernelHeader) sum() uint64 {
 	return uint64(crc32.Checksum(b, castagnoli))
 }
 
-// word returns the word that contains the bits of node n, and the position of the bits in the word.
-func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
-	off := kernelStart + int64(n)/nodesInWord*bytesInWord
-	if off+bytesInWord > k.Len() {
-		return &k.nowhere, 0 // the node was never allocated
-	}
-	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
-}
-
-// Shown returns the word that contains the bits of node n, and the position of the bits in the word. See worktree.Kernel.Shown.
-func (t *Table) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
-
 // TookOver reports whether the state of the previous process is continued.
 func (t *Table) TookOver() bool { return t.kernel.continued }
 
 // Seed returns the seed for the positions that the overlay assigns in directory listings. A takeover does not change it.
 func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
-
-// close closes the file. Afterwards, callers of Shown read zeros.
-func (k *kernelState) close() error { return k.Detach() }
 
 // resumeKilled continues, without reading all records, the table of a process that was killed after the host was started. The
 // mapped pages still contain what this process has stored, and the file of the kernel state contains the length of the table.

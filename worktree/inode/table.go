@@ -207,7 +207,7 @@ func (t *Table) Close() error {
 		errs = append(errs, t.names.Close())
 	}
 	if t.kernel != nil {
-		errs = append(errs, t.kernel.close())
+		errs = append(errs, t.kernel.Close())
 	}
 	t.unlock()
 	return errors.Join(errs...)
@@ -337,9 +337,6 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 
 // grow makes the files large enough for all nodes whose number is less than next.
 func (t *Table) grow(next Node) error {
-	if err := t.kernel.grow(next); err != nil {
-		return err
-	}
 	return t.records.Grow(int64(next) * recordSize)
 }
 

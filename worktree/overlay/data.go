@@ -320,19 +320,6 @@ func (f *File) Blocks() (int64, error) {
 	return 0, nil
 }
 
-// IfBase calls the function g if the contents of the file are in the base tree, and returns the error of g. Until g returns, no
-// operation gives the file other contents. The function must not call the layer.
-func (f *File) IfBase(g func() error) error {
-	if err := f.rlock(); err != nil {
-		return err
-	}
-	defer f.mu.RUnlock()
-	if f.place != inBase {
-		return nil
-	}
-	return g()
-}
-
 // clock returns the time of the kernel's coarse monotonic clock in nanoseconds.
 func (l *Layer) clock() int64 {
 	var ts unix.Timespec

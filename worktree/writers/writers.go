@@ -1,8 +1,4 @@
-// Package writers maintains the set of files that were written recently, and with a writeback cache the set of files to which
-// programs may be writing in the kernel's page cache.
-//
-// With a writeback cache, the kernel reports the first write to a file. It does not report a later write, unless the attributes
-// of the file were sent to the kernel between the two writes. The set is stored in a mapped file, so that it survives the
+// Package writers maintains the set of files that were written recently. The set is stored in a mapped file, so that it survives the
 // process, and a takeover continues it.
 package writers
 
@@ -31,15 +27,14 @@ type Set struct {
 	used  uint64       // number of slots in the file
 }
 
-// writer is the state of a file to which programs may be writing.
+// writer is the state of a file that was written recently.
 type writer struct {
 	at   time.Time // time of the last call of Add for the file
 	slot uint64    // index of the slot that contains the file, or noSlot
 }
 
 const (
-	// noSlot is the slot of a file that could not be stored in the mapped file because the disk is full. After a takeover, a
-	// write to such a file may be reported late.
+	// noSlot is the slot of a file that could not be stored in the mapped file because the disk is full. A takeover forgets the file.
 	noSlot    = 1<<64 - 1
 	slotBytes = 8
 	// chunkBits determines by how much the mapped file grows: by 1 << chunkBits bytes.
@@ -47,11 +42,9 @@ const (
 )
 
 const (
-	// maxFiles is the maximum number of files in the set. If programs write to more files, a write to a file that has been open
-	// for a long time may be reported late, when the kernel writes the data back.
+	// maxFiles is the maximum number of files in the set. If programs write to more files, stat(2) may show an old time of one of them.
 	maxFiles = 1 << 18
-	// settling is an upper bound, with a large margin, for the time from Add until stat(2) shows the write. The kernel first
-	// reports the write, then sets the mtime, and then copies the data.
+	// settling is an upper bound, with a large margin, for the time from Add until stat(2) shows the write.
 	settling = 2 * time.Second
 )
 

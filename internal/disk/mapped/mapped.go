@@ -4,16 +4,14 @@
 // power cut. The file is mapped in chunks of equal size. Mapped chunks do not move when the file grows, so pointers
 // into a chunk stay valid until Close.
 //
-// Grow, Load, Close and Detach must not be called concurrently with each other. At and Len may be called at any time.
+// Grow, Load and Close must not be called concurrently with each other. At and Len may be called at any time.
 package mapped
 
 import (
 	"errors"
 	"io/fs"
 	"os"
-	"runtime"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -120,20 +118,6 @@ func (m *File) Close() error {
 	chunks := *m.chunks.Load()
 	m.chunks.Store(&[][]byte{})
 	return errors.Join(unmap(chunks), m.file.Close())
-}
-
-// Detach closes the file and replaces its mapping by zeroed memory. The memory is freed only when the File is
-// unreachable, since callers may still have pointers into it.
-func (m *File) Detach() error {
-	chunks := *m.chunks.Load()
-	runtime.AddCleanup(m, func(chunks [][]byte) { _ = unmap(chunks) }, chunks)
-	errs := []error{m.file.Close()}
-	for _, c := range chunks {
-		const protection, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANON | unix.MAP_PRIVATE | unix.MAP_NORESERVE | unix.MAP_FIXED
-		_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&c[0]), uintptr(len(c)), protection, flags)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // unmap unmaps all chunks and returns their errors.
