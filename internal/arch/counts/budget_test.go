@@ -16,7 +16,7 @@ const (
 // What is over a budget today, with its figure. A figure falls with the code; only doc comments may let it rise. It goes when its budget
 // is met.
 var (
-	overLines  = map[string]int{"fuse": 5786}
+	overLines  = map[string]int{}
 	overFields = map[string]int{
 		"control.MountRequest":       42,
 		"control.SessionInfo":        32,
@@ -26,7 +26,6 @@ var (
 		"host/mount/takeover.State":  26,
 		"host/supervisor.supervisor": 32,
 		"server/ui.sessionPage":      32,
-		"worktree/overlay.Layer":     26,
 	}
 	overMethods = map[string]int{
 		"cmd/artifactfs/cli.App":       299, // each command takes it
@@ -42,7 +41,7 @@ var (
 		"server/gitread.Repo":          43,
 		"server/records.tx":            42,
 		"session.Repo":                 74,
-		"worktree.Tree":                48,
+		"worktree.Tree":                47,
 		"worktree/overlay.Layer":       45,
 	}
 	commentShareToday = 12.9
