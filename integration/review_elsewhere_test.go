@@ -101,6 +101,13 @@ func TestReviewWithOneToken(t *testing.T) {
 		t.Errorf("grant without a token: got %s", r)
 	}
 	reviewer.ok("session", "review", "grant", asked.Link, "--token-file", file)
+
+	// In the mount, whose token is of its user, the given token speaks for alice.
+	w.json(&asked, "session", "review", "deny", "-C", m.Dir, asked.Approval.ID, "--token-file", file, "-m", "not yet")
+	w.json(&asked, "session", "review", "grant", "-C", m.Dir, asked.Approval.ID, "--token-file", file)
+	if g := asked.Approval.Grants; len(g) != 1 || g[0].Actor != "alice" {
+		t.Errorf("grants with the token of alice in the mount: got %+v", g)
+	}
 }
 
 // variable returns the value of a variable of the world's commands.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,5 +52,48 @@ func TestFormerNamesOfReview(t *testing.T) {
 	former := "This is the former name of artifactfs session review grant.\n"
 	if got := a.ok("session", "grant", "--help"); !strings.HasPrefix(got, former) {
 		t.Errorf("session grant --help: got %q", got)
+	}
+}
+
+// A token that is given to a command speaks for its user, also about the session of a mount, whose own token may be of somebody else.
+func TestGivenTokenInMount(t *testing.T) {
+	a, s, f := newWork(t)
+	f.mounts[0].Session.SessionRemote = "https://git.example.org/work.git"
+	token := filepath.Join(a.dir, "token")
+	if err := os.WriteFile(token, []byte("bob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.env = []string{"ARTIFACTFS_SESSION_TOKEN=alice"}
+	const of, alice, bob = "work", "https://x:alice@git.example.org/work.git", "https://x:bob@git.example.org/work.git"
+	for _, c := range []struct{ command, of, at string }{
+		{"session review grant 01m80q -C app", of, alice},
+		{"session review deny 01m80q -C app -m no --token-file " + token, of, bob},
+		{"session review request -C app --for merge --into stable", of, alice},
+	} {
+		if r := a.run(strings.Fields(c.command)...); r.code != 0 {
+			t.Errorf("%s: got %+v", c.command, r)
+		}
+		if got := last[control.SessionApproveRequest](t, s); got.Of != c.of || got.SessionRemote != c.at {
+			t.Errorf("%s: requested of %q at %q, want %q at %q", c.command, got.Of, got.SessionRemote, c.of, c.at)
+		}
+	}
+	if r := a.run("session", "annotate", "-C", "app", "-m", "right"); r.code != 0 {
+		t.Errorf("session annotate: got %+v", r)
+	}
+	if got := last[control.SessionAnnotateRequest](t, s); got.Of != of || got.SessionRemote != alice {
+		t.Errorf("session annotate: requested of %q at %q, want %q at %q", got.Of, got.SessionRemote, of, alice)
+	}
+	if r := a.run("session", "review", "list", "app"); r.code != 0 {
+		t.Errorf("session review list: got %+v", r)
+	}
+	if got := last[control.SessionApprovalsRequest](t, s); got.Of != of || got.SessionRemote != alice {
+		t.Errorf("session review list: requested of %q at %q, want %q at %q", got.Of, got.SessionRemote, of, alice)
+	}
+	a.env = nil
+	if r := a.run("session", "review", "grant", "01m80q", "-C", "app"); r.code != 0 {
+		t.Errorf("grant without a token: got %+v", r)
+	}
+	if got := last[control.SessionApproveRequest](t, s); got.Of != a.dir+"/app" || got.SessionRemote != "" {
+		t.Errorf("grant without a token: requested of %q at %q, want the mount", got.Of, got.SessionRemote)
 	}
 }

@@ -174,6 +174,20 @@ func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	return OwnToken(ctx, a, remote)
 }
 
+// GivenToken returns the URL of a repository with the token that the user has given for it. It returns "" if there is none, or if a mount
+// on this host uses the same token for the repository.
+func GivenToken(ctx context.Context, a *cli.App, remote string) (string, error) {
+	u, err := url.Parse(remote)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return "", nil
+	}
+	secret, err := givenToken(a, u.Scheme+"://"+strings.ToLower(u.Host))
+	if err != nil || secret == "" || secret == mountToken(ctx, a, u) {
+		return "", err
+	}
+	return withSecret(remote, secret)
+}
+
 // OwnToken is WithToken without the tokens that the user has given.
 func OwnToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	at, err := newToken(ctx, a, remote)

@@ -132,6 +132,21 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	return work{client: client, of: of}, err
 }
 
+// asGiven returns the session as the user of a token reads and writes it, if the token was given to the command (--token-file or
+// $ARTIFACTFS_SESSION_TOKEN), and is not that of the mount: it is then looked up on its session remote, which records whose token it was.
+func (w work) asGiven(ctx context.Context, a *cli.App) (work, error) {
+	if w.at != "" || w.mount == nil || a.TokenFile == "" && a.SessionToken == "" {
+		return w, nil
+	}
+	remote := w.mount.Session.SessionRemote
+	at, err := hosting.GivenToken(ctx, a, remote)
+	if err != nil || at == "" {
+		return w, err
+	}
+	w.of, w.at = w.mount.Session.Name, at
+	return w, nil
+}
+
 // isDirectory reports whether a word on the command line means a directory: it contains a slash, or is the name of an existing
 // directory. The name of a session never contains a slash.
 func isDirectory(name string) bool {

@@ -112,6 +112,9 @@ func (o *annotateOptions) choose(cmd *cobra.Command) error {
 // sessionAnnotate sends the request and prints the id of the annotation.
 func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point string) error {
 	w, id, err := workAt(ctx, a, "annotate", o.of, o.remote, point)
+	if err == nil {
+		w, err = w.asGiven(ctx, a)
+	}
 	if err != nil {
 		return err
 	}

@@ -94,10 +94,10 @@ who is asked.
 // requestApproval pushes a mounted session, adds the request, and prints it with the commands for reviewers.
 func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r control.SessionApproveRequest) error {
 	w, id, err := workAt(ctx, a, "review request", of, remote, word)
-	if err != nil {
-		return err
+	if err == nil {
+		w, err = reviewed(ctx, a, w)
 	}
-	if w.at, err = approvalsAt(ctx, a, w); err != nil {
+	if err != nil {
 		return err
 	}
 	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
@@ -142,13 +142,14 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	return nil
 }
 
-// approvalsAt returns the session remote for a request about approvals. As for the deletion of a session, the daemon has no credentials
-// for the server of a session that is not mounted, so its session remote is returned with a token if this user has one for its server.
-func approvalsAt(ctx context.Context, a *cli.App, w work) (string, error) {
-	if w.at != "" || w.mount != nil {
-		return w.at, nil
+// reviewed returns a session with the session remote and the credentials for a request about approvals. As for the deletion of a session,
+// the daemon has no credentials for the server of a session that is not mounted.
+func reviewed(ctx context.Context, a *cli.App, w work) (work, error) {
+	w, err := w.asGiven(ctx, a)
+	if err == nil && w.at == "" && w.mount == nil {
+		w.at, err = deleteAt(ctx, a, w, "")
 	}
-	return deleteAt(ctx, a, w, "")
+	return w, err
 }
 
 // actionText describes the action that a request is for.
@@ -206,7 +207,7 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 			if r.To, err = loginAt(cmd.Context(), a, "review "+verb, to); err != nil {
 				return err
 			}
-			if w.at, err = approvalsAt(cmd.Context(), a, w); err != nil {
+			if w, err = reviewed(cmd.Context(), a, w); err != nil {
 				return err
 			}
 			r.Of, r.SessionRemote, r.Request, r.Actor = w.of, w.at, id, session.Actor()
@@ -293,7 +294,7 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 	if err != nil {
 		return err
 	}
-	if w.at, err = approvalsAt(ctx, a, w); err != nil {
+	if w, err = reviewed(ctx, a, w); err != nil {
 		return err
 	}
 	reply, err := w.client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.of, SessionRemote: w.at, To: at})

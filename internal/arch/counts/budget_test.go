@@ -28,7 +28,7 @@ var (
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       299, // each command takes it
+		"cmd/artifactfs/cli.App":       300, // each command takes it
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
