@@ -283,18 +283,20 @@ func List(there map[string]object.ID) []Deleted {
 
 // Undelete restores the deleted session called name. If several sessions with this name were deleted, Undelete restores the
 // session that was deleted last. Approvals stay deleted: servers accept records only from the users who made them, and an older version
-// of them could lack a denial. The result taken lists the refs that were created again, with another value, after the deletion:
-// Undelete leaves these refs unchanged, and the values that they had in the deleted session stay in the trash.
-func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
+// of them could lack a denial. The result restored is the number of refs that Undelete has created. The result taken lists the refs
+// that were created again, with another value, after the deletion: Undelete leaves these refs unchanged, and the values that they had in
+// the deleted session stay in the trash.
+func Undelete(ctx context.Context, remote *transport.Remote, name string,
+	there map[string]object.ID) (restored int, taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
-		return nil, fmt.Errorf("restore session %s: %w", name, ErrNone)
+		return 0, nil, fmt.Errorf("restore session %s: %w", name, ErrNone)
 	}
 	d := List(there)[i]
 	meta := session.MetaRef(name)
 	// A new session with the same name may exist. The refs of the two sessions must not be mixed.
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
-		return nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
+		return 0, nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
 	from := prefix(name, d.At)
 	var back, removals []transport.RefUpdate
@@ -311,12 +313,12 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 		removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: id})
 	}
 	if _, err := move(ctx, remote, back, true); err != nil {
-		return nil, fmt.Errorf("restore session %s: %w", name, err)
+		return 0, nil, fmt.Errorf("restore session %s: %w", name, err)
 	}
 	if _, err := move(ctx, remote, removals, false); err != nil {
-		return taken, fmt.Errorf("remove session %s from the trash: %w", name, err)
+		return len(back), taken, fmt.Errorf("remove session %s from the trash: %w", name, err)
 	}
-	return taken, nil
+	return len(back), taken, nil
 }
 
 // Expire deletes the sessions in the trash that were deleted longer ago than Keep.

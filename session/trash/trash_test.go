@@ -162,9 +162,9 @@ func TestDeletedSessionComesBack(t *testing.T) {
 	if len(list) != 2 || list[0].Session != "s" || !list[0].At.Equal(deletion) || list[1].Session != "s2" {
 		t.Errorf("deleted sessions: got %+v, want s and the older s2", list)
 	}
-	taken, err := trash.Undelete(t.Context(), p.remote, "s", after)
-	if err != nil || len(taken) != 0 {
-		t.Fatalf("undelete: got %q, %v", taken, err)
+	restored, taken, err := trash.Undelete(t.Context(), p.remote, "s", after)
+	if err != nil || len(taken) != 0 || restored != len(ofSession) {
+		t.Fatalf("undelete: got %d refs, %q, %v, want %d refs", restored, taken, err, len(ofSession))
 	}
 	want := maps.Clone(before)
 	delete(want, approval.Ref("s")) // approvals stay deleted
@@ -221,7 +221,7 @@ func TestDeleteKeepsBranchOfHead(t *testing.T) {
 		t.Errorf("refs in the trash: got %d, want %d", got, len(ofSession))
 	}
 	p.set(map[string]int{"refs/heads/afs/s/main": 0})
-	taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there())
+	_, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there())
 	if err != nil || !slices.Equal(taken, []string{"refs/heads/afs/s/main"}) {
 		t.Errorf("undelete after the branch has moved: got %q, %v, want the branch", taken, err)
 	}
@@ -272,7 +272,7 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 	if list := trash.List(p.there()); len(list) != 1 {
 		t.Errorf("deleted sessions: got %+v, want one", list)
 	}
-	if _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
 		t.Fatal(err)
 	}
 	p.want("trash after undelete", true)
@@ -284,7 +284,7 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 
 func TestUndeleteTakesNewest(t *testing.T) {
 	p := newPlace(t)
-	if _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
 		t.Errorf("undelete of a session that was not deleted: got %v, want ErrNone", err)
 	}
 	for i := range 2 {
@@ -293,14 +293,14 @@ func TestUndeleteTakesNewest(t *testing.T) {
 	}
 	p.set(map[string]int{session.MetaRef("s"): 2})
 	before := p.there()
-	if _, err := trash.Undelete(t.Context(), p.remote, "s", before); !errors.Is(err, trash.ErrThere) {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", before); !errors.Is(err, trash.ErrThere) {
 		t.Errorf("undelete beside a new session of the same name: got %v, want ErrThere", err)
 	}
 	if got := p.there(); !maps.Equal(got, before) {
 		t.Errorf("refs after the refusal: got %v, want %v", got, before)
 	}
 	gittest.Must(t, p.dir, "update-ref", "-d", session.MetaRef("s"))
-	if _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.there()[session.MetaRef("s")]; got != p.ids[1] {
@@ -315,7 +315,7 @@ func TestUndeleteIsRepeated(t *testing.T) {
 	before := p.there()
 	p.mustDelete(deletion)
 	p.set(map[string]int{session.MetaRef("s"): ofSession[session.MetaRef("s")]})
-	if taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil || len(taken) != 0 {
+	if _, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil || len(taken) != 0 {
 		t.Errorf("undelete: got %q, %v", taken, err)
 	}
 	if got := p.there(); !maps.Equal(got, before) {

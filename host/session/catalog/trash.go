@@ -231,13 +231,13 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		if err != nil {
 			return fault.SessionRemote(far, err)
 		}
-		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
+		restored, kept, err := trash.Undelete(ctx, far.Remote, r.Session, there)
+		reply.Refs, reply.Kept = int64(restored), kept
 		// The session may be missing in the trash of the session remote, because another machine or an earlier, interrupted call
 		// has already restored it there.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
 			return fault.SessionRemote(far, err)
 		}
-		reply.Refs = int64(len(there))
 	}
 	if i < 0 {
 		if far == nil {

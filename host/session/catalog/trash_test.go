@@ -110,8 +110,8 @@ func TestDeleteOnSessionRemote(t *testing.T) {
 		t.Errorf("trash: got %q on the session remote and %q on this host, want s", w.listed(far), w.listed(""))
 	}
 	reply = w.undelete("s", "")
-	if got := w.refs(far); !slices.Equal(got, before) || !reply.Local {
-		t.Errorf("undelete: got %+v and the refs %q, want %q", reply, got, before)
+	if got := w.refs(far); !slices.Equal(got, before) || !reply.Local || reply.Refs != 2 {
+		t.Errorf("undelete: got %+v and the refs %q, want 2 changed refs: %q", reply, got, before)
 	}
 	if len(w.listed(far)) != 0 || len(w.listed("")) != 0 {
 		t.Errorf("trash after undelete: got %q on the session remote and %q on this host", w.listed(far), w.listed(""))
@@ -133,8 +133,8 @@ func TestDeleteFromElsewhere(t *testing.T) {
 	if got := w.refs(far); len(got) != 0 || statedirtest.Names(t, w.Homes) != "s" {
 		t.Errorf("after the deletion: got the refs %q and the homes %q", got, statedirtest.Names(t, w.Homes))
 	}
-	if reply := elsewhere.undelete("s", far); reply.Local {
-		t.Errorf("undelete from elsewhere: got %+v, want a session that is not on this host", reply)
+	if reply := elsewhere.undelete("s", far); reply.Local || reply.Refs != 2 {
+		t.Errorf("undelete from elsewhere: got %+v, want 2 refs", reply)
 	}
 	if got := w.refs(far); !slices.Equal(got, before) {
 		t.Errorf("refs after undelete: got %q, want %q", got, before)
