@@ -33,7 +33,6 @@ type carryOptions struct {
 	outage   time.Duration
 	files    int
 	forge    string
-	jj       string
 	seed     uint64
 	crowd    int
 	crowdFor time.Duration
@@ -43,14 +42,13 @@ type carryOptions struct {
 // carryFlags declares the flags of -session that no other mode has.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|checkpoints|outage|forks|resume|link|seed|jj|crowd)")
+	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|checkpoints|outage|forks|resume|link|seed|crowd)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
 	flag.IntVar(&o.crowd, "crowd", 20, "with -session: so many sessions work on one session remote, a quarter of them are killed")
 	flag.DurationVar(&o.crowdFor, "crowd-for", time.Minute, "with -session: and for so long")
 	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: session `remotes` that the work of who is killed is carried to")
 	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea with the program gitea built in it, to be a session remote too")
-	flag.StringVar(&o.jj, "jj", "", "with -session: work with this jj `program` in a mount, too")
 	return o, is
 }
 
@@ -88,7 +86,6 @@ func (b *bench) carries(o carryOptions) error {
 		{"resume", 5000, b.rtt, (*rig).resume},
 		{"link", o.files, b.rtt, (*rig).links},
 		{"seed", 5000, b.rtt, (*rig).seeding},
-		{"jj", 500, 0, (*rig).jj},
 		{"crowd", 500, 0, (*rig).crowd},
 	} {
 		if !o.only.MatchString(c.name) {

@@ -26,9 +26,7 @@ type gitOptions struct {
 	only     *regexp.Regexp
 	git2     string // another git program that is measured, too; "": none
 	rounds   int    // number of rounds of git status, each with a fresh mount
-	reads    int    // number of single files that are read
 	blame    string
-	alone    bool
 	patience time.Duration // maximum time of a single git command
 }
 
@@ -38,9 +36,7 @@ func gitFlags() (o *gitOptions, is *bool) {
 	is = flag.Bool("git", false, "measure git in a mount against git in clones")
 	flag.StringVar(&o.git2, "git2", "", "with -git: measure this git `program` too")
 	flag.IntVar(&o.rounds, "git-rounds", 3, "with -git: fresh mounts for git status, of which the median counts")
-	flag.IntVar(&o.reads, "reads", 5000, "with -git: files to read one by one")
 	flag.StringVar(&o.blame, "blame", "", "with -git: `path` to blame (default: one with at least 500 versions, or with most)")
-	flag.BoolVar(&o.alone, "alone", false, "with -git: also run each command in a blobless clone that fetches what it needs by itself")
 	flag.DurationVar(&o.patience, "patience", 5*time.Minute, "with -git: give up a git command after this `time`")
 	return o, is
 }
@@ -123,7 +119,6 @@ func (b *bench) gitsOf(served, program string, o gitOptions) error {
 	}{
 		{"status", g.status},
 		{"commands", g.commands},
-		{"packs", g.packs},
 	} {
 		if !o.only.MatchString(m.name) {
 			continue

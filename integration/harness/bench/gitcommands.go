@@ -77,7 +77,7 @@ func (g *gitBench) commands() error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.table, "git\tmount\tagain\tblobless clone, prefetched\tthe fetch\tof what it may take\tnetwork of the mount\tkernel requests\talone\n")
+	fmt.Fprintf(g.table, "git\tmount\tagain\tblobless clone, prefetched\tthe fetch\tof what it may take\tnetwork of the mount\tkernel requests\n")
 	for _, s := range steps {
 		if err := g.command(s); err != nil {
 			fmt.Fprintf(g.table, "%s\t%v\n", s.name, err)
@@ -97,15 +97,9 @@ func (g *gitBench) command(s step) error {
 	if err != nil {
 		return err
 	}
-	alone := "-"
-	if g.o.alone {
-		if alone, err = g.byItself(s); err != nil {
-			return err
-		}
-	}
 	allowed := theirs.took + theirs.took/2 + fetch.took
-	fmt.Fprintf(g.table, "%s\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\t%s\n", s.name, seconds(ours.took), seconds(again.took), seconds(theirs.took), seconds(fetch.took),
-		float64(ours.took)/float64(allowed), ours.network(), ours.kernel, alone)
+	fmt.Fprintf(g.table, "%s\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\n", s.name, seconds(ours.took), seconds(again.took), seconds(theirs.took), seconds(fetch.took),
+		float64(ours.took)/float64(allowed), ours.network(), ours.kernel)
 	return nil
 }
 
@@ -174,23 +168,6 @@ func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err e
 	}
 	second, err = g.repeat(dir, s)
 	return second, fetch, err
-}
-
-// byItself runs a step in a blobless clone that contains only the contents that are checked out.
-func (g *gitBench) byItself(s step) (string, error) {
-	dir, err := g.copied()
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	if err := s.prepare(dir); err != nil {
-		return "", err
-	}
-	c, err := g.run(dir, nil, s.args...)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("more than %s, %s", seconds(c.took), c.network()), nil
-	}
-	return fmt.Sprintf("%s, %s", seconds(c.took), c.network()), err
 }
 
 // copied returns the directory of a new copy of the blobless clone.

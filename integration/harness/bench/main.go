@@ -6,7 +6,7 @@
 //	go run ./integration/harness/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/harness/bench -takeover [-kills N] [REPOSITORY.git]
 //	go run ./integration/harness/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION]
-//	    [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
+//	    [-forge DIR] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/harness/bench -many | -leak | -fleet
 //
 // With -write it compares a mount with a plain directory, and with -git it compares git in a mount with git in clones.
