@@ -346,7 +346,7 @@ func TestDamagedLog(t *testing.T) {
 	if r := d.afs("doctor"); r.code != control.ExitFailed || !strings.Contains(r.stdout+r.stderr, log) {
 		t.Errorf("doctor of the damaged session: %s", r)
 	}
-	r := d.afs("doctor", "--repair")
+	r := d.afs("doctor", "--fix")
 	t.Logf("%s", r)
 	found := false
 	for path, kept := range d.contents(d.home) {

@@ -58,8 +58,6 @@ mount: contents that no longer belong to a path are moved to the lost+found dire
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&e.fix, "fix", false, "repair the problems that can be repaired")
-	f.BoolVar(&e.fix, "repair", false, "")
-	f.Lookup("repair").Hidden = true // --repair is the older name of --fix
 	f.BoolVar(&e.deep, "deep", false, "also read and verify all fetched objects and contents")
 	f.BoolVar(&e.offline, "offline", false, "do not contact remotes")
 	f.StringVar(&e.tokenFile, "token-file", "", "read the token for each REMOTE on the command line from `FILE`")
