@@ -188,8 +188,8 @@ func leads(args any) bool {
 	return false
 }
 
-// leave removes information about the host from a result. The parameter called is the name by which the guest calls the mount.
-func (g *guests) leave(called string, result any) any {
+// withoutHost removes information about the host from a result. The parameter called is the name by which the guest calls the mount.
+func (g *guests) withoutHost(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
 		mounts := []MountStatus{}
@@ -294,7 +294,7 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	if err != nil {
 		return nil, g.failed(called, err)
 	}
-	return g.leave(called, result), nil
+	return g.withoutHost(called, result), nil
 }
 
 // GuestDir returns the root of the mount that contains dir. ok is false if neither dir nor a directory above it contains a

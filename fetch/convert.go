@@ -191,7 +191,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails that
 		// is not marked `required`.
 		case m.left:
-			v.conversions.filters.leave(k.own)
+			v.conversions.filters.markUnfiltered(k.own)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
 			continue // the mount that ran the conversion was unmounted or lost its last reader, so the next iteration starts a new conversion

@@ -99,9 +99,9 @@ func (f *Filters) Begin() (err error) {
 	return nil
 }
 
-// leave records that the driver did not convert a file. key is the cache key of the result that belongs to the mount. The record
+// markUnfiltered records that the driver did not convert a file. key is the cache key of the result that belongs to the mount. The record
 // is written before the kernel gets the contents, so that a successor returns the same.
-func (f *Filters) leave(key object.ID) {
+func (f *Filters) markUnfiltered(key object.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.unfiltered[key] {

@@ -38,8 +38,8 @@ func TestFiltersRecord(t *testing.T) {
 		t.Error("sizes are not kept with the same settings")
 	}
 	owner := f.owner
-	f.leave(a)
-	f.leave(a)
+	f.markUnfiltered(a)
+	f.markUnfiltered(a)
 	f.Close()
 	// The predecessor was killed in the middle of a line.
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
@@ -54,7 +54,7 @@ func TestFiltersRecord(t *testing.T) {
 	if !f.left(a) || f.left(b) || f.owner != owner {
 		t.Errorf("after a takeover: got %v, owner %q", f.unfiltered, f.owner)
 	}
-	f.leave(b)
+	f.markUnfiltered(b)
 	f.Close()
 	if f, same = open("1", false); same || f.left(a) || f.left(b) {
 		t.Errorf("the next mount does not convert again: %v, %v", same, f.unfiltered)

@@ -88,7 +88,7 @@ func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.Lseek
 		out.Offset = uint64(off)
 		return raw.OK
 	}
-	status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
+	status := f.device.notifyKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
 	if status != raw.OK {
 		return f.fail(opLseek, &in.InHeader, syscall.Errno(status))
 	}

@@ -116,7 +116,7 @@ func (s *Server) dropEntries(list []*NameEvent, which func(*NameEvent) bool) {
 		return
 	default:
 	}
-	s.device.tellKernel(func() raw.Status {
+	s.device.notifyKernel(func() raw.Status {
 		for _, e := range list {
 			if which(e) {
 				s.raw.EntryNotify(uint64(e.Dir), e.Name)

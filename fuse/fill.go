@@ -358,7 +358,7 @@ func (f *filler) listFiles(b *batch, names []byte) error {
 
 // drop makes the kernel drop the entries that the helper has listed for the batches.
 func (f *filler) drop(batches []uint64) {
-	f.fs.device.tellKernel(func() raw.Status {
+	f.fs.device.notifyKernel(func() raw.Status {
 		for _, n := range batches {
 			f.fs.server.EntryNotify(fillTop, strconv.FormatUint(n, 10)) // fails after the mount has ended
 		}

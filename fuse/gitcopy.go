@@ -220,7 +220,7 @@ func (c *gitCopy) show(node uint64, st unix.Stat_t) {
 	}
 	c.mu.Unlock()
 	if changed {
-		c.fs.device.tellKernel(func() raw.Status { return c.fs.server.InodeNotify(node, 0, 0) })
+		c.fs.device.notifyKernel(func() raw.Status { return c.fs.server.InodeNotify(node, 0, 0) })
 	}
 }
 

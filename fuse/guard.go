@@ -171,7 +171,7 @@ func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (ui
 	if status := g.refusalOf(in.NodeId); status != raw.OK {
 		// The notice is sent in the background, because it waits until the pages are written back. The request is gone then.
 		g.f.notices.Go(func() {
-			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
+			g.f.device.notifyKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
 		return 0, status
 	}

@@ -21,7 +21,7 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	var all sync.WaitGroup
 	for range min(notifiers, len(stale.Places)) {
 		all.Go(func() {
-			s.device.tellKernel(func() raw.Status {
+			s.device.notifyKernel(func() raw.Status {
 				for p := range places {
 					s.raw.EntryNotify(uint64(p.Dir), p.Name) // fails with ENOENT if the kernel has not cached the name
 				}
@@ -34,7 +34,7 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	}
 	close(places)
 	all.Wait()
-	s.device.tellKernel(func() raw.Status {
+	s.device.notifyKernel(func() raw.Status {
 		for _, n := range stale.Nodes {
 			// The cached pages of a directory contain its listing, so they are invalidated too. The pages of a file remain
 			// valid, because the contents of a node never change without a request.

@@ -37,11 +37,11 @@ func WithAllFiles(f func() error) error {
 	return <-done
 }
 
-// tellKernel calls the function tell, which sends a notice to the kernel, and returns the status of the notice. Some notices
+// notifyKernel calls the function tell, which sends a notice to the kernel, and returns the status of the notice. Some notices
 // wait for locks of the mount, and the holders of these locks may wait for replies of this process. So tell runs on a thread
 // that has no open file except the device: if this process is killed, a successor can still start and send those replies. The
 // supervisor holds the device open anyway, so the thread's copy does no harm.
-func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
+func (d *Device) notifyKernel(tell func() raw.Status) (status raw.Status) {
 	err := withFiles([]int{d.served}, func() error {
 		status = tell()
 		return nil

@@ -54,7 +54,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a connection of an address until leave is called, unless the address has its maximum.
+// enter counts a connection of an address until release is called, unless the address has its maximum.
 func (l *limitedListener) enter(remote net.Addr) (leave func(), ok bool) {
 	at, err := netip.ParseAddrPort(remote.String())
 	a := at.Addr().Unmap()
@@ -72,10 +72,10 @@ func (l *limitedListener) enter(remote net.Addr) (leave func(), ok bool) {
 		return nil, false
 	}
 	l.of[source]++
-	return func() { l.leave(source) }, true
+	return func() { l.release(source) }, true
 }
 
-func (l *limitedListener) leave(source netip.Prefix) {
+func (l *limitedListener) release(source netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of[source]--; l.of[source] == 0 {

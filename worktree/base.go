@@ -22,7 +22,7 @@ func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !b.gate.enter() {
 		return ErrClosed
 	}
-	defer b.gate.leave()
+	defer b.gate.exit()
 	return b.view.base.Walk(ctx, Root, "", emit)
 }
 
@@ -34,7 +34,7 @@ func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !b.gate.enter() {
 		return Attr{}, false
 	}
-	defer b.gate.leave()
+	defer b.gate.exit()
 	in, err := b.view.inode(n)
 	if err != nil || in.Size != overlay.SizeOfBase {
 		return Attr{}, false

@@ -200,7 +200,7 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
 			e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, false)
-			e.leave(in, dir)
+			e.clearParent(in, dir)
 		}
 	}
 	if _, ok := e.base.Table.Search(b, name); ok {
@@ -212,9 +212,9 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// leave clears in.Parent if a file with several names loses a name in the directory dir, because the directories of its other
+// clearParent clears in.Parent if a file with several names loses a name in the directory dir, because the directories of its other
 // names are not known. Link and Rename set in.Parent again.
-func (e *edit) leave(in *overlay.Inode, dir Node) {
+func (e *edit) clearParent(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
 	}

@@ -64,7 +64,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		paths = z.differing()
 	}
 	for n := 1; ; n++ {
-		if err := z.round(ctx, f, func() error { return z.tell(f.Entries, paths) }); err != nil {
+		if err := z.round(ctx, f, func() error { return z.addEntries(f.Entries, paths) }); err != nil {
 			return err
 		}
 		if z.o.DryRun || z.view.layer == nil {
@@ -92,7 +92,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 			if !known { // the journal no longer contains all changes since the position, or there is no journal
 				f.Whole, f.Entries, paths = true, nil, z.differing()
 			}
-			err = z.tell(f.Entries, paths)
+			err = z.addEntries(f.Entries, paths)
 		})
 		z.moment, f.Paused = nil, max(f.Paused, paused)
 		return err
@@ -188,10 +188,10 @@ func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
-// tell adds the entries for the given paths to z.entries. The slice before contains the entries of earlier rounds. A path that ends in a
-// slash stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are replaced by
-// the directory. tell returns errUnread if a tree must be fetched first.
-func (z *freezing) tell(before []FrozenEntry, paths []string) error {
+// addEntries adds the entries for the given paths to z.entries. The slice before contains the entries of earlier rounds. A path that
+// ends in a slash stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are
+// replaced by the directory. addEntries returns errUnread if a tree must be fetched first.
+func (z *freezing) addEntries(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
 	}

@@ -21,8 +21,8 @@ func (g *gate) enter() bool {
 	return true
 }
 
-// leave records that a call for which enter had returned true has ended.
-func (g *gate) leave() {
+// exit records that a call for which enter had returned true has ended.
+func (g *gate) exit() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inside--

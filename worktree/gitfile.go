@@ -57,7 +57,7 @@ func GitRemoved(t *Tree) bool {
 	if t.putGit == nil || !t.gate.enter() {
 		return false
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	_, presence := t.view.layer.Entry(Root, gitFile)
 	return presence != overlay.Present
 }
@@ -71,7 +71,7 @@ func RestoreGit(t *Tree) (stale Stale, err error) {
 	if !t.gate.enter() {
 		return stale, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	if err := t.putGit(); err != nil {
 		return stale, err
 	}

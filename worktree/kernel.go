@@ -22,7 +22,7 @@ func (k *Kernel) Remember(n Node) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	if n.Own() {
 		k.view.layer.Remember(n)
 	} else if r, ok := k.view.base.Table.Record(n); ok {
@@ -38,7 +38,7 @@ func (k *Kernel) Unknown(ctx context.Context, dir Node, most int64) (files []Att
 	if k.view.layer == nil || !k.gate.enter() {
 		return nil, nil, 0
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	_ = k.view.readDir(ctx, dir, 0, func(e Entry) bool { // an error is reported to the program that lists the directory
 		r, ok := k.view.base.Table.Record(e.Node)
 		switch {
@@ -67,7 +67,7 @@ func (k *Kernel) IsUnknown(n Node, in func(dir Node) bool) bool {
 	if !k.gate.enter() {
 		return false
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	r, ok := k.view.base.Table.Record(n)
 	return ok && !r.Known() && in(r.Dir())
 }
@@ -78,7 +78,7 @@ func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
 	if !k.gate.enter() {
 		return false, false
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	return k.view.base.Searched(ctx, dir)
 }
 
@@ -92,7 +92,7 @@ func (k *Kernel) Forget(n Node, lookups uint64) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	if n.Own() {
 		if k.view.layer.Forget(n, lookups) {
 			k.writing.Forget(n)

@@ -12,7 +12,7 @@ func (k *Kernel) Known(covers func(path string) (file, below bool)) (files []Nod
 	if k.view.layer == nil || !k.gate.enter() {
 		return nil
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	type place struct {
 		dir  Node
 		path string
@@ -46,7 +46,7 @@ func (k *Kernel) Lookups(n Node) uint64 {
 	if !k.gate.enter() {
 		return 0
 	}
-	defer k.gate.leave()
+	defer k.gate.exit()
 	return k.view.lookups(n)
 }
 

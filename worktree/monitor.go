@@ -40,7 +40,7 @@ func (mon *Monitor) Changes(token string) (Changes, error) {
 	if !mon.gate.enter() {
 		return Changes{}, ErrClosed
 	}
-	defer mon.gate.leave()
+	defer mon.gate.exit()
 	return mon.changes.changed(token), nil
 }
 
@@ -115,7 +115,7 @@ func (mon *Monitor) Writing(n Node) {
 	if mon.changes.journal == nil || !mon.gate.enter() {
 		return
 	}
-	defer mon.gate.leave()
+	defer mon.gate.exit()
 	mon.changes.writing.Add(n)
 }
 

@@ -25,7 +25,7 @@ func (o *Overlay) Changed() int64 {
 	if o.view.layer == nil || !o.gate.enter() {
 		return 0
 	}
-	defer o.gate.leave()
+	defer o.gate.exit()
 	changed := o.view.layer.Changed()
 	o.view.look(func(m merged) { changed -= m.younger() })
 	return max(0, changed)
@@ -36,7 +36,7 @@ func (o *Overlay) Stats() overlay.Stats {
 	if o.view.layer == nil || !o.gate.enter() {
 		return overlay.Stats{}
 	}
-	defer o.gate.leave()
+	defer o.gate.exit()
 	return o.view.layer.Stats()
 }
 
@@ -46,7 +46,7 @@ func (o *Overlay) Added() (paths []string) {
 	if !o.gate.enter() {
 		return nil
 	}
-	defer o.gate.leave()
+	defer o.gate.exit()
 	o.view.look(func(m merged) {
 		var dirs []Node
 		m.EachDir(func(dir Node) bool {

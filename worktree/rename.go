@@ -114,7 +114,7 @@ func (r *renaming) move() error {
 		}
 		r.lose(r.over, r.newDir.Node, r.newName, false)
 		r.drop(r.over)
-		r.leave(r.over, r.newDir.Node)
+		r.clearParent(r.over, r.newDir.Node)
 		r.touch(r.newDir, -subdirs(r.over))
 	}
 	r.remove(r.dir.Node, r.from, r.name)

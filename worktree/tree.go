@@ -10,7 +10,7 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	in, err := t.view.find(ctx, parent, name)
 	if err != nil {
 		return Attr{}, err
@@ -24,7 +24,7 @@ func (t *Tree) Reach(n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.reach(n)
 }
 
@@ -34,7 +34,7 @@ func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.resolve(ctx, path)
 }
 
@@ -44,7 +44,7 @@ func (t *Tree) Parent(n Node) (Node, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	in, err := t.view.inode(n)
 	return in.Parent, err
 }
@@ -55,7 +55,7 @@ func (t *Tree) Path(n Node) (path string, err error) {
 	if !t.gate.enter() {
 		return "", ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.path(n)
 }
 
@@ -64,7 +64,7 @@ func (t *Tree) Readlink(ctx context.Context, n Node) ([]byte, error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.readlink(ctx, n)
 }
 
@@ -75,7 +75,7 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.readDir(ctx, dir, from, emit)
 }
 
@@ -84,7 +84,7 @@ func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	if !t.gate.enter() {
 		return Found{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.stateOf(ctx, path)
 }
 
@@ -93,7 +93,7 @@ func (t *Tree) Attr(ctx context.Context, n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.view.attr(ctx, n)
 }
 
@@ -102,7 +102,7 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	in, err := t.view.inode(n)
 	if err != nil {
 		return Attr{}, false
@@ -118,7 +118,7 @@ func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, erro
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	if _, err := t.view.regular(n); err != nil {
 		return 0, err
 	}
@@ -131,6 +131,6 @@ func (t *Tree) Seek(ctx context.Context, n Node, off int64, whence int) (int64, 
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.seek(ctx, n, off, whence)
 }

@@ -16,7 +16,7 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 	if !t.gate.enter() {
 		return r, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return graft(ctx, &t.editor, tree, list, token)
 }
 
@@ -26,7 +26,7 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.setAttr(ctx, n, c)
 }
 
@@ -37,7 +37,7 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.write(ctx, n, p, off, killPriv)
 }
 
@@ -47,7 +47,7 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.fallocate(ctx, n, mode, off, length)
 }
 
@@ -58,7 +58,7 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 	if !t.gate.enter() {
 		return 0, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.copyRange(ctx, from, fromOff, to, toOff, length)
 }
 
@@ -68,7 +68,7 @@ func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.contents.sync(n)
 }
 
@@ -77,7 +77,7 @@ func (t *Tree) FsyncDir(_ context.Context, _ Node) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	if t.view.layer == nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.editor.create(ctx, dir, name, in, target, umask)
 }
 
@@ -137,7 +137,7 @@ func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error)
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.editor.link(ctx, n, dir, name)
 }
 
@@ -146,7 +146,7 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.editor.unlink(ctx, dir, name)
 }
 
@@ -155,7 +155,7 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.editor.rmdir(ctx, dir, name)
 }
 
@@ -166,7 +166,7 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	if !t.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return t.editor.rename(ctx, dir, name, newDir, newName, flags)
 }
 
@@ -180,6 +180,6 @@ func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Froz
 	if !t.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer t.gate.leave()
+	defer t.gate.exit()
 	return freeze(ctx, &t.changes, token, o)
 }

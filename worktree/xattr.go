@@ -47,7 +47,7 @@ func (x *Xattrs) Get(n Node, name string) (value []byte, err error) {
 	if !x.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer x.gate.leave()
+	defer x.gate.exit()
 	if !keepsXattr(name) {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -70,7 +70,7 @@ func (x *Xattrs) List(n Node) (names []string, err error) {
 	if !x.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer x.gate.leave()
+	defer x.gate.exit()
 	x.view.look(func(m merged) {
 		if _, ok := m.inode(n); !ok {
 			err = ErrNoNode
@@ -89,7 +89,7 @@ func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, fla
 	if !x.gate.enter() {
 		return ErrClosed
 	}
-	defer x.gate.leave()
+	defer x.gate.exit()
 	switch {
 	case !keepsXattr(name):
 		return syscall.EOPNOTSUPP
@@ -205,7 +205,7 @@ func (x *Xattrs) Remove(ctx context.Context, n Node, name string) error {
 	if !x.gate.enter() {
 		return ErrClosed
 	}
-	defer x.gate.leave()
+	defer x.gate.exit()
 	if !keepsXattr(name) {
 		return syscall.EOPNOTSUPP
 	}

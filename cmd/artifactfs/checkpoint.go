@@ -90,7 +90,7 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 		err = cli.PrintJSON(a.Stdout, reply)
 	} else {
 		_, err = fmt.Fprintln(a.Stdout, reply.ID)
-		sayLeft(a, reply)
+		printLeftOut(a, reply)
 	}
 	if err == nil && r.Sync && !reply.Synced {
 		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir,
@@ -100,12 +100,12 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 	return err
 }
 
-// leftShown is the maximum number of paths that sayLeft prints without --verbose.
+// leftShown is the maximum number of paths that printLeftOut prints without --verbose.
 const leftShown = 5
 
-// sayLeft prints the paths that exist in the working tree but that the checkpoint does not contain. Ignored paths are printed only
+// printLeftOut prints the paths that exist in the working tree but that the checkpoint does not contain. Ignored paths are printed only
 // with --verbose.
-func sayLeft(a *cli.App, c control.CheckpointReply) {
+func printLeftOut(a *cli.App, c control.CheckpointReply) {
 	if a.Verbose {
 		what := "no changes since the last checkpoint"
 		if c.Made {

@@ -202,7 +202,7 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 	if d := s.Daemon; err != nil || d.PID != os.Getpid() || d.Supervisor != 7 || d.Takeovers != 3 || d.Reason != "it was tired" || d.Version == "" {
 		t.Errorf("status of the daemon: got %+v, %v", d, err)
 	}
-	w.conn.Tell(keeper.Stop, "1")
+	w.conn.SendKey(keeper.Stop, "1")
 	w.hears(t, keeper.Stopping)
 	if err := await(t, w.ended); err != nil || !f.closed {
 		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
@@ -222,14 +222,14 @@ func TestUpgradeThatFailsIsTold(t *testing.T) {
 	if m := w.hears(t, keeper.Upgrade); m[keeper.Upgrade] != "/proc/self/exe" {
 		t.Errorf("upgrade request: got %v", m)
 	}
-	w.conn.Tell(keeper.UpgradeFailed, "it is too new")
+	w.conn.SendKey(keeper.UpgradeFailed, "it is too new")
 	if err := await(t, answer); err == nil || err.Error() != "upgrade daemon: it is too new" {
 		t.Errorf("reply to upgrade: got %v", err)
 	}
 	if s, err := client.Status(t.Context()); err != nil || s.Daemon.UpgradeFailed != "it is too new" {
 		t.Errorf("status after the failed upgrade: got %+v, %v", s.Daemon, err)
 	}
-	w.conn.Tell(keeper.Stop, "1")
+	w.conn.SendKey(keeper.Stop, "1")
 	await(t, w.ended)
 }
 

@@ -149,7 +149,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 				(&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.Quiet {
-			sayTrashed(a, reply.Trashed, reply.Until)
+			printTrashed(a, reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
 			cli.ReportChanges(a, m.MountStatus, reply.Kept)
@@ -286,13 +286,13 @@ func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.
 	}
 	reply, err := client.SessionDelete(ctx, control.SessionDeleteRequest{Of: name})
 	if err == nil {
-		cli.SayStays(a, reply)
+		cli.PrintStays(a, reply)
 	}
 	return reply.Until, err
 }
 
-// sayTrashed prints how to restore a discarded session.
-func sayTrashed(a *cli.App, name string, until time.Time) {
+// printTrashed prints how to restore a discarded session.
+func printTrashed(a *cli.App, name string, until time.Time) {
 	fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 

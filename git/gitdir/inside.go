@@ -128,10 +128,10 @@ func (o Options) existing() string {
 	return filepath.Join(o.WorkTree, namedObjects) + "\n"
 }
 
-// LeaveMount removes the line of the directory namedObjects from the alternates of the git directory at path. It is called when the mount
-// has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is visible inside
-// the mount stays, because its directory exists outside of the mount too.
-func LeaveMount(path string) error {
+// DropNamedObjects removes the line of the directory namedObjects from the alternates of the git directory at path. It is called when
+// the mount has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is
+// visible inside the mount stays, because its directory exists outside of the mount too.
+func DropNamedObjects(path string) error {
 	name := filepath.Join(path, "objects", "info", "alternates")
 	text, err := disk.ReadRegular(name, disk.SmallFile)
 	if err != nil {

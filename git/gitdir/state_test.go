@@ -147,7 +147,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 		t.Errorf("alternates: got %q, %v", text, err)
 	}
 	for range 2 {
-		if err := LeaveMount(path); err != nil {
+		if err := DropNamedObjects(path); err != nil {
 			t.Error(err)
 		}
 		if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {

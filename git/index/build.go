@@ -61,7 +61,7 @@ func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 		b.stack = []*level{{tree: &Tree{ID: id}, dir: &Directory{Valid: true, Stat: stat}}}
 		return
 	}
-	up := b.leave(dir)
+	up := b.closeTo(dir)
 	if up == nil {
 		return
 	}
@@ -79,7 +79,7 @@ func (b *Builder) Add(e Entry) {
 		b.hidden = append(b.hidden, e)
 		return
 	}
-	up := b.leave(e.Path)
+	up := b.closeTo(e.Path)
 	if up == nil {
 		return
 	}
@@ -140,9 +140,9 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// leave closes the directories on the stack that do not contain path, and returns the innermost directory that contains path. It
+// closeTo closes the directories on the stack that do not contain path, and returns the innermost directory that contains path. It
 // returns nil if the walk did not add the directory of path.
-func (b *Builder) leave(path string) *level {
+func (b *Builder) closeTo(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
 		if name, ok := strings.CutPrefix(path, l.path); ok {

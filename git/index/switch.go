@@ -108,10 +108,10 @@ func (x *Index) prune(path string) {
 	}
 }
 
-// Heard applies an answer of the file system monitor to the index. The list paths contains the paths that may have changed since
-// the previous token; a path that ends with a slash stands for everything below it. Heard records the new token. The function
+// ApplyMonitor applies an answer of the file system monitor to the index. The list paths contains the paths that may have changed since
+// the previous token; a path that ends with a slash stands for everything below it. ApplyMonitor records the new token. The function
 // spare returns true for a path that has not changed although the answer contains it.
-func (x *Index) Heard(token string, paths []string, spare func(path string) bool) {
+func (x *Index) ApplyMonitor(token string, paths []string, spare func(path string) bool) {
 	if x.Token == "" {
 		return
 	}

@@ -72,7 +72,7 @@ func TestSwitch(t *testing.T) {
 
 func TestHeard(t *testing.T) {
 	x := switched()
-	x.Heard("after", []string{"a/", "top", "c/d/four", "nowhere"}, func(path string) bool { return path == "c/d/four" })
+	x.ApplyMonitor("after", []string{"a/", "top", "c/d/four", "nowhere"}, func(path string) bool { return path == "c/d/four" })
 	var invalid []string
 	for _, e := range x.Entries {
 		if !e.Valid {
@@ -84,7 +84,7 @@ func TestHeard(t *testing.T) {
 	}
 	x = switched()
 	x.Token = ""
-	x.Heard("after", []string{"top"}, func(string) bool { return false })
+	x.ApplyMonitor("after", []string{"top"}, func(string) bool { return false })
 	if x.Token != "" {
 		t.Error("an index without a monitor got an fsmonitor extension")
 	}

@@ -158,7 +158,7 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	}
 	c.Mark.SetStale(false)
 	if errors.Is(err, worktree.ErrPartial) {
-		c.Journal.leave(pending)
+		c.Journal.markUnfinished(pending)
 		return UnfinishedError{err}
 	}
 	if err != nil {

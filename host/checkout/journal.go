@@ -157,8 +157,8 @@ func (j *Journal) Unfinished() []*Pending {
 	return slices.DeleteFunc(slices.Clone(j.open), func(p *Pending) bool { return !p.left })
 }
 
-// leave makes an intent one of those that Unfinished returns.
-func (j *Journal) leave(p *Pending) {
+// markUnfinished makes an intent one of those that Unfinished returns.
+func (j *Journal) markUnfinished(p *Pending) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p.left = true

@@ -36,6 +36,6 @@ func restoreIndex(x *index.Index, s *gitdir.Staged, grafts []worktree.Graft, don
 		(&gitdir.Staged{Others: s.Others}).Apply(x)
 	}
 	if !done.Since.All {
-		x.Heard(done.Since.Token, done.Since.Paths, func(path string) bool { return spared[path] })
+		x.ApplyMonitor(done.Since.Token, done.Since.Paths, func(path string) bool { return spared[path] })
 	}
 }

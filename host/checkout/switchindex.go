@@ -49,7 +49,7 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		for _, c := range entries {
 			changed[c.Entry.Path] = true
 		}
-		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
+		x.ApplyMonitor(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
 	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file may
 	// have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index receives a

@@ -37,7 +37,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		// If the saved state is damaged, two mounts may have the same directory. Only the first one is served.
 		if !added {
 			d.host.Log.Warn("two inherited mounts have the same directory", zap.String("dir", m.Dir))
-			m.LeaveTakeover()
+			m.DropTakeover()
 			continue
 		}
 		mounts = append(mounts, m)

@@ -75,7 +75,7 @@ func serveTest(state string) error {
 	if err != nil {
 		return err
 	}
-	if err := conn.Tell(keeper.Ready, "1"); err != nil {
+	if err := conn.SendKey(keeper.Ready, "1"); err != nil {
 		return err
 	}
 	go leaveNothing(conn, state)

@@ -51,25 +51,25 @@ type doctor struct {
 	findings []Finding
 }
 
-// say adds a finding, whose text is formatted as by fmt.Sprintf.
-func (d *doctor) say(level Level, object, hint, format string, args ...any) {
+// add adds a finding, whose text is formatted as by fmt.Sprintf.
+func (d *doctor) add(level Level, object, hint, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...),
 		Wrong: level == LevelBad, Hint: hint, Level: level})
 }
 
 // ok adds a finding of LevelOK.
 func (d *doctor) ok(object, format string, args ...any) {
-	d.say(LevelOK, object, "", format, args...)
+	d.add(LevelOK, object, "", format, args...)
 }
 
 // warn adds a finding of LevelWarn.
 func (d *doctor) warn(object, hint, format string, args ...any) {
-	d.say(LevelWarn, object, hint, format, args...)
+	d.add(LevelWarn, object, hint, format, args...)
 }
 
 // wrong adds a finding of LevelBad.
 func (d *doctor) wrong(object, hint, format string, args ...any) {
-	d.say(LevelBad, object, hint, format, args...)
+	d.add(LevelBad, object, hint, format, args...)
 }
 
 // mend adds a finding of LevelBad about the problem in the parameter what, which the function try can repair. If repairs were

@@ -136,7 +136,7 @@ func (c *Client) Remove(name string) error {
 }
 
 // Complete makes the Server close all descriptors that were not stored through this connection.
-func (c *Client) Complete() error { return c.conn.Tell(keyComplete, "1") }
+func (c *Client) Complete() error { return c.conn.SendKey(keyComplete, "1") }
 
 // Barrier waits until the Server has handled all earlier messages, but at most for the duration limit.
 func (c *Client) Barrier(limit time.Duration) error {
@@ -177,7 +177,7 @@ func List(ctx context.Context, socket string) ([]Kept, error) {
 	}
 	defer conn.Close()
 	conn.SetReadDeadline(time.Now().Add(helloTime))
-	if err := conn.Tell(keyList, "1"); err != nil {
+	if err := conn.SendKey(keyList, "1"); err != nil {
 		return nil, err
 	}
 	all := []Kept{}

@@ -189,12 +189,12 @@ func (s *Server) serve(conn *keeper.Conn, h hello) {
 		return
 	}
 	s.log.Info("daemon connected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)), zap.Bool("again", same))
-	defer s.leave(conn, name, d)
+	defer s.disconnected(conn, name, d)
 	if !same { // a daemon that connects again has all of them
 		err = conn.SendDescriptors(s.filesOf(d))
 	}
 	if err == nil {
-		err = conn.Tell(keeper.StartServing, "1")
+		err = conn.SendKey(keeper.StartServing, "1")
 	}
 	for err == nil {
 		var m keeper.Message
@@ -245,7 +245,7 @@ func (s *Server) join(conn *keeper.Conn, h hello) (d *daemon, same bool, err err
 		changed := d.changed
 		s.mu.Unlock()
 		if !waits {
-			err = conn.Tell(keyWait, "1")
+			err = conn.SendKey(keyWait, "1")
 		}
 		if err == nil {
 			err = awaitOrGone(conn, changed, time.Second)
@@ -358,8 +358,8 @@ func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan stru
 	d.wake()
 }
 
-// leave records the end of the daemon's connection.
-func (s *Server) leave(conn *keeper.Conn, name string, d *daemon) {
+// disconnected records the end of the daemon's connection.
+func (s *Server) disconnected(conn *keeper.Conn, name string, d *daemon) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d.conn == conn {

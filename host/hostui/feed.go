@@ -58,7 +58,7 @@ type feeds struct {
 	closed bool
 }
 
-// use returns the feed with a key. It starts one that follows the mount m if there is none. The caller must call leave.
+// use returns the feed with a key. It starts one that follows the mount m if there is none. The caller must call release.
 func (fs *feeds) use(m Mount, key feedKey) (*feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -104,8 +104,8 @@ func (fs *feeds) drop(f *feed) {
 	}
 }
 
-// leave ends the use of a feed.
-func (f *feed) leave() {
+// release ends the use of a feed.
+func (f *feed) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.users--; f.users == 0 {

@@ -192,8 +192,8 @@ func (unmetered) Count(records.Repo, string, int64) {}
 // Audit does nothing.
 func (unmetered) Audit(records.AuditEntry) {}
 
-// lastTime is the time that requests have when the page ends.
-const lastTime = time.Second
+// closeTime is the time that requests have when the page ends.
+const closeTime = time.Second
 
 // Serve serves the page on a listener until ctx ends, and then closes the listener and all connections. Live views are told.
 func Serve(ctx context.Context, l net.Listener, p *Page) error {
@@ -202,7 +202,7 @@ func Serve(ctx context.Context, l net.Listener, p *Page) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 		defer cancel()
 		_ = s.Shutdown(last) // an error means that requests took longer, which Close ends
 		s.Close()

@@ -249,7 +249,7 @@ func TestFeedSaysWhyItEnds(t *testing.T) {
 		if s, _ := f.sample(); !strings.Contains(s.Problem, want) {
 			t.Errorf("problem: got %q, want %q", s.Problem, want)
 		}
-		f.leave()
+		f.release()
 		p.Close()
 	}
 }

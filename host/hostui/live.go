@@ -73,7 +73,7 @@ func (p *Page) live(ctx context.Context, hr *http.Request) (ui.Page, error) {
 	if err != nil {
 		return ui.Page{}, err
 	}
-	defer f.leave()
+	defer f.release()
 	s, next := f.sample()
 	for timeout := time.After(firstWait); !s.Known && s.Problem == "" && timeout != nil; s, next = f.sample() {
 		select {
@@ -132,7 +132,7 @@ func (p *Page) events(w http.ResponseWriter, hr *http.Request) {
 		http.Error(w, err.Error(), http.StatusNotFound) // the script then shows that the mount is gone
 		return
 	}
-	defer f.leave()
+	defer f.release()
 	h.Set("Content-Type", "text/event-stream")
 	c := http.NewResponseController(w)
 	send := func(text string) bool {

@@ -16,10 +16,10 @@ import (
 // foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
 func (m *Mount) foreign() bool { return m.Request.Device != nil && !mountpoint.MayBind() }
 
-// leaveForeign prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
+// prepareForeignEnd prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
 // error and changes nothing. If force is true, it makes the kernel write its cached changes and returns nil. After this process
 // has ended, every access to the mount fails until another program unmounts it.
-func (m *Mount) leaveForeign(force bool) error {
+func (m *Mount) prepareForeignEnd(force bool) error {
 	if !force {
 		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir, Cause: "only the program that mounted it may unmount it",
 			Hint: fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}

@@ -26,7 +26,7 @@ const DefaultBudget = 256 << 20
 // for the same time.
 const behindWait = time.Second
 
-// goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each kind
+// startBackground starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each kind
 // of work runs in a separate goroutine:
 //
 //	git        creates the git directory, then starts pushes of the session and fetches missing trees and history
@@ -34,8 +34,8 @@ const behindWait = time.Second
 //	others     follow the branch, join packs, complete git's index, and wait for umount(8)
 //
 // The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. If
-// the start of the mount was cancelled, goBehind starts nothing and returns false.
-func (m *Mount) goBehind(before takeover.State) bool {
+// the start of the mount was cancelled, startBackground starts nothing and returns false.
+func (m *Mount) startBackground(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,7 +49,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	m.work.Store = m.store
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
-		m.afterOthers(ctx)
+		m.awaitTakeovers(ctx)
 		m.work.Repeat(ctx, "make git directory", m.Events.GitTried, func() (err error) {
 			if before.GitReady {
 				git, err = m.side.Reopen(ctx)
@@ -85,7 +85,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	m.work.Go("record reads", func() { m.profiles.Run(ctx) })
 	m.work.Go("keep locks", func() { m.locking.run(ctx, m.turned) })
 	m.work.Go("prefetch", func() {
-		m.afterOthers(ctx)
+		m.awaitTakeovers(ctx)
 		var profile readprofile.Profile
 		if m.Request.Prefetch != control.PrefetchNone {
 			profile = m.profiles.Load(ctx)
@@ -153,10 +153,10 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is
-// served, so afterOthers waits until all mounts of the same takeover are served, but at most for the time behindWait. For a
+// awaitTakeovers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is
+// served, so awaitTakeovers waits until all mounts of the same takeover are served, but at most for the time behindWait. For a
 // mount that was not taken over, it returns at once.
-func (m *Mount) afterOthers(ctx context.Context) {
+func (m *Mount) awaitTakeovers(ctx context.Context) {
 	if m.takeoverDone == nil {
 		return
 	}

@@ -46,10 +46,10 @@ func sessionRepoDir(home *statedir.Home) string {
 	return filepath.Join(home.Dir, statedir.SessionRepoName)
 }
 
-// lend lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
-// objects on this host, and fetches missing ones from the session remote. lend also opens the session remotes; objects.close
+// openObjects lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
+// objects on this host, and fetches missing ones from the session remote. openObjects also opens the session remotes; objects.close
 // closes them.
-func (m *Mount) lend() error {
+func (m *Mount) openObjects() error {
 	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
 	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
 	if m.Session == "" && m.Request.At == "" {
@@ -140,7 +140,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 }
 
 // target returns the fields of the mount that package resume needs. The caller holds the lock of the mount's home (its directory
-// below the state directory), and has called lend.
+// below the state directory), and has called openObjects.
 func (m *Mount) target() *resume.Target {
 	return &resume.Target{
 		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,

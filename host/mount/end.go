@@ -16,7 +16,7 @@ import (
 // started the mount has removed it, or until ctx ends.
 func (m *Mount) Stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
-	// goBehind sets StateMounted under the same lock, unless aborted is set. Therefore either this call or the goroutine that
+	// startBackground sets StateMounted under the same lock, unless aborted is set. Therefore either this call or the goroutine that
 	// starts the mount unmounts it, but not both.
 	preparing := m.state == control.StatePreparing
 	m.aborted = m.aborted || preparing
@@ -43,7 +43,7 @@ func (m *Mount) Stop(ctx context.Context, force bool) error {
 // If the mount is busy and force is false, takeDown returns an error, and the mount is served as before. takeDown must not be called
 // while the mount is being started.
 func (m *Mount) takeDown(ctx context.Context, force bool) error {
-	if err := m.submodules.leave(ctx, force); err != nil {
+	if err := m.submodules.unmount(ctx, force); err != nil {
 		return err
 	}
 	m.pushBeforeUnmount(ctx)
@@ -64,7 +64,7 @@ func (m *Mount) unserve(ctx context.Context, force bool) error {
 	defer m.events.Pause()()
 	m.filters.Release() // idle filter programs would keep the mount busy, because their working directory is in it
 	if m.foreign() {
-		return m.leaveForeign(force)
+		return m.prepareForeignEnd(force)
 	}
 	if busy := mountpoint.AwaitCopies(ctx, m.Dir, force); busy != nil && !force {
 		return busy
@@ -133,7 +133,7 @@ func (m *Mount) finish() {
 	if err := m.side.Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
 	}
-	o := m.leave()
+	o := m.closeHome()
 	if m.view != nil {
 		m.filters.Close()
 		m.view.Close()

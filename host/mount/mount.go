@@ -45,7 +45,7 @@ import (
 // Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
 // the request, the start, the acquired resources, the serving, and the end.
 //
-// New creates a mount in the state "preparing". Start acquires its resources and mounts it, and goBehind sets the state
+// New creates a mount in the state "preparing". Start acquires its resources and mounts it, and startBackground sets the state
 // "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
 // called instead of New, and Succeed instead of Start.
 //

@@ -28,7 +28,7 @@ import (
 // settled is the minimum age that the files of the base tree have when a mount is created.
 const settled = 2 * time.Second
 
-// leaveTime is the maximum time that leave takes to close an ending mount. No step of leave waits for the network.
+// leaveTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
 const leaveTime = 5 * time.Second
 
 // enter locks the mount's home (its directory below the state directory), and reads the record of the session that is stored
@@ -267,10 +267,10 @@ type outcome struct {
 	until   time.Time // time at which the session, kept or in the trash, expires; zero if it does not expire
 }
 
-// leave closes the tree of a mount that the kernel has unmounted, and then keeps, moves or removes the home (the mount's
+// closeHome closes the tree of a mount that the kernel has unmounted, and then keeps, moves or removes the home (the mount's
 // directory below the state directory). It is also called for a mount whose start has failed; some fields of such a mount are
 // nil, and a session that existed before the start is left unchanged.
-func (m *Mount) leave() (o outcome) {
+func (m *Mount) closeHome() (o outcome) {
 	if m.home == nil {
 		return o
 	}
@@ -310,7 +310,7 @@ func (m *Mount) leave() (o outcome) {
 		return o
 	}
 	o.unsaved = w
-	m.record.Made = nil // the caller of leave removes the directories that this field lists
+	m.record.Made = nil // the caller of closeHome removes the directories that this field lists
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
 	m.record.Until = m.options.expiry(time.Now())
 	o.until = m.record.Until

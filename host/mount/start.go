@@ -118,7 +118,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	// The checkpoint is read with the objects of the session, so these must be readable first.
-	if err = m.lend(); err != nil {
+	if err = m.openObjects(); err != nil {
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
@@ -196,7 +196,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			h.Checkout = &checkout
 		}
 	})
-	if !m.goBehind(takeover.State{}) {
+	if !m.startBackground(takeover.State{}) {
 		return reply, context.Canceled
 	}
 	return reply, nil

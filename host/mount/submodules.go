@@ -246,9 +246,9 @@ func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	})
 }
 
-// leave unmounts the submodules, the innermost first. If one of them cannot be unmounted, leave mounts the others again and
+// unmount unmounts the submodules, the innermost first. If one of them cannot be unmounted, unmount mounts the others again and
 // returns the error.
-func (s *submodules) leave(ctx context.Context, force bool) error {
+func (s *submodules) unmount(ctx context.Context, force bool) error {
 	// An outer mount is busy while an inner one exists.
 	for _, m := range slices.Backward(s.list()) {
 		if err := m.takeDown(ctx, force); err != nil {

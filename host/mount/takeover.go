@@ -65,8 +65,8 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	return m, nil
 }
 
-// LeaveTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
-func (m *Mount) LeaveTakeover() {
+// DropTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
+func (m *Mount) DropTakeover() {
 	m.inherited.Close()
 	m.handover.Drop()
 }
@@ -205,7 +205,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.configureAgent(); err != nil {
 		return err
 	}
-	if err = m.lend(); err != nil {
+	if err = m.openObjects(); err != nil {
 		return err
 	}
 	base, err := m.record.Base()
@@ -241,7 +241,7 @@ func (m *Mount) takeOver() (err error) {
 	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
 		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
-	m.goBehind(h)
+	m.startBackground(h)
 	close(m.started)
 	return nil
 }

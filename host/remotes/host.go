@@ -15,7 +15,7 @@ type sharedHost struct {
 }
 
 // holdHostLocked returns the open state directory at path for one store; nil if path is "" or is the state directory of this daemon. The
-// store must call leaveHost at its end. The caller holds mu.
+// store must call releaseHost at its end. The caller holds mu.
 func (r *Remotes) holdHostLocked(path string) *sharedHost {
 	if path == "" || filepath.Clean(path) == filepath.Clean(r.state) {
 		return nil
@@ -37,8 +37,8 @@ func (h *sharedHost) store(name string) *hoststore.Store {
 	return h.Store(name)
 }
 
-// leaveHost records that one store no longer uses h, which may be nil. When the last store stops, leaveHost closes the directory.
-func (r *Remotes) leaveHost(path string, h *sharedHost) {
+// releaseHost records that one store no longer uses h, which may be nil. When the last store stops, releaseHost closes the directory.
+func (r *Remotes) releaseHost(path string, h *sharedHost) {
 	if h == nil {
 		return
 	}

@@ -186,7 +186,7 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 		shared.leave()
 	}
 	if last {
-		r.leaveHost(key.from, shared.host)
+		r.releaseHost(key.from, shared.host)
 	}
 }
 

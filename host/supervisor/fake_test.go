@@ -166,12 +166,12 @@ func fakeWorker(dir string) int {
 	go w.listen()
 	go func() {
 		for !w.silent.Load() {
-			conn.Tell(keeper.Watchdog, "1")
+			conn.SendKey(keeper.Watchdog, "1")
 			time.Sleep(100 * time.Millisecond)
 		}
 	}()
 	tell(dir, h)
-	conn.Tell(keeper.Ready, "1")
+	conn.SendKey(keeper.Ready, "1")
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -234,7 +234,7 @@ func (w *fake) stop() {
 	tell(w.dir, happening{What: "stopped"})
 	w.conn.Drop(fakeMount)
 	w.conn.Drop("control")
-	w.conn.Tell(keeper.Stopping, "1")
+	w.conn.SendKey(keeper.Stopping, "1")
 	os.Exit(0)
 }
 

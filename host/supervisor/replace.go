@@ -161,7 +161,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		s.Log.Warn("start worker", zap.Error(err)) // ignore this error, because another worker is started when a worker is needed
 	}
 	// The old worker exits when it receives this message.
-	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
+	if err := conn.SendKey(keeper.Adopted, "1"); err != nil {
 		return err
 	}
 	s.worker = &worker{conn: conn, killed: "supervisor was lost", orderedAt: time.Now(), readyAt: time.Now(), exited: true}

@@ -433,15 +433,15 @@ func (s *supervisor) shutdown(wait bool) (code int, end bool) {
 		s.Log.Info("exiting without unmounting")
 		s.kill(s.worker, "daemon is restarting")
 	default:
-		s.tellStop(s.worker)
+		s.orderStop(s.worker)
 		s.timers.stop = time.After(stopTime)
 	}
 	return 0, false
 }
 
-// tellStop orders a worker to unmount everything and exit. If the order cannot be sent, the worker is killed.
-func (s *supervisor) tellStop(w *worker) {
-	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
+// orderStop orders a worker to unmount everything and exit. If the order cannot be sent, the worker is killed.
+func (s *supervisor) orderStop(w *worker) {
+	if err := w.conn.SendKey(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
 		s.kill(w, "worker could not be asked to stop")
 	}
 }

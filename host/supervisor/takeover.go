@@ -52,7 +52,7 @@ func (s *supervisor) orderStart() error {
 	}
 	// The daemon was told to stop while no worker served, so the new worker takes over only in order to unmount everything.
 	if err == nil && s.exit.begun {
-		err = w.conn.Tell(keeper.Stop, "1")
+		err = w.conn.SendKey(keeper.Stop, "1")
 	}
 	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and a later event reports this end
 		s.kill(w, err.Error())
@@ -130,7 +130,7 @@ func (s *supervisor) learn(w *worker) {
 		s.failures.countHaste(w)
 	}
 	if s.worker != nil {
-		s.worker.conn.Tell(keeper.Reason, s.reason)
+		s.worker.conn.SendKey(keeper.Reason, s.reason)
 	}
 }
 
@@ -185,12 +185,12 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
 	// The worker passes the failure on to the caller of the upgrade.
 	if err != nil {
-		s.tellFailed("open executable: " + err.Error())
+		s.sendFailure("open executable: " + err.Error())
 		return
 	}
 	if s.upgrade != nil || s.exit.begun {
 		file.Close()
-		s.tellFailed("another upgrade is in progress, or the daemon is exiting")
+		s.sendFailure("another upgrade is in progress, or the daemon is exiting")
 		return
 	}
 	s.dropNext()
@@ -240,15 +240,15 @@ func (s *supervisor) abandonUpgrade(why string) {
 	u.file.Close()
 	s.upgradeFailed = fmt.Sprintf("upgrade to %s: %s", u.path, why)
 	s.Log.Error("undo upgrade", zap.String("to", u.path), zap.String("why", why))
-	s.tellFailed(s.upgradeFailed)
+	s.sendFailure(s.upgradeFailed)
 	s.wantSpare()
 }
 
-// tellFailed sends the worker the reason why an upgrade failed.
-func (s *supervisor) tellFailed(why string) {
+// sendFailure sends the worker the reason why an upgrade failed.
+func (s *supervisor) sendFailure(why string) {
 	if s.worker != nil {
 		// If the message cannot be sent, the worker is ending, and its successor learns the reason from orderStart.
-		s.worker.conn.Tell(keeper.UpgradeFailed, why)
+		s.worker.conn.SendKey(keeper.UpgradeFailed, why)
 	}
 }
 

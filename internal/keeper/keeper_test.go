@@ -146,7 +146,7 @@ func TestKeeperThatIsGoneIsFollowedByAnother(t *testing.T) {
 					all[m[Name]] = contents(t, fds[0])
 				}
 				if m[StartServing] != "" && takes {
-					next.Tell(Adopted, "1")
+					next.SendKey(Adopted, "1")
 					break
 				}
 				if m[StartServing] != "" {

@@ -167,8 +167,8 @@ func StartOf(m Message) Start {
 	}
 }
 
-// Tell sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
-func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
+// SendKey sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
+func (c *Conn) SendKey(key, value string) error { return c.Send(Message{key: value}) }
 
 // HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor has
 // confirmed that it has them. Without this confirmation, HandOver returns an error.

@@ -42,7 +42,7 @@ func use(ctx context.Context, c *call, r records.Repo, do func(*replica.Replica,
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	dir, err := c.a.o.Replicas.Acquire(ctx, r.ID)
 	if err != nil {
 		return found("Repository", err)
@@ -61,7 +61,7 @@ func placed(c *call, r records.Repo) (ctx context.Context, leave func(), err err
 	if err != nil {
 		return nil, nil, err
 	}
-	return place.Limit(ctx), place.Leave, nil
+	return place.Limit(ctx), place.Release, nil
 }
 
 // git returns a reader of the objects of a git directory, for a request with a place.
@@ -345,7 +345,7 @@ type large struct {
 
 func (l large) close() {
 	l.dir.Release()
-	l.place.Leave()
+	l.place.Release()
 }
 
 // openLarge waits for a place for something large.
@@ -354,7 +354,7 @@ func (a *API) openLarge(ctx context.Context, r records.Repo) (l large, err error
 		return l, err
 	}
 	if l.dir, err = a.o.Replicas.Acquire(ctx, r.ID); err != nil {
-		l.place.Leave()
+		l.place.Release()
 		return l, found("Repository", err)
 	}
 	l.git = a.git(l.dir.Dir, l.place)

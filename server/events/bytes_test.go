@@ -18,7 +18,7 @@ func TestLargeEventsAreSentInSmallPages(t *testing.T) {
 	if !s.enter("") {
 		t.Fatal("no room for a client")
 	}
-	defer s.leave("")
+	defer s.endClient("")
 	await.Until(t, "the stream follows the store", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.awake })
 	const events, size = 500, 100 << 10
 	body := bytes.Repeat([]byte("x"), size)
@@ -59,7 +59,7 @@ func TestNamespaceCannotTakeAllStreams(t *testing.T) {
 	if !s.enter("b") || !s.enter("") {
 		t.Error("no room for clients of others")
 	}
-	s.leave("a")
+	s.endClient("a")
 	if !s.enter("a") {
 		t.Error("no room after a client has left")
 	}

@@ -161,7 +161,7 @@ func (s *Stream) read() (more bool, err error) {
 		}
 		s.mu.Lock()
 		s.awake, s.from, s.last, s.recent, s.bytes = true, last, last, nil, 0
-		s.tell()
+		s.wakeClients()
 		s.mu.Unlock()
 		return true, nil
 	}
@@ -187,12 +187,12 @@ func (s *Stream) read() (more bool, err error) {
 		s.from = s.recent[extra-1].Seq
 		s.recent = slices.Clone(s.recent[extra:])
 	}
-	s.tell()
+	s.wakeClients()
 	return true, nil
 }
 
-// tell wakes the clients. The caller holds s.mu.
-func (s *Stream) tell() {
+// wakeClients wakes the clients. The caller holds s.mu.
+func (s *Stream) wakeClients() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -269,7 +269,7 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, 10401, "too many clients read events")
 		return
 	}
-	defer s.leave(filter.Namespace)
+	defer s.endClient(filter.Namespace)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.end, cancel)()
@@ -390,7 +390,7 @@ func (s *Stream) enter(namespace string) bool {
 	return true
 }
 
-func (s *Stream) leave(namespace string) {
+func (s *Stream) endClient(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients--

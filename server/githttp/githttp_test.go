@@ -274,7 +274,7 @@ func TestBusyServer(t *testing.T) {
 	if status != 503 || h.Get("Retry-After") != "1" {
 		t.Errorf("busy server: got %d, Retry-After %q, %q", status, h.Get("Retry-After"), text)
 	}
-	place.Leave()
+	place.Release()
 	w.do(w.work("sha1"), "push", "-q", url, "main")
 }
 

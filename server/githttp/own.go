@@ -25,7 +25,7 @@ func (s *Server) Push(ctx context.Context, r receive.Request) error {
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	ctx = place.Limit(ctx)
 	at, err := s.o.Replicas.AcquireRepo(ctx, r.Repo)
 	if err != nil {

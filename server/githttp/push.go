@@ -119,7 +119,7 @@ func (p *placed) take() (err error) {
 // free gives the place back.
 func (p *placed) free() {
 	if p.place != nil {
-		p.place.Leave()
+		p.place.Release()
 	}
 }
 

@@ -100,7 +100,7 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	ctx = place.Limit(ctx)
 	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
 	if err != nil {
@@ -212,7 +212,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	ctx = place.Limit(ctx)
 	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
 	if err != nil {

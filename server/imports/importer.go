@@ -267,7 +267,7 @@ func (i *Importer) begin() error {
 		got, err := i.acquire(i.ctx, m.RepoID)
 		if err != nil || !got {
 			i.free(m.RepoID)
-			place.Leave()
+			place.Release()
 			if err != nil {
 				return err
 			}
@@ -276,7 +276,7 @@ func (i *Importer) begin() error {
 		i.work.Go(func() {
 			i.hold(place.Limit(i.ctx), m.RepoID)
 			i.free(m.RepoID)
-			place.Leave()
+			place.Release()
 			select { // this process may run another import
 			case i.wake <- struct{}{}:
 			default:

@@ -114,11 +114,11 @@ func (m *Memory) release(c Class, n int64) {
 	m.mu.Lock()
 	m.used[c] -= n
 	m.mu.Unlock()
-	m.tell()
+	m.notifyReleased()
 }
 
-// tell calls the functions of onRelease.
-func (m *Memory) tell() {
+// notifyReleased calls the functions of onRelease.
+func (m *Memory) notifyReleased() {
 	m.mu.Lock()
 	list := m.listen
 	m.mu.Unlock()
@@ -153,6 +153,6 @@ func (m *Memory) Keep(n int64) (release func(), ok bool) {
 		m.mu.Lock()
 		m.kept -= n
 		m.mu.Unlock()
-		m.tell()
+		m.notifyReleased()
 	}), true
 }

@@ -120,8 +120,8 @@ func (p *Place) Limit(ctx context.Context) context.Context {
 	return gitcmd.WithMemory(ctx, p.memory/processes)
 }
 
-// Leave gives the place back. Further calls do nothing.
-func (p *Place) Leave() {
+// Release gives the place back. Further calls do nothing.
+func (p *Place) Release() {
 	p.once.Do(func() { p.in.end(p) })
 }
 
@@ -158,7 +158,7 @@ func (p *Places) Enter(ctx context.Context, size Size, shares ...Share) (*Place,
 	}
 	p.mu.Unlock()
 	if i < 0 { // the request was admitted at the same time
-		w.place.Leave()
+		w.place.Release()
 	}
 	return nil, err
 }

@@ -17,11 +17,11 @@ func TestQueue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return place.Leave
+		return place.Release
 	}
 	first := acquire("a")
 	second := make(chan func(), 1)
-	go func() { place, _ := l.Enter(t.Context(), Small, Share{OfRepo, "a"}); second <- place.Leave }()
+	go func() { place, _ := l.Enter(t.Context(), Small, Share{OfRepo, "a"}); second <- place.Release }()
 	waiting := func(n int) {
 		t.Helper()
 		await.Until(t, "requests wait", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.queue) == n })
@@ -87,7 +87,7 @@ func TestQueueHasRoomForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatalf("request of another repository: %v", err)
 	}
-	place.Leave()
+	place.Release()
 }
 
 func TestSharesOfReads(t *testing.T) {
@@ -140,8 +140,8 @@ func TestMemoryOfRequests(t *testing.T) {
 			}
 		}
 		for _, place := range running {
-			place.Leave()
-			place.Leave()
+			place.Release()
+			place.Release()
 		}
 		if n := m.Used(); n != 0 {
 			t.Errorf("%d MiB: %d bytes are used after the end", total>>20, n)
@@ -189,8 +189,8 @@ func TestRequestThatWaitsForMemory(t *testing.T) {
 		entered <- place
 	}()
 	await.Until(t, "request waits", func() bool { transfers.mu.Lock(); defer transfers.mu.Unlock(); return len(transfers.queue) == 1 })
-	place.Leave()
-	(<-entered).Leave()
+	place.Release()
+	(<-entered).Release()
 	var none *Memory
 	if release, ok := none.Keep(1 << 40); !ok {
 		t.Error("a process is not kept without a limit")

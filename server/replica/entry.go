@@ -61,8 +61,8 @@ func (s *Set) enter(id string) (*entry, error) {
 	return e, nil
 }
 
-// leave ends the use of an entry, and removes an unused entry without a replica from the Set.
-func (s *Set) leave(e *entry) {
+// endUse ends the use of an entry, and removes an unused entry without a replica from the Set.
+func (s *Set) endUse(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.users--
@@ -97,7 +97,7 @@ func (s *Set) release(e *entry, epoch int64) {
 		default: // another goroutine has the turn; the next update calls tidy
 		}
 	}
-	s.leave(e)
+	s.endUse(e)
 }
 
 // tidy removes packs that are not listed. It keeps those that were still listed when a current user acquired the replica. The caller
@@ -128,7 +128,7 @@ func (s *Set) evict() {
 			return
 		}
 		dropped := s.dropIdle(e)
-		s.leave(e)
+		s.endUse(e)
 		if !dropped {
 			return
 		}
@@ -241,7 +241,7 @@ func (s *Set) Prune(ctx context.Context) error {
 		} else {
 			s.clean(e)
 		}
-		s.leave(e)
+		s.endUse(e)
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 	select {
 	case e.turn <- struct{}{}:
 	case <-ctx.Done():
-		s.leave(e)
+		s.endUse(e)
 		return nil, fmt.Errorf("acquire replica: %w", ctx.Err())
 	}
 	err = s.follow(ctx, e, repo)
@@ -165,7 +165,7 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 	}
 	<-e.turn
 	if err != nil {
-		s.leave(e)
+		s.endUse(e)
 		return nil, fmt.Errorf("acquire replica of %s/%s: %w", repo.Namespace, repo.Name, err)
 	}
 	s.evict()

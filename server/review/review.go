@@ -161,7 +161,7 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	dir, err := s.o.Replicas.Acquire(ctx, repo.ID)
 	if err != nil {
 		return err

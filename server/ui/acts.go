@@ -130,7 +130,7 @@ func (a *acting) act(ctx context.Context, form string) error {
 	if err != nil {
 		return err
 	}
-	a.say(said)
+	a.setMessage(said)
 	return a.redirect(to)
 }
 
@@ -257,8 +257,8 @@ func (a *acting) refused(problem *review.Problem) error {
 // saidCookie is the name of the cookie with the message about the last act, which the next page shows. A link cannot set it.
 func (v *visit) saidCookie() string { return v.cookieName() + "-said" }
 
-// say makes the next page of this browser show a text.
-func (v *visit) say(text string) {
+// setMessage makes the next page of this browser show a text.
+func (v *visit) setMessage(text string) {
 	c := &http.Cookie{Name: v.saidCookie(), Value: base64.RawURLEncoding.EncodeToString([]byte(text)), Path: "/", HttpOnly: true,
 		Secure: v.secure(), SameSite: http.SameSiteStrictMode, MaxAge: 60}
 	if text == "" {
@@ -273,7 +273,7 @@ func (v *visit) said() string {
 	if err != nil || v.r.FormValue("part") != "" || v.r.Method != http.MethodGet {
 		return ""
 	}
-	v.say("")
+	v.setMessage("")
 	text, err := base64.RawURLEncoding.DecodeString(c.Value)
 	if err != nil {
 		return ""

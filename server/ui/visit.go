@@ -378,7 +378,7 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 	if err != nil {
 		return err
 	}
-	defer at.Leave()
+	defer at.Release()
 	dir, err := p.u.o.Replicas.Acquire(ctx, p.repo.ID)
 	if err != nil {
 		return err

@@ -62,19 +62,19 @@ func encodeTimes(x *odb.Index, f object.Format, pack string, since map[object.ID
 	return append(data, sum(f, data)...), nil
 }
 
-// errTimes means that a file of times is damaged.
-var errTimes = errors.New("times of garbage are damaged")
+// errDamagedTimes means that a file of times is damaged.
+var errDamagedTimes = errors.New("times of garbage are damaged")
 
 // parseTimes returns the times in a file for a pack with n objects.
 func parseTimes(data []byte, f object.Format, n int) ([]time.Time, error) {
 	if n < 0 || len(data) != timesHeader+4*n+2*f.Size() {
-		return nil, fmt.Errorf("%w: %d bytes for %d objects", errTimes, len(data), n)
+		return nil, fmt.Errorf("%w: %d bytes for %d objects", errDamagedTimes, len(data), n)
 	}
 	if string(data[:4]) != timesMagic || binary.BigEndian.Uint32(data[4:]) != 1 || binary.BigEndian.Uint32(data[8:]) != hashNumber(f) {
-		return nil, fmt.Errorf("%w: header %q", errTimes, data[:timesHeader])
+		return nil, fmt.Errorf("%w: header %q", errDamagedTimes, data[:timesHeader])
 	}
 	if end := len(data) - f.Size(); string(sum(f, data[:end])) != string(data[end:]) {
-		return nil, fmt.Errorf("%w: the hash is wrong", errTimes)
+		return nil, fmt.Errorf("%w: the hash is wrong", errDamagedTimes)
 	}
 	times := make([]time.Time, n)
 	for i := range times {

@@ -117,7 +117,7 @@ func (w *Worker) placed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
+	defer place.Release()
 	return w.Round(place.Limit(ctx))
 }
 

@@ -282,8 +282,8 @@ func (s *Sender) enter(h records.Webhook) time.Duration {
 	return 0
 }
 
-// leave ends an attempt.
-func (s *Sender) leave(id string, err error, next time.Time) {
+// endAttempt ends an attempt.
+func (s *Sender) endAttempt(id string, err error, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.receivers[id]
@@ -318,12 +318,12 @@ func (s *Sender) tooOld(d records.Delivery) bool {
 func (s *Sender) deliver(h records.Webhook, d records.Delivery) {
 	after, err := s.attempt(h, d)
 	if s.ctx.Err() != nil { // the attempt was interrupted by Close, which is not a failure of the receiver
-		s.leave(h.ID, nil, time.Time{})
+		s.endAttempt(h.ID, nil, time.Time{})
 		return
 	}
 	d.Attempts++
 	d.Next = time.Now().Add(max(s.pause(d.Attempts), after))
-	s.leave(h.ID, err, d.Next)
+	s.endAttempt(h.ID, err, d.Next)
 	if err == nil {
 		s.delivered.Add(1)
 		err = s.o.Store.Done(s.ctx, d.Webhook, d.Event.Seq)

@@ -111,10 +111,10 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		e.mode(parent(f.Path), f.Perm)
 		return false, e.trees.remove(ctx, f.Path)
 	case worktree.FrozenSkipped:
-		return true, e.leave(ctx, f, session.Ignored)
+		return true, e.leaveOut(ctx, f, session.Ignored)
 	case worktree.FrozenDir, worktree.FrozenTree:
 		if f.Path != "" && e.v.skip(f.Path) {
-			return true, e.leave(ctx, f, session.Ignored)
+			return true, e.leaveOut(ctx, f, session.Ignored)
 		}
 		e.mode(f.Path, f.Perm)
 		if f.Kind == worktree.FrozenDir {
@@ -129,7 +129,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		return false, err
 	}
 	if reason != "" {
-		return false, e.leave(ctx, f, reason)
+		return false, e.leaveOut(ctx, f, reason)
 	}
 	if f.Mode == object.ModeFile && e.c.o.LinksAsFiles {
 		if was, _, err := e.trees.get(ctx, f.Path); err != nil {
@@ -304,7 +304,7 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	if f.Mode == object.ModeGitlink && !f.ID.IsZero() {
 		return e.trees.set(ctx, f.Path, object.ModeGitlink, f.ID)
 	}
-	return e.leave(ctx, f, session.NoFile)
+	return e.leaveOut(ctx, f, session.NoFile)
 }
 
 // judge returns the reason for which a file or link is left out, or "" if the checkpoint contains the file or link.
@@ -403,9 +403,9 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leave leaves the path of the entry f out of the tree and records the reason. If the reason is session.Excluded and the base tree
+// leaveOut leaves the path of the entry f out of the tree and records the reason. If the reason is session.Excluded and the base tree
 // contains the path, the checkpoint's tree gets the entry of the base tree instead.
-func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
+func (e *edit) leaveOut(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
 	case worktree.FrozenSkipped, worktree.FrozenDir, worktree.FrozenTree:

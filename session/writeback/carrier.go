@@ -202,7 +202,7 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	}
 	defer func() {
 		if ctx.Err() == nil {
-			c.tell(err)
+			c.reportPass(err)
 		}
 	}()
 	// Read the refs after the watches were set. If a directory was not watched before, refs may have appeared in the directory
@@ -226,15 +226,15 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 		// The first pass has no earlier values to compare with, so it does not report a move.
 		moved, had := c.before != nil && !c.before.same(now), c.repo != nil
 		c.before = &now
-		c.tellMoved(moved)
+		c.notifyMoved(moved)
 		err = c.carry(ctx, now)
-		c.tellMoved(c.repo != nil && !had) // a checkpoint can be made from now on, because the Repo exists
+		c.notifyMoved(c.repo != nil && !had) // a checkpoint can be made from now on, because the Repo exists
 		return next, err
 	}
 }
 
-// tellMoved calls RefCopierOptions.Moved if moved is set.
-func (c *RefCopier) tellMoved(moved bool) {
+// notifyMoved calls RefCopierOptions.Moved if moved is set.
+func (c *RefCopier) notifyMoved(moved bool) {
 	if moved && c.o.Moved != nil {
 		c.o.Moved()
 	}
@@ -282,9 +282,9 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
-// tell records err as the result of the last pass; err is nil if the pass succeeded. It logs a failure unless the pass before
+// reportPass records err as the result of the last pass; err is nil if the pass succeeded. It logs a failure unless the pass before
 // failed with the same text. It calls RefCopierOptions.Failed for each failure and for the first success after a failure.
-func (c *RefCopier) tell(err error) {
+func (c *RefCopier) reportPass(err error) {
 	c.mu.Lock()
 	before := c.failure
 	c.failure = err

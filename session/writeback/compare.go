@@ -106,7 +106,8 @@ func (c *comparison) compare(ref string) {
 		// A removal in one session must not remove a ref that other sessions use.
 		if mine.IsZero() && !there.IsZero() && !layout.Exclusive(ref) {
 			delete(l.refs, ref)
-			c.say(ref + " was removed in this session but stays on the session remote, where others use it; run git push --delete to remove it")
+			c.addNotice(ref + " was removed in this session but stays on the session remote, where others use it; " +
+				"run git push --delete to remove it")
 			return
 		}
 	// This session has pushed the ref, and the ref is missing on the session remote now.
@@ -116,17 +117,18 @@ func (c *comparison) compare(ref string) {
 		if mine.IsZero() {
 			return
 		}
-		c.say("the session remote had lost " + ref + ", which was pushed again")
+		c.addNotice("the session remote had lost " + ref + ", which was pushed again")
 	case mine.IsZero():
 		// The user has removed the ref, and another session has moved it. Keep the value of the other session.
 		delete(l.refs, ref)
 		c.sign(ref, mine)
-		c.say("another session has changed " + ref + " on the session remote, so the ref was not removed there")
+		c.addNotice("another session has changed " + ref + " on the session remote, so the ref was not removed there")
 		return
 	// Another mount of this session was resumed from a checkpoint. It has moved the ref back, and keeps the value of this mount under
 	// another name.
 	case mine == known.acked && c.isKept(mine) && Within(c.repo, mine, there):
-		c.say("another mount of this session has moved " + ref + " back on the session remote, and keeps its last commits under another name")
+		c.addNotice("another mount of this session has moved " + ref + " back on the session remote, " +
+			"and keeps its last commits under another name")
 		return
 	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
 	case Within(c.repo, mine, there):

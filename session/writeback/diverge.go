@@ -32,8 +32,8 @@ func (c *comparison) compareNotes(ref string) {
 	}
 }
 
-// say adds a message for the user.
-func (c *comparison) say(text string) { c.notices = append(c.notices, text) }
+// addNotice adds a message for the user.
+func (c *comparison) addNotice(text string) { c.notices = append(c.notices, text) }
 
 // sign adds the update that records that this session moved a ref of the user to the value mine. The parameter ref is the name of
 // that ref on the session remote. The update sets the carried ref of that ref (session.CarriedRef).

@@ -162,7 +162,7 @@ func newQueue(o QueueOptions) *Queue {
 	q.record.conn, q.record.log = &q.conn, o.Log
 	q.merger = notesMerger{repo: o.Repo, conn: &q.conn, session: o.Session, log: o.Log}
 	q.seeder.conn, q.seeder.dir, q.seeder.session, q.seeder.log = &q.conn, o.Dir, o.Session, o.Log
-	q.seeder.record, q.seeder.changed = q.recordBase, q.report.tell
+	q.seeder.record, q.seeder.changed = q.recordBase, q.report.wakeWaiters
 	return q
 }
 
@@ -203,7 +203,7 @@ func (q *Queue) Close() error {
 		if q.o.Remote != nil {
 			q.record.keepTraffic()
 		}
-		q.report.tell()
+		q.report.wakeWaiters()
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func (q *Queue) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if q.tellTaken() { // Taken has made changes, which are pushed before Sync returns
+		if q.notifyTaken() { // Taken has made changes, which are pushed before Sync returns
 			continue
 		}
 		if failures++; err == nil {
@@ -243,7 +243,7 @@ func (q *Queue) run(ctx context.Context) {
 		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
 		if !busy || q.Status().Pending == 0 {
 			q.calls.answer(q.covered(asked), err, wait > baseFirst)
-			q.report.tell()
+			q.report.wakeWaiters()
 		}
 		if !q.rest(ctx, failures, wait) {
 			return
@@ -265,9 +265,9 @@ func (q *Queue) covered(asked uint64) uint64 {
 	return late
 }
 
-// tellTaken calls QueueOptions.Taken for each ref that another machine has moved since the last call. It reports whether there
+// notifyTaken calls QueueOptions.Taken for each ref that another machine has moved since the last call. It reports whether there
 // was such a ref.
-func (q *Queue) tellTaken() bool {
+func (q *Queue) notifyTaken() bool {
 	news := q.moved.takeNews()
 	for _, n := range news {
 		if q.o.Taken != nil {

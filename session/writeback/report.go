@@ -68,8 +68,8 @@ func (r *report) changed() (next <-chan struct{}, closed bool) {
 	return r.next, r.closed
 }
 
-// tell wakes the goroutines that wait for a change. The caller must not hold mu.
-func (r *report) tell() {
+// wakeWaiters wakes the goroutines that wait for a change. The caller must not hold mu.
+func (r *report) wakeWaiters() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.next)

@@ -48,7 +48,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 		if ctx.Err() == nil {
 			q.report.fail(err)
 		}
-		q.report.tell()
+		q.report.wakeWaiters()
 	}()
 	if verify {
 		q.refusals.retryAll()

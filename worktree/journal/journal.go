@@ -167,14 +167,14 @@ func (j *Journal) rely(f *Flight, record uint64) {
 	case f.first <= record:
 		return
 	default:
-		j.leave(f.first)
+		j.releaseRecord(f.first)
 	}
 	f.first = record
 	j.flights[record]++
 }
 
-// leave records that a flight no longer relies on a record. The caller holds j.mu.
-func (j *Journal) leave(record uint64) {
+// releaseRecord records that a flight no longer relies on a record. The caller holds j.mu.
+func (j *Journal) releaseRecord(record uint64) {
 	if j.flights[record]--; j.flights[record] == 0 {
 		delete(j.flights, record)
 	}
@@ -187,7 +187,7 @@ func (j *Journal) Land(f *Flight) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.leave(f.first)
+	j.releaseRecord(f.first)
 	*f = Flight{}
 }
 

@@ -103,8 +103,8 @@ func Ask(a *App, verb, what, question string) error {
 	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "not confirmed: nothing was deleted"}
 }
 
-// SayStays prints the refs of a deleted session that stay on the session remote.
-func SayStays(a *App, r control.SessionDeleteReply) {
+// PrintStays prints the refs of a deleted session that stay on the session remote.
+func PrintStays(a *App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s stays unchanged on the session remote\n", ref)
 	}

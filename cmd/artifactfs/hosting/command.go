@@ -118,7 +118,7 @@ func printToken(a *cli.App, made client.NewToken, rights string) error {
 		until = "expires " + localTime(made.Expires)
 	}
 	fmt.Fprintf(a.Stderr, "artifactfs: token %s (%s) %s\n", made.ID, rights, until)
-	return say(a.Stdout, made.Plaintext)
+	return printLine(a.Stdout, made.Plaintext)
 }
 
 // localTime returns a time as text in the time zone of the user.
@@ -129,11 +129,11 @@ func printDone(a *cli.App, verb, object string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{verb: object})
 	}
-	return say(a.Stdout, verb+" "+object)
+	return printLine(a.Stdout, verb+" "+object)
 }
 
-// say prints a line.
-func say(w io.Writer, text string) error {
+// printLine prints a line.
+func printLine(w io.Writer, text string) error {
 	if _, err := fmt.Fprintln(w, text); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}

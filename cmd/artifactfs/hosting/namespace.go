@@ -43,7 +43,7 @@ func namespaceCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, n)
 			}
-			return say(a.Stdout, "created namespace "+n.Name)
+			return printLine(a.Stdout, "created namespace "+n.Name)
 		}),
 	}
 	choiceFlag(cmd, &jurisdiction, "", "jurisdiction", "where the server is to store the repositories", "eu", "us")

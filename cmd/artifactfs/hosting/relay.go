@@ -135,7 +135,7 @@ func runRelay(ctx context.Context, a *cli.App, o relay.Options) error {
 	if a.JSON {
 		err = cli.PrintJSON(a.Stdout, map[string]string{"url": r.URL, "listen": r.Listen})
 	} else {
-		err = say(a.Stdout, "relaying at "+r.URL)
+		err = printLine(a.Stdout, "relaying at "+r.URL)
 	}
 	if err != nil {
 		return errors.Join(err, r.Close())

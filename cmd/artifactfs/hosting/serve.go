@@ -252,7 +252,7 @@ func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"token": string(token)})
 	}
-	return say(a.Stdout, string(token))
+	return printLine(a.Stdout, string(token))
 }
 
 // serve runs the server until ctx ends, which SIGTERM and Ctrl-C do.

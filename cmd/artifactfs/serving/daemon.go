@@ -205,7 +205,7 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 		GiveUp: func(descriptors []keeper.Descriptor, reason string) error {
 			return daemon.GiveUp(a.State, descriptors, reason, log)
 		},
-		StoreSocket: f.fdstore, StoreName: a.State, Leave: f.leaves,
+		StoreSocket: f.fdstore, StoreName: a.State, Leave: f.keepsMounts,
 		Running: func() bool { return control.Listens(ctx, a.DaemonSocket()) },
 		Log:     log,
 	})
@@ -215,8 +215,8 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 	return nil
 }
 
-// leaves reports whether a daemon that receives SIGTERM leaves its mounts in the descriptor store.
-func (f DaemonFlags) leaves() bool {
+// keepsMounts reports whether a daemon that receives SIGTERM keepsMounts its mounts in the descriptor store.
+func (f DaemonFlags) keepsMounts() bool {
 	switch f.onTerm {
 	case termLeave:
 		return true

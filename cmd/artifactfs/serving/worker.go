@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	beatPause    = 500 * time.Millisecond // interval between two signs of life of a healthy worker
-	resumeTime   = 10 * time.Second       // time limit for resuming the predecessor's mounts before READY is sent
-	resurrection = time.Second            // pause between attempts to start a supervisor
+	beatPause       = 500 * time.Millisecond // interval between two signs of life of a healthy worker
+	resumeTime      = 10 * time.Second       // time limit for resuming the predecessor's mounts before READY is sent
+	supervisorPause = time.Second            // pause between attempts to start a supervisor
 
 	// These are the names under which the supervisor keeps the descriptors of the control socket and of its lock.
 	SocketDescriptor = "control"
@@ -126,7 +126,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 			return // do not unmount, because another worker may be able to continue the mounts
 		}
 		err = errors.Join(err, closeHost(w.Host))
-		conn.Tell(keeper.Stopping, "1") // report that no successor is needed from now on
+		conn.SendKey(keeper.Stopping, "1") // report that no successor is needed from now on
 	}()
 	endMetrics, err := serveMetrics(a, w.WriteMetrics, log, start.Count > 0)
 	if err != nil {
@@ -166,7 +166,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
-		w.conn.Tell(keeper.Ready, "1")
+		w.conn.SendKey(keeper.Ready, "1")
 		collector.SetIdle(gcPercent)
 		if f.restore && ctx.Err() == nil {
 			if err := w.Remount(ctx); err != nil && ctx.Err() == nil {
@@ -221,7 +221,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		}
 		switch {
 		case err == nil:
-			w.conn.Tell(keeper.Watchdog, "1")
+			w.conn.SendKey(keeper.Watchdog, "1")
 			reported = false
 		case !reported && ctx.Err() == nil: // log the hang only once
 			reported = true
@@ -229,7 +229,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 			w.log.Error("daemon does not respond", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
 		if ctx.Err() != nil { // everything is being unmounted, for which another timeout applies
-			w.conn.Tell(keeper.Watchdog, "1")
+			w.conn.SendKey(keeper.Watchdog, "1")
 		}
 		select {
 		case <-time.After(beatPause):
@@ -284,7 +284,7 @@ func replaceSupervisor(a *cli.App, w *worker, f DaemonFlags) {
 	for err == nil && !w.ending.Load() {
 		err := supervisor.Resurrect(w.conn, executable, args, w.start)
 		w.log.Error("start supervisor", zap.Error(err))
-		time.Sleep(resurrection)
+		time.Sleep(supervisorPause)
 	}
 }
 

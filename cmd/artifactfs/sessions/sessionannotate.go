@@ -142,7 +142,7 @@ func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point s
 	if err != nil {
 		return cli.Failure("annotate", w.name(), err)
 	}
-	sayRedacted(a, reply.Redacted)
+	printRedacted(a, reply.Redacted)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}

@@ -145,7 +145,7 @@ func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.Se
 	if err != nil {
 		return reply, cli.Failure(verb, w.name(), err)
 	}
-	sayRedacted(a, reply.Redacted)
+	printRedacted(a, reply.Redacted)
 	if a.JSON {
 		return reply, cli.PrintJSON(a.Stdout, reply)
 	}

@@ -139,8 +139,8 @@ func printLineJSON(out io.Writer, r control.TranscriptRecord) error {
 	return e.Encode(r)
 }
 
-// said contains the members that the records of all agents have in common.
-type said struct {
+// commonMembers contains the members that the records of all agents have in common.
+type commonMembers struct {
 	Type    string          `json:"type"`
 	Role    string          `json:"role"`
 	Text    string          `json:"text"`
@@ -163,7 +163,7 @@ func readRecord(r control.TranscriptRecord) (kind, text string) {
 		}
 		return "erased", text
 	}
-	var s said
+	var s commonMembers
 	if json.Unmarshal(r.Record, &s) != nil {
 		return "record", shortened(string(r.Record))
 	}

@@ -131,7 +131,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	if err != nil {
 		return cli.Failure("delete", w.name(), err)
 	}
-	cli.SayStays(a, reply)
+	cli.PrintStays(a, reply)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
@@ -174,7 +174,7 @@ not have been on this host. Undelete does not mount the session; artifactfs sess
 			if err != nil {
 				return cli.Failure("undelete", "session "+args[0], err)
 			}
-			cli.SayStays(a, reply)
+			cli.PrintStays(a, reply)
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, reply)
 			}

@@ -95,7 +95,7 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	if err != nil {
 		return cli.Failure("note", m.Dir, err)
 	}
-	sayRedacted(a, reply.Redacted)
+	printRedacted(a, reply.Redacted)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
@@ -103,8 +103,8 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	return err
 }
 
-// sayRedacted prints how many texts were removed because they looked like secrets.
-func sayRedacted(a *cli.App, n int64) {
+// printRedacted prints how many texts were removed because they looked like secrets.
+func printRedacted(a *cli.App, n int64) {
 	if n > 0 {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was removed\n", cli.Plural(n, "text"))
 	}
@@ -172,7 +172,7 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 		total = reply
 		return nil
 	})
-	sayRedacted(a, total.Redacted)
+	printRedacted(a, total.Redacted)
 	switch {
 	case err != nil:
 		if total.Lines > 0 {

@@ -261,7 +261,7 @@ func (s *Server) client(c *net.UnixConn) {
 	}
 	switch string(word) {
 	case "quit":
-		s.leave()
+		s.stopListening()
 		_ = query.Write(c, nil)
 		return
 	case "flush":
@@ -319,8 +319,8 @@ func answer(next string, paths []string, all bool) []byte {
 	return out
 }
 
-// leave stops listening. For the command "quit", leave is called before the client gets its answer.
-func (s *Server) leave() {
+// stopListening stops listening. For the command "quit", stopListening is called before the client gets its answer.
+func (s *Server) stopListening() {
 	s.mu.Lock()
 	l := s.listener
 	s.listener = nil
@@ -341,7 +341,7 @@ func (s *Server) away(l *net.UnixListener) bool {
 // for the next server.
 func (s *Server) Close() error {
 	s.cancel()
-	s.leave()
+	s.stopListening()
 	s.mu.Lock()
 	for c := range s.clients {
 		c.SetDeadline(time.Now().Add(grace))

@@ -319,7 +319,7 @@ func (s *Side) Close() error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.servers.close(), gitdir.LeaveMount(s.Mount.GitDir))
+	return errors.Join(s.servers.close(), gitdir.DropNamedObjects(s.Mount.GitDir))
 }
 
 // Hurried reports whether a git command or the mount request waits for history.

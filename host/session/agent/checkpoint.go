@@ -55,7 +55,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	// no other code removes it.
 	signed := drain(a.git.moved)
 	if signed {
-		a.git.heard()
+		a.git.noteChange()
 	}
 	began := time.Now()
 	p, report, err = a.opened().capturer.Checkpoint(ctx, reason, message)

@@ -75,8 +75,8 @@ func (g *gitSigns) sign() {
 	}
 }
 
-// heard records that a token was taken from the channel moved.
-func (g *gitSigns) heard() {
+// noteChange records that a token was taken from the channel moved.
+func (g *gitSigns) noteChange() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.at = time.Now()

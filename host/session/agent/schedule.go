@@ -113,7 +113,7 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	git := &w.agent.git
 	for {
 		if drain(w.signs) {
-			git.heard()
+			git.noteChange()
 			if w.first.IsZero() {
 				w.first = time.Now()
 			}
@@ -125,7 +125,7 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 			case <-w.noticed:
 				w.first = time.Now()
 			case <-w.signs:
-				git.heard()
+				git.noteChange()
 				w.first = time.Now()
 			case <-git.refs:
 			case <-ctx.Done():

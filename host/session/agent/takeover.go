@@ -75,7 +75,7 @@ func (o otherWriters) follow(t writeback.Taken) {
 			err = o.yield(ctx, t)
 		}
 	} else {
-		err = o.leaveSegment(ctx, t)
+		err = o.yieldSegment(ctx, t)
 	}
 	a.problems.note("follow changes of other mounts to the session", err)
 	a.mu.Lock()
@@ -159,10 +159,10 @@ func (a *Agent) ContinuedBy() (host string, newest session.CheckpointID) {
 	return cmp.Or(a.takenBy(), a.previous), a.checkpoints.newest.ID
 }
 
-// leaveSegment processes a change by another writer who has made checkpoints in a segment of this mount. It sets the ref of
-// the segment to the other writer's commit. If that commit does not contain this mount's checkpoints, leaveSegment moves this
+// yieldSegment processes a change by another writer who has made checkpoints in a segment of this mount. It sets the ref of
+// the segment to the other writer's commit. If that commit does not contain this mount's checkpoints, yieldSegment moves this
 // mount's checkpoints to a new segment.
-func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
+func (o otherWriters) yieldSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
 	if !ok || !strings.HasPrefix(t.Ref, session.LanePrefix(a.config.Session)) {

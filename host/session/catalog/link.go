@@ -6,9 +6,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// tellWays adds three texts to the reply: the link of the checkpoint, the command that forks the session from the checkpoint,
+// addCommands adds three texts to the reply: the link of the checkpoint, the command that forks the session from the checkpoint,
 // and the command that resumes the session.
-func (o *opened) tellWays(reply *control.SessionShowReply) {
+func (o *opened) addCommands(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.Session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.Session) + " DIR"
 	if reply.SessionRemote = statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {

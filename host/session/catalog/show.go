@@ -51,7 +51,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	o.tellWays(&reply)
+	o.addCommands(&reply)
 	if o.far != nil {
 		if err := o.farState(ctx, p); err != nil {
 			return reply, fault.ExplainSessionAt("show checkpoint", string(p.ID), err)
