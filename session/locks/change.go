@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,7 +75,9 @@ func (f *File) Acquire(by Caller, patterns []string, ttl time.Duration, reason s
 			l.ID = string(after)
 		}
 		l.extend(now)
-		if err := l.check(); err != nil {
+		if err := l.check(); errors.Is(err, ErrInvalid) {
+			return nil, err
+		} else if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 		if i >= 0 {

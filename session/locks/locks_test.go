@@ -71,6 +71,8 @@ func TestInvalid(t *testing.T) {
 	for _, pattern := range []string{"", "/a", "../a", "a/..", "./a", "a/", "a//b", ".git", ".git/index", "a\nb", "[a", "**/x", "a/**/b", "a[/]b", `a\`, "a**", long} {
 		if _, err := f.Acquire(alice, []string{pattern}, time.Hour, "", start); !errors.Is(err, ErrInvalid) {
 			t.Errorf("lock %.20q: got %v, want %v", pattern, err, ErrInvalid)
+		} else if n := strings.Count(err.Error(), ErrInvalid.Error()); n != 1 {
+			t.Errorf("lock %.20q: got %v, want an error that says once that the lock is invalid", pattern, err)
 		}
 	}
 	for _, ttl := range []time.Duration{-1, 0, MinTTL - 1, MaxTTL + time.Second, 1 << 62} {
