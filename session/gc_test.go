@@ -153,7 +153,7 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 	if err := session.RemovePin(ctx, r, "s", "bad"); err == nil {
 		t.Error("RemovePin of a pin that does not exist: got no error")
 	}
-	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Archived}); err != nil {
+	if _, err := transit(ctx, r, "s", session.Transition{State: session.Archived}); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {

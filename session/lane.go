@@ -27,7 +27,7 @@ var (
 // lifeStates are the values of LifeState that are valid in stored metadata.
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// TransitionError reports a change of state that is not allowed; see Transit.
+// TransitionError reports a change of state that is not allowed; see Meta.Become.
 type TransitionError struct {
 	Session  string    // name of the session
 	From, To LifeState // state of the session, and requested state
@@ -207,19 +207,13 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become maps each state that a caller of Transit can request to the states that a session may have before the change.
+// become maps each state that a caller of Become can request to the states that a session may have before the change.
 // A request for Open reopens the session: the session becomes paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},
 	Archived: {Open, Paused, Active, Closed},
 	Open:     {Closed, Archived},
-}
-
-// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns the metadata after the change and the
-// same errors as Become.
-func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
-	return ChangeMeta(ctx, r, session, func(m *Meta, now time.Time) error { return m.Become(t, now) })
 }
 
 // Become changes the state of m to t.State, and records t.Actor and t.Reason with the time now. It returns HeldError if a writer holds a

@@ -27,6 +27,11 @@ func here(t *testing.T, stateDir string) session.Writer {
 	return w
 }
 
+// transit changes the state of a session, and returns the metadata after the change.
+func transit(ctx context.Context, r *session.Repo, name string, to session.Transition) (session.Meta, error) {
+	return session.ChangeMeta(ctx, r, name, func(m *session.Meta, now time.Time) error { return m.Become(to, now) })
+}
+
 // dead returns a writer whose process has ended.
 func dead(t *testing.T, stateDir string) session.Writer {
 	t.Helper()
@@ -177,13 +182,13 @@ func TestLifeOfASession(t *testing.T) {
 		t.Errorf("release by a writer that lost the lane: got %+v, %v, want state active", m, err)
 	}
 	for _, to := range []session.LifeState{session.Paused, session.Closed, session.Archived} {
-		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to}); !errors.As(err, &held) {
+		if _, err := transit(ctx, r, "s", session.Transition{State: to}); !errors.As(err, &held) {
 			t.Errorf("transit to %s while a writer holds the lane: got %v, want HeldError", to, err)
 		}
 	}
 	session.Release(ctx, r, "s", "main", elsewhere, "unmounted", "joe")
 	for _, to := range []session.LifeState{session.Closed, session.Closed, session.Archived, session.Open, session.Archived, session.Open, session.Open} {
-		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to, Actor: "joe", Reason: "merged"}); err != nil {
+		if _, err := transit(ctx, r, "s", session.Transition{State: to, Actor: "joe", Reason: "merged"}); err != nil {
 			t.Errorf("transit to %s: %v", to, err)
 		}
 		if to == session.Open {
@@ -203,7 +208,7 @@ func TestLifeOfASession(t *testing.T) {
 		t.Errorf("versions of the metadata: got %d, want at least 10", n)
 	}
 	var bad *session.TransitionError
-	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Resumed}); !errors.As(err, &bad) {
+	if _, err := transit(ctx, r, "s", session.Transition{State: session.Resumed}); !errors.As(err, &bad) {
 		t.Error(err)
 	}
 	if _, _, err := session.ReadMeta(r, "t"); !errors.Is(err, session.ErrNoMeta) {
@@ -232,7 +237,7 @@ func TestACrashIsAPause(t *testing.T) {
 	}
 	r = begun(t)
 	claim(r, dead(t, state), nil)
-	if m, err := session.Transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
+	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
 		t.Errorf("pause the session of a dead writer: got %+v, %v", m, err)
 	}
 	if got, want := story(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
@@ -263,7 +268,7 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	if c, err := claim(theirs, other, nil); err != nil || c.Previous.Writer != (session.Writer{}) {
 		t.Errorf("claim the own lane again: got %+v, %v, want no writer before it", c, err)
 	}
-	if _, err := session.Transit(t.Context(), ours, "s", session.Transition{State: session.Paused}); err == nil {
+	if _, err := transit(t.Context(), ours, "s", session.Transition{State: session.Paused}); err == nil {
 		t.Error("a session was paused while its writer runs")
 	}
 	git(t, ours.Dir(), "fetch", "--quiet", dir, "+"+session.MetaRef("s")+":refs/afs/theirs")

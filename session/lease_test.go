@@ -109,7 +109,7 @@ func TestLeaseEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	age(r, time.Hour)
-	if m, err := session.Transit(t.Context(), r, "s", session.Transition{State: session.Closed}); err != nil || m.State != session.Closed {
+	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Closed}); err != nil || m.State != session.Closed {
 		t.Errorf("close after the lease: got %+v, %v", m, err)
 	}
 }

@@ -111,7 +111,7 @@ const (
 	Forking    Reason = "fork"        // another session starts from this checkpoint
 )
 
-// LifeState is the state of a session as a whole; see Transit for the changes that a user can request.
+// LifeState is the state of a session as a whole; see Meta.Become for the changes that a user can request.
 type LifeState string
 
 // States of a session.
