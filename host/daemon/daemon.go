@@ -33,7 +33,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/watch"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
-	"github.com/artifactfs/artifactfs/host/session/locks"
+	"github.com/artifactfs/artifactfs/host/session/lockservice"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/keeper"
@@ -89,7 +89,7 @@ type Daemon struct {
 	*catalog.Catalog           // answers requests about sessions, whether or not they are mounted
 	catalog.CacheEntries       // answers requests on cache entries
 	catalog.Reviews            // answers requests about approvals, policies and annotations
-	service.Locks              // answers requests for locks
+	lockservice.Locks          // answers requests for locks
 	memoryLimit          int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
 	// The fields below are protected by mu.
@@ -132,7 +132,7 @@ func New(c Config) (*Daemon, error) {
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
 	d.host, d.Catalog, d.CacheEntries = h, h.Catalog, catalog.CacheEntries{Catalog: h.Catalog}
 	d.Reviews = catalog.Reviews{Catalog: h.Catalog}
-	d.Locks = service.Locks{Catalog: h.Catalog}
+	d.Locks = lockservice.Locks{Catalog: h.Catalog}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument only returns the current limit
 	d.ctx, d.end = context.WithCancel(context.Background())
 	d.behind.Go(func() {

@@ -1,4 +1,4 @@
-package service_test
+package lockservice_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
-	service "github.com/artifactfs/artifactfs/host/session/locks"
+	"github.com/artifactfs/artifactfs/host/session/lockservice"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
@@ -28,7 +28,7 @@ func (unmounted) Writable() []*catalog.Mounted { return nil }
 
 // world is a daemon that has the sessions one and two on the same session remote.
 type world struct {
-	service.Locks
+	lockservice.Locks
 	t   *testing.T
 	far string
 }

@@ -1,5 +1,5 @@
-// Package service answers requests for the locks of sessions.
-package service
+// Package lockservice answers requests for the locks of sessions.
+package lockservice
 
 import (
 	"cmp"
