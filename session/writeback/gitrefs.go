@@ -56,8 +56,29 @@ type refsOf struct {
 }
 
 // read reads all refs. It reads loose refs before packed-refs, so that it misses no ref that git packs at the same time: git writes
-// a ref to packed-refs before it deletes the file of the loose ref.
+// a ref to packed-refs before it deletes the file of the loose ref. It returns an error if the git directory is removed or replaced
+// meanwhile, because all refs that were not read yet would seem to be removed.
 func (g *gitRefs) read() (refsOf, error) {
+	before, err := os.Stat(g.dir)
+	if err != nil {
+		return refsOf{}, fmt.Errorf("read refs: %w", err)
+	}
+	r, err := g.readAll()
+	if err != nil {
+		return r, err
+	}
+	_, err = os.Lstat(filepath.Join(g.dir, "HEAD"))
+	if after, statErr := os.Stat(g.dir); err == nil && (statErr != nil || !os.SameFile(before, after)) {
+		err = errors.New("git directory was replaced")
+	}
+	if err != nil {
+		err = fmt.Errorf("read refs: %w", err)
+	}
+	return r, err
+}
+
+// readAll is read without the check of the git directory.
+func (g *gitRefs) readAll() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := disk.ReadRegular(filepath.Join(g.dir, "HEAD"), disk.SmallFile)

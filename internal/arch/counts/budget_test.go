@@ -40,7 +40,7 @@ var (
 		"server/api.call":              120, // each request takes it
 		"server/gitread.Repo":          43,
 		"server/records.tx":            42,
-		"session.Repo":                 74,
+		"session.Repo":                 73,
 		"worktree.Tree":                47,
 		"worktree/overlay.Layer":       45,
 	}
