@@ -39,8 +39,8 @@ type SessionAnnotateRequest struct {
 	Line   int    `json:"line,omitempty"`   // first line, counted from 1; 0: the whole file
 	End    int    `json:"end,omitempty"`    // last line; 0: the same as Line
 	Text   string `json:"text,omitempty"`   // text, at most 64 KiB; it may be empty for "resolve" and "reopen"
-	// Actor is the user or program that annotates; "": user@host. If the server of the session remote knows the user of the token, its
-	// name is used.
+	// Actor is the user or program that annotates; "" means user@host. If the server knows whose token it was, the name of that user is
+	// used instead.
 	Actor string `json:"actor,omitempty"`
 }
 

@@ -29,7 +29,7 @@ type CacheEntry struct {
 	Hash    string    `json:"sha256"`            // SHA-256 of the value, as hexadecimal digits
 	Time    time.Time `json:"time"`              // time at which the value was stored
 	Expires time.Time `json:"expires,omitzero"`  // time from which the entry counts as missing; missing: it does not expire
-	Actor   string    `json:"actor"`             // user or program that has stored the value, as its writer has stated it
+	Actor   string    `json:"actor"`             // user or program that has stored the value, as it has stated; not verified
 	Session string    `json:"session,omitempty"` // session in which the value was stored, as its writer has stated it
 }
 

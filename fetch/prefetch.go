@@ -94,8 +94,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	return v.lostSince(lost)
 }
 
-// lostSince returns an error if the pipeline has given up more wants than the number in the parameter before, an earlier result
-// of Pipeline.Lost.
+// lostSince returns an error if the pipeline has given up requests since Pipeline.Lost returned the number before.
 func (v *RawView) lostSince(before int) error {
 	if n := v.store.fetcher.pipe.Lost() - before; n > 0 {
 		return fmt.Errorf("fetch %d blobs: %w", n, v.store.fetcher.requestFailure())

@@ -20,10 +20,10 @@ import (
 // a request of the kernel are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS (see
-// readOnly). For a writable mount, the type writable contains a fileSystem. A request that neither type implements is
-// answered with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel no longer sends such requests and does
-// the operation alone.
+// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses requests that change something with
+// EROFS (see readOnly). The type writable, for writable mounts, contains a fileSystem. Requests that neither type implements are
+// answered with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel sends no more of them, and handles these
+// operations itself.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree

@@ -36,7 +36,7 @@ type gitForms struct {
 	raw.RawFileSystem // answers the requests for all other nodes
 	fs                *fileSystem
 	link              string // contents of the link for other programs
-	target            string // contents of the link to which it leads
+	target            string // path to which the symbolic link .git leads
 	copied            *gitCopy
 	device            func() uint64 // device of this file system
 }

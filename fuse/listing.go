@@ -45,9 +45,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 	}))
 }
 
-// The kernel's offsets 1 and 2 belong to "." and "..", which the tree does not list. So a position in the tree that is
-// below ownOffset is increased by dots to become an offset. Positions of ownOffset and above are used as offsets
-// without change; they must be below 1<<63.
+// The kernel's offsets 1 and 2 belong to "." and "..", which the tree does not list. So the constant dots is added to a position in
+// the tree below ownOffset to make it an offset. Positions of ownOffset and above are used as offsets without change; they must be
+// below 1<<63.
 const (
 	dots      = 2
 	ownOffset = 1 << 62

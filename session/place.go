@@ -23,7 +23,7 @@ type place struct {
 	closed bool       // close was called
 }
 
-// newPlace returns a place for the objects directory dir, which need not exist.
+// newPlace returns the place that reads git's objects directory dir, which need not exist.
 func newPlace(dir string, f object.Format) *place {
 	return &place{dir: dir, format: f, loose: odb.NewLoose(dir, f)}
 }

@@ -61,7 +61,7 @@ func Search(args []string, dir, path string) (scope string, ok bool) {
 		}
 		t = filepath.Clean(t)
 		if strings.HasSuffix(t, "/"+path) {
-			return "", false // the file itself is searched
+			return "", false // only this file is searched, and no directory
 		}
 		for above := path; ; {
 			i := strings.LastIndexByte(above, '/')

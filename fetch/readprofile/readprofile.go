@@ -61,7 +61,7 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Path is a path of a profile.
+// Path is a file that a read profile contains.
 type Path struct {
 	Name   string // path relative to the root of the tree
 	Missed uint8  // number of recordings in a row, the newest first, that do not contain the path; less than Recordings

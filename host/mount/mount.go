@@ -166,7 +166,7 @@ type ending struct {
 	gone        chan struct{} // closed when the mount has ended and released everything
 }
 
-// StartPoint describes from what a mount starts, if the request alone does not determine this. All fields may be nil.
+// StartPoint is the state from which a mount starts, if the request alone does not determine it. All fields may be nil.
 type StartPoint struct {
 	Parent *Mount               // mount that contains the new mount as a submodule
 	Base   *statedir.Record     // record of an earlier mount without changes, whose base commit is mounted again

@@ -295,7 +295,7 @@ func (s *Stream) Copy(from io.ReaderAt, places []Place) error {
 // Close writes the end of the pack.
 func (s *Stream) Close() error {
 	if s.n != 0 {
-		return fmt.Errorf("end pack: %d objects are missing", s.n)
+		return fmt.Errorf("finish pack: %d of its objects were not written", s.n)
 	}
 	_, err := s.w.Write(s.hash.Sum(nil))
 	return err

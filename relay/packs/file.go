@@ -147,7 +147,7 @@ func (d *Decoder) More() bool { return len(d.b) > 0 }
 // ID reads an id.
 func (d *Decoder) ID() (object.ID, error) {
 	if len(d.b) == 0 || len(d.b) < 1+int(d.b[0]) {
-		return object.ID{}, fmt.Errorf("%w: table ends in an id", ErrDamaged)
+		return object.ID{}, fmt.Errorf("%w: table is cut off within an id", ErrDamaged)
 	}
 	n := 1 + int(d.b[0])
 	id, err := object.FromBytes(d.b[1:n])

@@ -229,8 +229,8 @@ func (j *judge) judge(ctx context.Context, results []error) error {
 	return nil
 }
 
-// check decides about one update. It returns a refusal, or an error that prevents a decision. The removal of approvals and of annotations
-// depends on the results of other updates, so judge decides about it later.
+// check decides whether one update is allowed. It returns a refusal, or an error that prevents a decision. Whether approvals and
+// annotations may be removed depends on the results of other updates, and is decided by judge.
 func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err error) {
 	switch kindOf(u) {
 	case branch:

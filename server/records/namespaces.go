@@ -135,7 +135,7 @@ func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, 
 	return own, shared, err
 }
 
-// Amounts is what a namespace stores.
+// Amounts has the numbers of repositories, sessions and bytes, among others, that a namespace stores.
 type Amounts struct {
 	Bytes int64 // of packs and archived sessions; what several of its repositories have is counted once
 	Repos int64

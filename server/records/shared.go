@@ -79,7 +79,8 @@ func (t *tx) namedRefs(ctx context.Context, r refRows, names []string) (found []
 // removeRefs removes refs, all of which must exist.
 func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 	if len(names) > few {
-		// To avoid a look-up of each name, all names are hidden first; then the rows that hide nothing are removed.
+		// A row that hides a shared ref is written for each name. Then the rows whose names have no shared ref are removed. This needs no
+		// look-up of each name.
 		hidden := make([]Ref, len(names))
 		for i, name := range names {
 			hidden[i].Name = name

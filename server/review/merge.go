@@ -127,8 +127,8 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 	return c, nil
 }
 
-// join joins the commit of the session with the branch. If the branch has the tree of a commit of the session, because that commit was
-// squashed with those before it, a squash contains only the changes after it.
+// join joins the commit of the session with the branch. If an earlier commit of the session was squashed onto the branch, so that the
+// branch has its tree, a new squash contains only the changes after that commit.
 func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, error) {
 	if w.m.Method == Squash {
 		now, err := w.v.tree(ctx, w.tip)

@@ -107,7 +107,7 @@ func (p *place) onSession(ctx context.Context, name string) (*acting, error) {
 	return &acting{p, name, refs}, nil
 }
 
-// act answers a form about a session. Its path is that of the session and the name of the form.
+// act handles a form that was submitted for a session. The path of the URL is that of the session and the name of the form.
 func (a *acting) act(ctx context.Context, form string) error {
 	if form == "command" {
 		return a.tokenCommand(ctx)

@@ -38,7 +38,7 @@ type diffPageData struct {
 	Truncated    bool
 	First        int // number of the first file on the page
 	Before, Next string
-	Open         bool // the script opens the differences by itself
+	Open         bool // the script of the page expands the differences when the page is loaded
 	Unreadable   string
 }
 

@@ -126,7 +126,8 @@ type Log struct {
 	last    string // hash of the last line
 }
 
-// ParseLog parses the file of a session and checks its chain. It returns errors that wrap ErrLog.
+// ParseLog parses the log of the approvals of a session, and checks that each record names the hash of the one before. It returns
+// errors that wrap ErrLog.
 func ParseLog(name string, file []byte) (Log, error) {
 	l := Log{Session: name}
 	for len(file) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// Change is a change of a session.
+// Change is a change of the state of a session, such as closing it, or of its profile, such as its title.
 type Change struct {
 	State   session.LifeState // new state; "": the state is not changed
 	Reason  string            // reason of the new state

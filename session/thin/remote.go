@@ -150,8 +150,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the value of the ordinary ref whose name is the parameter, or the zero id if the listing does not contain the ref. The
-// result more reports whether the listing contains a container, lanes or pins of the session.
+// Has returns the value of the ordinary ref with a name, or the zero id if the listing does not contain it. The result more reports
+// whether the listing contains refs of the session itself: a container, lanes or pins.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {

@@ -21,7 +21,7 @@ const (
 	maxBaseBlob   = 1 << 20  // bytes of the old version of a changed file
 	maxBaseBlobs  = 8 << 20  // bytes of the old versions of all changed files, which are sent as differences
 	maxWholeBlobs = 16 << 10 // bytes of removed and moved files, which are sent whole
-	maxBaseTips   = 16       // commits against which the objects are sent as differences
+	maxBaseTips   = 16       // most commits whose objects are bases of deltas
 )
 
 // baseObjects finds the objects of the mounted repository with which commits of a session are compared: the base commits, their

@@ -114,7 +114,7 @@ func helpAbout(cmd *cobra.Command, err error) string {
 	return line
 }
 
-// SetHelp makes root and all commands below it print their help with the flag --all, which it adds to root.
+// SetHelp sets the help of root and all commands below it, and adds the flag --all to root, with which the help is complete.
 func SetHelp(root *cobra.Command) {
 	root.PersistentFlags().Bool("all", false, "with --help: print all flags and all commands")
 	if err := root.PersistentFlags().MarkHidden("all"); err != nil { // the pages that lack something name the flag

@@ -99,7 +99,7 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 	return s, err
 }
 
-// reportChanges prints the name of the session that has the changes of a mount in the foreground.
+// reportChanges prints the name of the session that keeps the changes of a mount that this process has served in the foreground.
 func reportChanges(a *cli.App, dir string) {
 	kept, _ := catalog.Unmounted(a.State)
 	for _, k := range kept {

@@ -134,7 +134,7 @@ the transcript and pushed to the session remote.`,
 	return cmd
 }
 
-// sessionFacts requests a change of the facts and the handoff, or their list, and prints the reply with --json.
+// sessionFacts sends a request to list or change the facts and the handoff of a session, and prints the reply if --json is set.
 func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {

@@ -296,7 +296,8 @@ func (n *Dir) sweep(paths map[string]bool, now time.Time) {
 	}
 }
 
-// load returns the set of a pack: from its file or, if the file is missing or damaged, by reading the pack.
+// load returns the ids of the blobs that the trees of a pack name: from the file of the pack or, if that is missing or damaged, by
+// reading the pack.
 func (n *Dir) load(ctx context.Context, path string) (*named.Set, error) {
 	set, err := named.Open(named.Path(path), n.format)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, named.ErrDamaged) {

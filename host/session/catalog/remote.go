@@ -20,8 +20,8 @@ func requestAt(name, at string) control.MountRequest {
 	return control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}}
 }
 
-// remoteRequest returns the request that opens the session remote of a session: that of the caller if the session is read there, and
-// otherwise one with the options of the session, and with the credentials of its mount.
+// remoteRequest returns the request that opens the session remote of a session. If the session is read from a session remote, it is
+// that of the caller; otherwise it has the options of the session and the credentials of its mount.
 func (o *opened) remoteRequest() control.MountRequest {
 	switch {
 	case o.far != nil:

@@ -172,7 +172,7 @@ func (p *promotion) open(opts Options) error {
 	}
 	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
 	switch {
-	case !named && same && !own: // the URL of the session remote may have credentials that the mounted remote has not
+	case !named && same && !own: // both are the same repository, but only the URL of the session remote may contain credentials
 		r.SessionOptions.Remote = at
 	case !named:
 		r.SessionOptions.Remote = control.RemoteOrigin

@@ -12,7 +12,7 @@ type dumpPhase uint8
 
 const (
 	dumpNumbers dumpPhase = iota // the counters, dead contents files, requests and Kept records, in one step
-	dumpOwn                      // the records of own nodes
+	dumpOwn                      // records of nodes that the overlay has created
 	dumpBase                     // the records of base nodes
 	dumpDone
 )
