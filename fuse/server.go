@@ -298,6 +298,16 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 // Wait blocks until the mount has ended, for any reason, and all requests are answered.
 func (s *Server) Wait() { <-s.ended }
 
+// Ended reports whether the server has ended, because the file system was unmounted.
+func (s *Server) Ended() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Stats returns the number of requests of each kind since Serve was called. The keys are the kernel's names, such as
 // LOOKUP.
 func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }

@@ -37,6 +37,9 @@ var (
 	ErrOtherRemote = errors.New("session belongs to another remote")
 	// ErrOtherTenant means that a session on this host belongs to another tenant than that of the mount request.
 	ErrOtherTenant = errors.New("session of this name on this host belongs to another tenant")
+	// ErrUnmounted means that a mount was unmounted, or its command interrupted, after the kernel had it and before its start
+	// was complete.
+	ErrUnmounted = errors.New("unmounted before the start was complete")
 	// ErrSlow means that a session remote did not answer within the time that a command waits for it.
 	ErrSlow = errors.New("session remote did not answer in time")
 

@@ -95,6 +95,7 @@ var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
 	// Rows for mounting.
+	{in: Mount, match: is(ErrUnmounted), code: control.CodeNotMounted, exit: control.ExitFailed},
 	{in: Mount, match: a[statedir.InUseError](), hint: of(func(_ Subject, e statedir.InUseError) string {
 		return "run artifactfs unmount " + e.Dir + " to unmount it there, or add --session NAME to mount another session"
 	})},

@@ -45,7 +45,10 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		}
 	}
 	if err != nil {
-		if ctx.Err() != nil { // the error of start may only be a consequence of the cancellation
+		switch { // the error of start may only be a consequence of the cancellation
+		case m.server != nil && (errors.Is(ctx.Err(), context.Canceled) || m.server.Ended()):
+			err = fault.ErrUnmounted
+		case ctx.Err() != nil:
 			err = ctx.Err()
 		}
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
@@ -155,13 +158,18 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
 		return reply, err
 	}
+	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new mount could
+	// not be cancelled.
+	if err = <-rootReady; err != nil {
+		return reply, fault.Remote(err)
+	}
 	if err = m.attach(); err != nil {
 		return reply, err
 	}
+	mounted := time.Since(start)
 	if err = m.inside.Bind(); err != nil {
 		return reply, err
 	}
-	mounted := time.Since(start)
 	if m.Writable() {
 		// The client relies on the record after it has received the reply, so the record must survive a power failure from then
 		// on.
@@ -176,10 +184,6 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		default:
 			m.redirects.BindExisting(ctx)
 		}
-	}
-	// Wait for the root directory, so that the client can read it as soon as the client receives the reply.
-	if err := <-rootReady; err != nil {
-		return reply, fault.Remote(err)
 	}
 	reply = control.MountReply{
 		Session: m.Session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
@@ -321,7 +325,7 @@ func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-m.gone:
-			return errors.New("unmounted meanwhile")
+			return fault.ErrUnmounted
 		case <-tick.C:
 			progress(m.step(ctx))
 		}

@@ -73,6 +73,9 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	p := a.NewProgress()
 	reply, err := h.Mount(ctx, r, p.Show)
 	p.Stop()
+	if err != nil && control.AsError(err).ErrorCode() == control.CodeNotMounted {
+		return nil // the directory was mounted, and then unmounted as the user asked
+	}
 	if err != nil {
 		return cli.Failure("mount", r.Dir, err)
 	}
