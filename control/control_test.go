@@ -437,10 +437,18 @@ func TestErrorIsOneLine(t *testing.T) {
 
 func TestNamesOfSessions(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"app-1a2b3c4d": true, "a": true, "9.x_Y-": true, strings.Repeat("n", maxSession): true,
+		"app-1a2b3c4d": true, "a": true, "9.x_Y-": true, "a..b": true, "a.": true, "a.lock": true, "a.lock.b": true, strings.Repeat("n", maxSession): true,
 		"": false, ".": false, "..": false, ".hidden": false, "-x": false, "_x": false, "a/b": false, "a b": false, "ä": false, "a\x00": false,
 		strings.Repeat("n", maxSession+1): false,
 	} {
+		// Names that cannot be in the name of a ref are valid only without checkpoints.
+		inRef := ok && !strings.Contains(name, "..") && !strings.HasSuffix(name, ".") && !strings.HasSuffix(name, ".lock")
+		if err := (MountRequest{Session: name}).ValidateSession(); (err == nil) != inRef {
+			t.Errorf("ValidateSession of %q = %v", name, err)
+		}
+		if err := (MountRequest{Session: name, SessionOptions: SessionOptions{Remote: RemoteNone}}).ValidateSession(); (err == nil) != ok {
+			t.Errorf("ValidateSession of %q without checkpoints = %v", name, err)
+		}
 		if err := ValidSession(name); (err == nil) != ok {
 			t.Errorf("ValidSession(%q) = %v", name, err)
 		}

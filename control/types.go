@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -378,7 +379,7 @@ type SessionStatus struct {
 // validate returns an error if no daemon could carry out the request. Both the client and the daemon call validate.
 func (r MountRequest) validate() error {
 	if r.Session != "" {
-		if err := ValidSession(r.Session); err != nil {
+		if err := r.ValidateSession(); err != nil {
 			return err
 		}
 	}
@@ -417,17 +418,27 @@ func (r MountRequest) validate() error {
 const maxSession = 128
 
 // ValidSession returns an error if name is not a valid name of a session. A valid name can be used as a file name on every system.
+// MountRequest.ValidateSession checks more.
 func ValidSession(name string) *Error {
-	bad := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}
 	switch {
 	case name == "":
 		return badRequest("session name is empty")
 	case len(name) > maxSession:
 		return badRequest("session name has %d bytes, limit is %d", len(name), maxSession)
-	case strings.ContainsFunc(name, bad) || strings.ContainsRune("._-", rune(name[0])):
+	case !refname.Plain(name):
 		return badRequest("invalid session name %q: want letters, digits, dots, dashes and underscores, with a letter or digit first", name)
+	}
+	return nil
+}
+
+// ValidateSession returns an error unless the name of the session is valid. The name of a session that has checkpoints must also be a
+// component of the name of a ref.
+func (r MountRequest) ValidateSession() *Error {
+	if err := ValidSession(r.Session); err != nil {
+		return err
+	}
+	if r.SessionOptions.Remote != RemoteNone && !refname.PlainComponent(r.Session) {
+		return badRequest("invalid session name %q: git allows neither \"..\" in the name of a ref, nor \".\" or \".lock\" at its end", r.Session)
 	}
 	return nil
 }

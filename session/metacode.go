@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/refname"
 )
 
 var (
@@ -67,15 +68,12 @@ func AdoptedRef(session string, id CheckpointID) string {
 // ValidName returns an error unless name can be the name of a session, lane or pin: 1 to 128 letters, digits, dots,
 // dashes and underscores that form a valid component of a ref name (git-check-ref-format(1)).
 func ValidName(name string) error {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
-	}
 	switch {
 	case name == "" || len(name) > 128:
 		return fmt.Errorf("name %.20q has %d characters, want 1 to 128", name, len(name))
-	case strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) || strings.ContainsRune("._-", rune(name[0])):
+	case !refname.Plain(name):
 		return fmt.Errorf("invalid name %.140q: want letters, digits, dots, dashes and underscores, with a letter or digit first", name)
-	case strings.Contains(name, "..") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, ".lock"):
+	case !refname.PlainComponent(name):
 		return fmt.Errorf("name %.140q cannot be part of a git ref name", name)
 	}
 	return nil

@@ -280,6 +280,7 @@ func TestUsageErrors(t *testing.T) {
 		"mount a --token-file=none": "artifactfs: mount --token-file none: no such file or directory\nhint: name a file whose only line is the token\n",
 		"mount a --token-file=.":    "artifactfs: mount --token-file .: file is a directory\nhint: name a file whose only line is the token\n",
 		"mount a --session=../x":    "artifactfs: mount: invalid session name \"../x\": want letters, digits, dots, dashes and underscores, with a letter or digit first\n",
+		"mount a --session=x.lock":  "artifactfs: mount: invalid session name \"x.lock\": git allows neither \"..\" in the name of a ref, nor \".\" or \".lock\" at its end\n",
 		"mount a --redirect=b,/etc": "artifactfs: mount: --redirect: path \"/etc\" is absolute, want one relative to the root of the mount\nhint: artifactfs mount --help\n",
 		"mount a --redirect=b,b/c":  "artifactfs: mount: --redirect: redirects \"b\" and \"b/c\": one is inside the other\nhint: artifactfs mount --help\n",
 

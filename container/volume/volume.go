@@ -163,7 +163,7 @@ func (v *Volume) check() error {
 		return fmt.Errorf("attributes readOnly and redirect exclude each other")
 	}
 	if r.Session != "" {
-		if err := control.ValidSession(r.Session); err != nil {
+		if err := r.ValidateSession(); err != nil {
 			return fmt.Errorf("attribute session: %s", err.Cause)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/git/varint"
 )
 
@@ -49,13 +50,7 @@ var (
 
 // ValidName returns an error that wraps ErrName unless name can be the name of a profile.
 func ValidName(name string) error {
-	ok := name != "" && len(name) <= 64 && name != None && !strings.HasSuffix(name, ".lock") && !strings.Contains(name, "..") &&
-		!strings.HasSuffix(name, ".")
-	for i, c := range []byte(name) {
-		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		ok = ok && (alphanumeric || i > 0 && strings.IndexByte("-_.", c) >= 0)
-	}
-	if !ok {
+	if len(name) > 64 || name == None || !refname.PlainComponent(name) {
 		return fmt.Errorf("read profile %.100q: %w", name, ErrName)
 	}
 	return nil

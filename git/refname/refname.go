@@ -30,6 +30,22 @@ func Valid(name string) bool {
 	return true
 }
 
+// Plain reports whether name consists of ASCII letters, digits, dots, dashes and underscores, with a letter or digit first. Every file
+// system can have a file of this name.
+func Plain(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || strings.IndexByte("._-", c) < 0) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// PlainComponent reports whether name is plain and can also be a component of the name of a ref.
+func PlainComponent(name string) bool { return Plain(name) && Valid("refs/"+name) }
+
 // Limits of new names. File systems hold components of 255 bytes, and git appends ".lock" to the last one. A path has at most 4095 bytes,
 // of which clones need a part for their directory and for the names of remotes.
 const (

@@ -85,3 +85,15 @@ func FuzzMatch(f *testing.F) {
 		}
 	})
 }
+
+func TestPlainComponent(t *testing.T) {
+	for name, want := range map[string][2]bool{
+		"a": {true, true}, "9.x_Y-": {true, true}, "HEAD": {true, true}, "a.lock.b": {true, true},
+		"a..b": {true, false}, "a.": {true, false}, "a.lock": {true, false},
+		"": {}, ".a": {}, "-a": {}, "_a": {}, "a/b": {}, "a b": {}, "ä": {}, "a\x00": {},
+	} {
+		if got := [2]bool{Plain(name), PlainComponent(name)}; got != want {
+			t.Errorf("%q is plain, and a component: got %v, want %v", name, got, want)
+		}
+	}
+}

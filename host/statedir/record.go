@@ -96,6 +96,10 @@ func SessionName(remote, dir string) string {
 		}
 		return '_'
 	}, filepath.Base(dir))
+	// The name is a component of the names of refs, which must not contain "..".
+	for strings.Contains(name, "..") {
+		name = strings.ReplaceAll(name, "..", "._")
+	}
 	if name = strings.TrimLeft(name, "._-"); name == "" {
 		name = "mount"
 	}

@@ -90,9 +90,10 @@ func TestSessionNames(t *testing.T) {
 	for _, c := range [][2]string{
 		{"https://127.0.0.1/app", "/srv/app"}, {"https://127.0.0.1/app", "/home/me/app"}, {"https://127.0.0.1/other", "/srv/app"},
 		{"/r", "/"}, {"/r", "/..."}, {"/r", "/a b/ü"}, {"/r", "/" + strings.Repeat("long", 60)}, {"/ra", "/b"}, {"/r", "/a/b"},
+		{"/r", "/a..b"}, {"/r", "/a....b...c"}, {"/r", "/x.lock"}, {"/r", "/x."},
 	} {
 		name := statedir.SessionName(c[0], c[1])
-		if err := control.ValidSession(name); err != nil {
+		if err := (control.MountRequest{Session: name}).ValidateSession(); err != nil {
 			t.Errorf("session name for %q: %v", c, err)
 		}
 		if other, ok := seen[name]; ok {

@@ -296,7 +296,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		return fail("", "--timeout must not be negative", "")
 	}
 	if r.Session != "" {
-		if err := control.ValidSession(r.Session); err != nil {
+		if err := r.ValidateSession(); err != nil {
 			return fail("", err.Cause, "")
 		}
 	}
