@@ -33,19 +33,23 @@ const behindWait = time.Second
 //	contents   prefetches the contents of the mounted tree, and again after each switch
 //	others     follow the branch, join packs, complete git's index, and wait for umount(8)
 //
-// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. If
-// the start of the mount was cancelled, startBackground starts nothing and returns false.
-func (m *Mount) startBackground(before takeover.State) bool {
+// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. reply is
+// the reply to the mount request. If the start of the mount was cancelled, startBackground starts nothing and returns false.
+func (m *Mount) startBackground(reply control.MountReply, before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.aborted {
+	served := m.phase.Serve(reply, cancel, func() { m.beginWork(ctx, before) })
+	if !served {
 		cancel()
-		return false
 	}
-	m.events = newRaiser(m)
-	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
+	return served
+}
+
+// beginWork does what startBackground describes. It is called while the phase of the mount changes.
+func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
+	m.events, m.moves = newRaiser(m), m.newMover()
+	m.mu.Lock()
 	m.follower = m.newFollower()
+	m.mu.Unlock()
 	m.work.Store = m.store
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
@@ -150,7 +154,6 @@ func (m *Mount) startBackground(before takeover.State) bool {
 		m.unregisterUnmounted()
 		m.finish()
 	}()
-	return true
 }
 
 // awaitTakeovers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is

@@ -6,7 +6,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 )
@@ -15,18 +14,11 @@ import (
 // is served as before. If the mount is still being prepared, Stop cancels the preparation, and waits until the goroutine that
 // started the mount has removed it, or until ctx ends.
 func (m *Mount) Stop(ctx context.Context, force bool) error {
-	m.mu.Lock()
-	// startBackground sets StateMounted under the same lock, unless aborted is set. Therefore either this call or the goroutine that
-	// starts the mount unmounts it, but not both.
-	preparing := m.state == control.StatePreparing
-	m.aborted = m.aborted || preparing
-	m.mu.Unlock()
-	if !preparing {
+	if !m.phase.Abort() {
 		return m.takeDown(ctx, force)
 	}
-	m.abort()
 	select {
-	case <-m.gone:
+	case <-m.phase.Gone():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -113,17 +105,8 @@ func (m *Mount) detach(busy error) error {
 // finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all of its resources.
 // It may be called several times and concurrently. Every call returns after everything has been released.
 func (m *Mount) finish() {
-	m.mu.Lock()
-	if m.stopping {
-		m.mu.Unlock()
-		<-m.gone
+	if !m.phase.End() {
 		return
-	}
-	m.stopping, m.state = true, control.StateUnmounted
-	cancel := m.cancel
-	m.mu.Unlock()
-	if cancel != nil {
-		cancel()
 	}
 	m.work.Wait()
 	m.events.Close()
@@ -155,7 +138,7 @@ func (m *Mount) finish() {
 	m.point.Remove()
 	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.unsaved.Paths))
 	m.handover.Drop()
-	// The mount is removed before gone is closed, because a mount request that waits for gone needs the directory then.
+	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)
-	close(m.gone)
+	m.phase.Close()
 }

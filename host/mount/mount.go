@@ -33,6 +33,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/mount/phase"
 	"github.com/artifactfs/artifactfs/host/mount/profiles"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/remotes"
@@ -45,9 +46,9 @@ import (
 // Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
 // the request, the start, the acquired resources, the serving, and the end.
 //
-// New creates a mount in the state "preparing". Start acquires its resources and mounts it, and startBackground sets the state
-// "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
-// called instead of New, and Succeed instead of Start.
+// New creates a mount that is being prepared. Start acquires its resources and mounts it, and startBackground makes it served. finish
+// ends it and removes it from the registry. The field phase has these steps. In a takeover, Inherit is called instead of New, and
+// Succeed instead of Start.
 //
 //	New ----> preparing -- Start ----> mounted <-> degraded    degraded: the last request to the remote has failed
 //	              |                       |
@@ -61,7 +62,7 @@ import (
 //	                          |
 //	                          +-> failed                       a later successor may serve it
 //
-// mu protects the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
+// mu protects the fields whose comments say so. As long as the mount is being prepared, only the goroutine that runs Start
 // or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
 // called from any goroutine.
 type Mount struct {
@@ -72,7 +73,8 @@ type Mount struct {
 	serving
 	ending
 
-	mu sync.Mutex // protects the fields whose comments name mu; for the lock order see the package comment
+	phase *phase.Phase // decides which goroutine starts and ends the mount
+	mu    sync.Mutex   // protects the fields whose comments name mu; for the lock order see the package comment
 }
 
 // requested contains the identity of a mount and the request for it.
@@ -88,14 +90,10 @@ type requested struct {
 	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; protected by mu
 }
 
-// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, abort does nothing, and
-// from, far and known are nil.
+// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and known
+// are nil.
 type starting struct {
-	abort   context.CancelFunc // cancels the start
-	aborted bool               // whether abort has cancelled the start; protected by mu
-	started chan struct{}      // closed when this process serves the mount and reply is set
-	reply   control.MountReply // reply to the mount request; valid after started is closed; protected by mu
-	before  fetch.Stats        // statistics of the store at the time when the mount was started
+	before fetch.Stats // statistics of the store at the time when the mount was started
 
 	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
 	turned       chan struct{}      // closed when the mount has had its turn after a takeover; see catchUp
@@ -148,22 +146,18 @@ type serving struct {
 	Events *gitside.Events // events of the background work for which requests wait
 	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
 	side     *gitside.Side
-	moves    *moves.Mover       // switches, restores and merges; set when the mount begins to be served
-	work     *background.Work   // runs the background work, and records its failures
-	follower *follow.Follower   // follows the branch; nil until the mount is served; protected by mu
-	locking  *locking           // locks of other sessions; nil: none; set before the mount is served
-	state    control.State      // phase of the mount; protected by mu
-	cancel   context.CancelFunc // ends the background work; nil until the mount is served; protected by mu
+	moves    *moves.Mover     // switches, restores and merges; set when the mount begins to be served
+	work     *background.Work // runs the background work, and records its failures
+	follower *follow.Follower // follows the branch; nil until the mount is served; protected by mu
+	locking  *locking         // locks of other sessions; nil: none; set before the mount is served
 }
 
 // ending contains the options and the result of the unmount.
 type ending struct {
-	stopping bool           // whether finish was called; protected by mu
-	options  unmountOptions // what the unmount does with the session
-	outcome  outcome        // what was kept of the user's changes; protected by mu, and constant after gone is closed
+	options unmountOptions // what the unmount does with the session
+	outcome outcome        // what was kept of the user's changes; protected by mu, and constant after the mount is gone
 	// deleteThere calls discardThere once, and returns its warning.
 	deleteThere func() string
-	gone        chan struct{} // closed when the mount has ended and released everything
 }
 
 // StartPoint is the state from which a mount starts, if the request alone does not determine it. All fields may be nil.
@@ -190,24 +184,21 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := newMount(host, r, id, dir, time.Now())
-	m.Session, m.Parent, m.base, m.from, m.far, m.known, m.abort = session, b.Parent, b.Base, b.From, b.Far, b.Known, abort
+	m := newMount(host, r, id, dir, time.Now(), abort)
+	m.Session, m.Parent, m.base, m.from, m.far, m.known = session, b.Parent, b.Base, b.From, b.Far, b.Known
 	m.agent = m.newAgent()
 	return m
 }
 
-// newMount returns a mount that has no resources yet and is not in the registry.
-func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time) *Mount {
+// newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has none.
+func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time, abort context.CancelFunc) *Mount {
 	m := &Mount{
 		host:      host,
 		requested: requested{ID: id, Dir: dir, Request: r, since: since},
-		starting:  starting{abort: func() {}, started: make(chan struct{})},
-		serving: serving{
-			state: control.StatePreparing, work: background.New(dir, host.State, host.Log),
-		},
-		ending: ending{gone: make(chan struct{})},
+		serving:   serving{work: background.New(dir, host.State, host.Log)},
+		phase:     phase.New(abort),
 	}
-	m.Events = gitside.NewEvents(m.gone)
+	m.Events = gitside.NewEvents(m.phase.Gone())
 	m.submodules.mount = m
 	m.inside = m.gitDirInside()
 	m.deleteThere = sync.OnceValue(m.discardThere)
@@ -239,12 +230,12 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	default:
 		return false, mountpoint.ErrAlreadyMounted
 	}
-	started := m.started
+	started := m.phase.Started()
 	if served {
-		started = nil // a receive from a nil channel blocks forever, so the select waits for gone
+		started = nil // a receive from a nil channel blocks forever, so the select waits for the end
 	}
 	select {
-	case <-m.gone:
+	case <-m.phase.Gone():
 	case <-started:
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
@@ -255,10 +246,7 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 // isEnding reports whether a mount is being unmounted, or was served but is no longer mounted in the kernel. served is the result
 // of Served.
 func (m *Mount) isEnding(served bool) bool {
-	m.mu.Lock()
-	stopping := m.stopping
-	m.mu.Unlock()
-	return stopping || served && !mountpoint.HasFUSE(m.Dir)
+	return m.phase.Ending() || served && !mountpoint.HasFUSE(m.Dir)
 }
 
 // AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started

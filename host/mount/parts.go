@@ -52,7 +52,6 @@ func (m *Mount) openSide() {
 func (m *Mount) Moves() *moves.Mover { return m.moves }
 
 // newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
-// The caller holds m.mu.
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
 		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,

@@ -32,11 +32,8 @@ func (m *Mount) Registration() (statedir.Registered, bool) {
 // unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
 // umount(8). It does nothing while the system is shut down, because then every file system is unmounted.
 func (m *Mount) unregisterUnmounted() {
-	// If stopping is set, the mount is unmounted by a request to this daemon, and that request also removes the file.
-	m.mu.Lock()
-	ours := m.stopping
-	m.mu.Unlock()
-	if m.host.Registry.Ending() || ours || !m.HasRegistration() || systemEnds() {
+	// If the mount is ending, it is unmounted by a request to this daemon, and that request also removes the file.
+	if m.host.Registry.Ending() || m.phase.Ending() || !m.HasRegistration() || systemEnds() {
 		return
 	}
 	m.host.Registry.Unregister(m)

@@ -293,7 +293,7 @@ func (m *Mount) closeHome() (o outcome) {
 		o.err = errors.Join(o.err, err)
 	}
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
-	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
+	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.phase.Served() || !m.home.Created)
 	switch {
 	// The home is removed in three cases: the mount has no session, the session is deleted without the trash, or the session is
 	// discarded and has no changes.
@@ -305,7 +305,7 @@ func (m *Mount) closeHome() (o outcome) {
 		m.home.Release()
 		return outcome{err: o.err}
 	// The home is also removed if it was never in use, or contains no changes of the user.
-	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
+	case m.tree == nil, m.home.Created && !m.phase.Served(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o
 	}

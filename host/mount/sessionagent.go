@@ -164,11 +164,8 @@ const writeBackTime = 5 * time.Second
 // writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing,
 // and returns nil. It does nothing if the mount is not served or is being unmounted.
 func (a agentMount) writeBack(ctx context.Context) error {
-	a.m.mu.Lock()
-	ending := a.m.stopping
-	a.m.mu.Unlock()
 	// Without a mount, the kernel has no dirty pages.
-	if a.m.server == nil || ending {
+	if a.m.server == nil || a.m.phase.Ending() {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
@@ -273,13 +270,6 @@ func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
 	return a.m.Listed().Contents(ctx)
 }
 
-// wasServed reports whether this process has served the mount at any time.
-func (m *Mount) wasServed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cancel != nil
-}
-
 // endReason returns the reason that the mount's last checkpoint records.
 func (m *Mount) endReason() session.Reason {
 	if m.options.discards() {
@@ -296,7 +286,7 @@ const lastCheckpointTime = 30 * time.Second
 
 // pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
 func (m *Mount) pushBeforeUnmount(ctx context.Context) {
-	if !m.agent.Active() || m.options.removes() || !m.wasServed() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
+	if !m.agent.Active() || m.options.removes() || !m.phase.Served() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
 		return
 	}
 	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
@@ -309,7 +299,7 @@ func (m *Mount) endAgent() {
 	if m.home == nil {
 		return
 	}
-	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason()}
+	r := agent.EndRequest{Served: m.phase.Served(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
 		// After endRedirects, the last checkpoint does not contain the directories that were created for redirects.

@@ -66,19 +66,9 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 // startOnce calls start. If the mount is served already, it instead returns the reply of the earlier start.
 func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.Served() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.reply, nil
+		return m.phase.Reply(), nil
 	}
-	reply, err := m.start(ctx, start, progress)
-	if err != nil {
-		return reply, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reply = reply
-	close(m.started)
-	return reply, nil
+	return m.start(ctx, start, progress)
 }
 
 // start mounts the working tree, and returns when its root directory can be read. If start fails, the caller must call takeDown,
@@ -200,7 +190,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			h.Checkout = &checkout
 		}
 	})
-	if !m.startBackground(takeover.State{}) {
+	if !m.startBackground(reply, takeover.State{}) {
 		return reply, context.Canceled
 	}
 	return reply, nil
@@ -324,7 +314,7 @@ func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.gone:
+		case <-m.phase.Gone():
 			return fault.ErrUnmounted
 		case <-tick.C:
 			progress(m.step(ctx))

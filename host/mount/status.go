@@ -21,9 +21,8 @@ import (
 // Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
 // or later. If this time is zero, the numbers are left out.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
-	m.mu.Lock()
-	state, snap, served := m.state, m.snap, m.cancel != nil
-	m.mu.Unlock()
+	state, served := m.phase.State()
+	snap := m.snapshot()
 	s := control.MountStatus{
 		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.Session},
@@ -149,13 +148,11 @@ func (m *Mount) Served() bool {
 	if m.AwaitTakeover(ctx) != nil {
 		return false
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cancel != nil
+	return m.phase.Served()
 }
 
 // Ended returns a channel that is closed when all parts of the mount have ended.
-func (m *Mount) Ended() <-chan struct{} { return m.gone }
+func (m *Mount) Ended() <-chan struct{} { return m.phase.Gone() }
 
 // Observed returns the file system and the tree of the mount for callers that follow its requests. It returns false if the mount is
 // not mounted in the kernel.

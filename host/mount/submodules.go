@@ -312,14 +312,7 @@ func (s *submodules) problems() []string {
 }
 
 // IsGone reports whether the mount has ended.
-func (m *Mount) IsGone() bool {
-	select {
-	case <-m.gone:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Mount) IsGone() bool { return m.phase.IsGone() }
 
 // gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p. It returns false if there is no gitlink
 // at p.

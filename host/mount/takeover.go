@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
@@ -53,10 +52,10 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 		return nil, err
 	}
 	h := k.State()
-	m := newMount(host, h.Request, h.ID, h.Dir, h.Since)
+	m := newMount(host, h.Request, h.ID, h.Dir, h.Since, nil)
 	m.takeoverDone, m.turned, m.inherited = make(chan struct{}), make(chan struct{}), in
 	m.handover = k
-	m.Session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
+	m.Session, m.record, m.resumed = h.Record.Session, h.Record, h.Resumed
 	m.agent = m.newAgent()
 	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
@@ -168,13 +167,10 @@ func (m *Mount) beginHandover() {
 	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
-// Touch acquires and releases the lock of the mount and the lock of its working tree. If a goroutine never releases one of
+// Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never releases one of
 // these locks, Touch blocks, and the caller, a liveness check, detects this.
 func (m *Mount) Touch() {
-	m.mu.Lock()
-	served := m.cancel != nil
-	m.mu.Unlock()
-	if served { // m.tree is set once the mount is served, and does not change any more
+	if m.phase.Served() { // m.tree is set once the mount is served, and does not change any more
 		m.tree.KnownAttr(worktree.Root)
 	}
 }
@@ -241,8 +237,7 @@ func (m *Mount) takeOver() (err error) {
 	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
 		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
-	m.startBackground(h)
-	close(m.started)
+	m.startBackground(h.Reply, h)
 	return nil
 }
 
@@ -336,13 +331,11 @@ func (m *Mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes from the registry a mount that this process has not served, and closes m.gone.
+// removeUnserved removes from the registry a mount that this process has not served, and ends its phase.
 func (m *Mount) removeUnserved() {
-	m.mu.Lock()
-	m.stopping, m.state = true, control.StateUnmounted
-	m.mu.Unlock()
+	m.phase.End()
 	m.handover.Drop()
 	m.point.Remove()
 	m.host.Registry.Remove(m)
-	close(m.gone)
+	m.phase.Close()
 }

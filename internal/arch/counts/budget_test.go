@@ -22,7 +22,7 @@ var (
 		"control.SessionInfo":        32,
 		"control.SessionShowReply":   29,
 		"control.wireMount":          45,
-		"host/mount.Mount":           62,
+		"host/mount.Mount":           55,
 		"host/mount/takeover.State":  26,
 		"host/supervisor.supervisor": 32,
 		"server/ui.sessionPage":      32,
