@@ -37,7 +37,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
-	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.Request), string(r.Token), r.TokenFile)
+	env := remotes.Environment(m.Request.MountRequest)
+	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), env, string(r.Token), r.TokenFile)
 	// Only a definite refusal is an error, because the token may be valid if the remote cannot be reached.
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
@@ -58,7 +59,7 @@ func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string
 	uses := d.host.Remotes.Renew(l, token, file)
 	var dirs []string
 	for _, m := range d.list() {
-		if !uses(m) {
+		if !uses(m.Request) {
 			continue
 		}
 		m.UseNewLogin(ctx)

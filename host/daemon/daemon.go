@@ -227,7 +227,7 @@ func (d *Daemon) add(m *mount.Mount) bool {
 	if len(d.mounts) == 0 {
 		d.idle = make(chan struct{})
 	}
-	m.HoldLogin()
+	m.Request.HoldLogin()
 	d.mounts[m.Dir] = m
 	d.limitMemory()
 	return true
@@ -250,7 +250,7 @@ func (d *Daemon) Remove(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mounts, m.Dir)
-	d.host.Remotes.Drop(m)
+	d.host.Remotes.Drop(m.Request)
 	d.limitMemory()
 	if len(d.mounts) == 0 {
 		close(d.idle)

@@ -33,8 +33,9 @@ const behindWait = time.Second
 //	contents   prefetches the contents of the mounted tree, and again after each switch
 //	others     follow the branch, join packs, complete git's index, and wait for umount(8)
 //
-// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. reply is
-// the reply to the mount request. If the start of the mount was cancelled, startBackground starts nothing and returns false.
+// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new
+// mount. reply is the reply to the mount request. If the start of the mount was cancelled, startBackground starts
+// nothing and returns false.
 func (m *Mount) startBackground(reply control.MountReply, before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := m.phase.Serve(reply, cancel, func() { m.beginWork(ctx, before) })

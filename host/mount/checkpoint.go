@@ -55,24 +55,21 @@ func (m *Mount) openObjects() error {
 	if m.Session == "" && m.Request.At == "" {
 		return nil
 	}
-	r := m.requestNow()
+	r := m.Request.Now()
 	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.Session, r.Session)
 	var remote *thin.Remote
 	// If the daemon has already asked the session remote which repository is mounted, that connection is still open and is
 	// reused.
 	if at, _ := remotes.SessionURL(r); at != "" {
+		given := remotes.GivenForSession(r, at)
 		var l *remotes.Login
-		if remote = m.known.Take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
+		if remote = m.known.Take(m.host.Remotes, at, given); remote != nil {
 			l = m.known.Login
-			m.host.Remotes.HoldLogin(m, l)
 		} else {
 			m.known = nil
-			l = m.host.Remotes.Hold(m, remotes.GivenForSession(r, at))
 		}
-		m.mu.Lock()
-		m.sessionLogin = l
-		m.mu.Unlock()
+		m.Request.holdSessionLogin(l, given)
 	}
 	if remote == nil {
 		var err error
@@ -94,7 +91,7 @@ func (m *Mount) openObjects() error {
 // addForkRemote adds the session remote of the parent session as another source of objects. The parameter at is the URL of this
 // remote. The session token is sent to this remote only if it is on the same host as the mount's own session remote.
 func (m *Mount) addForkRemote(at string) error {
-	remote, _, err := m.host.Remotes.Session(remotes.WithSessionRemote(m.requestNow(), at))
+	remote, _, err := m.host.Remotes.Session(remotes.WithSessionRemote(m.Request.Now(), at))
 	if err != nil || remote == nil {
 		return err
 	}
@@ -125,7 +122,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 			err = statedir.ErrNoSession
 		}
 		if err != nil {
-			err = origin.Explain(m.Request, err)
+			err = origin.Explain(m.Request.MountRequest, err)
 		}
 	case m.Session == "":
 		return false, nil

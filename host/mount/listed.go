@@ -22,7 +22,7 @@ func (m *Mount) Listed() *catalog.Mounted {
 		return nil
 	}
 	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: gitPath(m.home), Writable: m.Writable(), Agent: m.agent,
-		Store: m.store, Owned: m.objects.owned, Request: m.requestNow}
+		Store: m.store, Owned: m.objects.owned, Request: m.Request.Now}
 	if m.home != nil {
 		c.Home = m.home.Dir
 	}
@@ -94,7 +94,7 @@ func (m *Mount) discardThere() (warning string) {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)
 	defer cancel()
-	r := m.requestNow()
+	r := m.Request.Now()
 	r.Session, r.SessionOptions = m.Session, o
 	_, kept, err := m.host.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
 	switch {

@@ -30,7 +30,7 @@ func newLocking(m *Mount) *locking {
 		Session: m.Session, Dir: m.host.State, Saved: filepath.Join(m.home.Dir, "locks.json"), Remote: m.objects.sessionRemote.Remote,
 		Listed: m.objects.listed, View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 		Open: func() (*transport.Remote, func(), error) {
-			remote, _, err := m.host.Remotes.Session(m.requestNow())
+			remote, _, err := m.host.Remotes.Session(m.Request.Now())
 			if err != nil {
 				return nil, nil, err
 			}

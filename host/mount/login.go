@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"sync"
 
 	"go.uber.org/zap"
 
@@ -10,14 +11,24 @@ import (
 	"github.com/artifactfs/artifactfs/host/remotes"
 )
 
-// requestNow returns the mount request with the current credentials. SetCredential may have replaced the credentials of the
-// original request; if the token was replaced, the password is removed from the URL. The caller must not hold m.mu.
-func (m *Mount) requestNow() control.MountRequest {
-	r := m.Request
-	m.mu.Lock()
-	main, of := m.login, m.sessionLogin
-	m.mu.Unlock()
-	if token, file, renewed := main.Given(); renewed > 0 {
+// Request is the request for a mount, with the logins (the credentials for one host) that the mount shares with others.
+// The client may replace the credentials while the mount exists. A Request is the holder of the logins for package
+// remotes.
+type Request struct {
+	control.MountRequest // the original request; Now returns it with the current credentials
+
+	remotes *remotes.Remotes
+	main    *remotes.Login // login for the mounted remote; set by HoldLogin, before other goroutines have the mount
+
+	mu      sync.Mutex
+	session *remotes.Login // login for the session remote; nil: there is no session remote; protected by mu
+}
+
+// Now returns the mount request with the current credentials. SetCredential may have replaced the credentials of the
+// original request; if the token was replaced, the password is removed from the URL.
+func (q *Request) Now() control.MountRequest {
+	r, of := q.MountRequest, q.sessionLogin()
+	if token, file, renewed := q.main.Given(); renewed > 0 {
 		r.Token, r.TokenFile, r.Remote = control.Secret(token), file, remotes.WithoutPassword(r.Remote)
 	}
 	if of == nil {
@@ -25,29 +36,46 @@ func (m *Mount) requestNow() control.MountRequest {
 	}
 	if token, file, renewed := of.Given(); renewed > 0 {
 		r.SessionOptions.Remote = remotes.WithoutPassword(r.SessionOptions.Remote)
-		if of != main {
+		if of != q.main {
 			r.SessionToken, r.SessionTokenFile = control.Secret(token), file
 		}
 	}
 	return r
 }
 
-// HoldLogin makes the mount use the login (the credentials for one host) that all mounts of its remote share. The registry
-// calls HoldLogin when it adds the mount, and calls Drop of package remotes when it removes the mount.
-func (m *Mount) HoldLogin() {
-	m.login = m.host.Remotes.Hold(m, remotes.GivenFor(m.Request.Remote, string(m.Request.Token), m.Request.TokenFile))
+// HoldLogin makes the mount use the login that all mounts of its remote share. The registry calls HoldLogin when it
+// adds the mount, and calls Drop of package remotes when it removes the mount.
+func (q *Request) HoldLogin() {
+	q.main = q.remotes.Hold(q, remotes.GivenFor(q.Remote, string(q.Token), q.TokenFile))
+}
+
+// holdSessionLogin makes the mount use the login l for its session remote. If l is nil, it uses the login for the
+// credentials g.
+func (q *Request) holdSessionLogin(l *remotes.Login, g remotes.Given) {
+	if l != nil {
+		q.remotes.HoldLogin(q, l)
+	} else {
+		l = q.remotes.Hold(q, g)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.session = l
+}
+
+// sessionLogin returns the login for the session remote. It returns nil if the mount has not opened a session remote.
+func (q *Request) sessionLogin() *remotes.Login {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.session
 }
 
 // LoginOf returns the URL and the login of the mounted remote, or, if session is true, those of the session remote. If session
 // is true and the mount has no session remote, the URL is "" and the login is nil. The URL may contain a secret.
 func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	if !session {
-		return m.Request.Remote, m.login
+		return m.Request.Remote, m.Request.main
 	}
-	m.mu.Lock()
-	l = m.sessionLogin
-	m.mu.Unlock()
-	if l == nil || m.objects.sessionRemote == nil {
+	if l = m.Request.sessionLogin(); l == nil || m.objects.sessionRemote == nil {
 		return "", nil
 	}
 	return m.objects.sessionRemote.URL(), l
@@ -56,7 +84,7 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 // UseNewLogin makes the mount use the new credentials of its logins. It stores them in the state for a successor, updates the git
 // directory, and repeats background work that has failed.
 func (m *Mount) UseNewLogin(ctx context.Context) {
-	now := m.requestNow()
+	now := m.Request.Now()
 	// A successor must have the new credentials when it takes over the mount.
 	m.handover.Update(func(h *takeover.State) {
 		h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile

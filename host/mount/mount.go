@@ -36,7 +36,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/phase"
 	"github.com/artifactfs/artifactfs/host/mount/profiles"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
-	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
@@ -46,9 +45,9 @@ import (
 // Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
 // the request, the start, the acquired resources, the serving, and the end.
 //
-// New creates a mount that is being prepared. Start acquires its resources and mounts it, and startBackground makes it served. finish
-// ends it and removes it from the registry. The field phase has these steps. In a takeover, Inherit is called instead of New, and
-// Succeed instead of Start.
+// New creates a mount that is being prepared. Start acquires its resources and mounts it, and startBackground makes it
+// served. finish ends it and removes it from the registry. The field phase has these steps. In a takeover, Inherit is
+// called instead of New, and Succeed instead of Start.
 //
 //	New ----> preparing -- Start ----> mounted <-> degraded    degraded: the last request to the remote has failed
 //	              |                       |
@@ -62,9 +61,9 @@ import (
 //	                          |
 //	                          +-> failed                       a later successor may serve it
 //
-// mu protects the fields whose comments say so. As long as the mount is being prepared, only the goroutine that runs Start
-// or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
-// called from any goroutine.
+// mu protects the fields whose comments say so. As long as the mount is being prepared, only the goroutine that runs
+// Start or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The
+// methods may be called from any goroutine.
 type Mount struct {
 	host *Host
 	requested
@@ -79,19 +78,16 @@ type Mount struct {
 
 // requested contains the identity of a mount and the request for it.
 type requested struct {
-	ID      string               // name of the home, which is the mount's directory below the state directory
-	Dir     string               // clean absolute path of the mount's root directory
-	Request control.MountRequest // the original request; requestNow returns it with the current tokens
-	since   time.Time            // time at which the mount was started; a takeover does not change it
-	Session string               // name of the session, which equals ID; "": the mount has no session
-	Parent  *Mount               // mount that contains this one as a submodule; nil: this mount is not a submodule
-
-	login        *remotes.Login // credentials for the mounted remote
-	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; protected by mu
+	ID      string    // name of the home, which is the mount's directory below the state directory
+	Dir     string    // clean absolute path of the mount's root directory
+	Request *Request  // request for the mount, with its current credentials
+	since   time.Time // time at which the mount was started; a takeover does not change it
+	Session string    // name of the session, which equals ID; "": the mount has no session
+	Parent  *Mount    // mount that contains this one as a submodule; nil: this mount is not a submodule
 }
 
-// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and known
-// are nil.
+// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and
+// known are nil.
 type starting struct {
 	before fetch.Stats // statistics of the store at the time when the mount was started
 
@@ -190,11 +186,12 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 	return m
 }
 
-// newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has none.
+// newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
+// none.
 func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time, abort context.CancelFunc) *Mount {
 	m := &Mount{
 		host:      host,
-		requested: requested{ID: id, Dir: dir, Request: r, since: since},
+		requested: requested{ID: id, Dir: dir, Request: &Request{MountRequest: r, remotes: host.Remotes}, since: since},
 		serving:   serving{work: background.New(dir, host.State, host.Log)},
 		phase:     phase.New(abort),
 	}

@@ -32,8 +32,8 @@ func (m *Mount) openSide() {
 		logins.Remotes = append(logins.Remotes, m.objects.sessionRemote.Remote)
 	}
 	side := gitside.New(&gitside.Side{
-		Mount: c, Request: m.Request, Resumed: m.resumed, Events: m.Events, Inside: m.inside, Handover: &m.handover,
-		Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
+		Mount: c, Request: m.Request.MountRequest, Resumed: m.resumed, Events: m.Events, Inside: m.inside,
+		Handover: &m.handover, Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
 		Listing: m.listing,
 		Index: &gitside.Index{
 			Mount: c, Events: m.Events, Tree: m.tree, View: m.view, Reads: m.Request.Prefetch != control.PrefetchNone,

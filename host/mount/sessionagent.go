@@ -246,7 +246,7 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 // OpenOrigin opens the mounted remote as a session remote, without the session's token. The caller must close it.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	// Without a session token, the credentials of the mounted remote are used.
-	origin, _, err := a.m.host.Remotes.Session(remotes.WithSessionRemote(a.m.requestNow(), control.RemoteOrigin))
+	origin, _, err := a.m.host.Remotes.Session(remotes.WithSessionRemote(a.m.Request.Now(), control.RemoteOrigin))
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +299,9 @@ func (m *Mount) endAgent() {
 	if m.home == nil {
 		return
 	}
-	r := agent.EndRequest{Served: m.phase.Served(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason()}
+	r := agent.EndRequest{
+		Served: m.phase.Served(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason(),
+	}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
 		// After endRedirects, the last checkpoint does not contain the directories that were created for redirects.

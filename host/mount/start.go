@@ -75,7 +75,7 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 // which reverses the steps that were made.
 func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
-	err := checkGitDir(m.Request, m.Dir, m.Session)
+	err := checkGitDir(m.Request.MountRequest, m.Dir, m.Session)
 	if err != nil {
 		return reply, err
 	}
@@ -87,7 +87,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if len(m.point.Created) > 0 {
 		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
-	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
+	if m.store, m.release, err = m.host.Remotes.Store(m.Request.MountRequest, m.Request.main); err != nil {
 		return reply, err
 	}
 	m.before = m.store.Stats()
@@ -106,7 +106,9 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.configureAgent(); err != nil {
 		return reply, err
 	}
-	create := remotes.Creation{Remotes: m.host.Remotes, Store: m.store, Request: m.Request, Now: m.requestNow, Format: m.record.Format}
+	create := remotes.Creation{
+		Remotes: m.host.Remotes, Store: m.store, Request: m.Request.MountRequest, Now: m.Request.Now, Format: m.record.Format,
+	}
 	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
 	}
@@ -185,7 +187,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
-			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+			takeover.Served, m.Request.Now(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}

@@ -199,7 +199,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 		return nil, err
 	}
 	// The request for a submodule is a copy of its parent's request, without the options that apply only to the parent.
-	r := parent.requestNow()
+	r := parent.Request.Now()
 	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.Dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
@@ -368,7 +368,7 @@ func (m *Mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
 	// Another program has already mounted the FUSE device, so the directory is not created.
 	case m.Request.Device != nil:
-		return mountpoint.CheckAdopted(m.Request)
+		return mountpoint.CheckAdopted(m.Request.MountRequest)
 	case m.Request.Through != "": // an access to the directory would wait until this process serves the mount
 		return mountpoint.Point{Dir: m.Dir}, mountpoint.CheckDevice()
 	case m.Parent == nil:

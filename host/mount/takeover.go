@@ -160,15 +160,17 @@ func isUnfit(err error) bool {
 // beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the mount. If
 // that fails, the mount is served, but cannot be taken over.
 func (m *Mount) beginHandover() {
-	h := takeover.State{Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request}
+	h := takeover.State{
+		Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request.MountRequest,
+	}
 	if m.Parent != nil {
 		h.ParentDir = m.Parent.Dir
 	}
 	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
-// Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never releases one of
-// these locks, Touch blocks, and the caller, a liveness check, detects this.
+// Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never
+// releases one of these locks, Touch blocks, and the caller, a liveness check, detects this.
 func (m *Mount) Touch() {
 	if m.phase.Served() { // m.tree is set once the mount is served, and does not change any more
 		m.tree.KnownAttr(worktree.Root)
@@ -183,7 +185,7 @@ func (m *Mount) takeOver() (err error) {
 	device := m.inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system while no process served it.
 	gone := hungUp(device)
-	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
+	if m.store, m.release, err = m.host.Remotes.Store(m.Request.MountRequest, m.Request.main); err != nil {
 		return err
 	}
 	m.before = m.store.Stats()

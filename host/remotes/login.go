@@ -101,8 +101,8 @@ func (r *Remotes) login(g Given) *Login {
 	return &Login{transport.NewLogin(g.token, g.file), g}
 }
 
-// Hold returns the login for the credentials g, and records that holder, a mount, uses it. Until Drop is called for holder,
-// mounts with the same credentials get the same login.
+// Hold returns the login for the credentials g, and records that holder, the request of a mount, uses it. Until Drop is
+// called for holder, mounts with the same credentials get the same login.
 func (r *Remotes) Hold(holder any, g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package phase contains the phase of a mount: it is being prepared, served or ended, or is gone. All goroutines that start, end or
-// watch a mount decide by its phase which of them acts.
+// Package phase contains the phase of a mount: it is being prepared, served or ended, or is gone. All goroutines that
+// start, end or watch a mount decide by its phase which of them acts.
 package phase
 
 import (
@@ -41,9 +41,9 @@ func New(abort context.CancelFunc) *Phase {
 	return &Phase{abort: abort, started: make(chan struct{}), gone: make(chan struct{}), state: control.StatePreparing}
 }
 
-// Serve makes the phase "served", and calls begin, which starts the background work. cancel ends this work, and reply is the reply to
-// the mount request. If Abort was called before, Serve does nothing and returns false. No other goroutine can begin the end of the
-// mount until begin has returned. begin must not call methods of the phase.
+// Serve makes the phase "served", and calls begin, which starts the background work. cancel ends this work, and reply
+// is the reply to the mount request. If Abort was called before, Serve does nothing and returns false. No other
+// goroutine can begin the end of the mount until begin has returned. begin must not call methods of the phase.
 func (p *Phase) Serve(reply control.MountReply, cancel context.CancelFunc, begin func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,8 +56,9 @@ func (p *Phase) Serve(reply control.MountReply, cancel context.CancelFunc, begin
 	return true
 }
 
-// Abort cancels the preparation of the mount. It returns false and does nothing if the mount is not being prepared. Serve and Abort
-// exclude each other: either the caller of Abort or the goroutine that prepares the mount has to end it, but not both.
+// Abort cancels the preparation of the mount. It returns false and does nothing if the mount is not being prepared.
+// Serve and Abort exclude each other: either the caller of Abort or the goroutine that prepares the mount has to end
+// it, but not both.
 func (p *Phase) Abort() bool {
 	p.mu.Lock()
 	preparing := p.state == control.StatePreparing
@@ -69,8 +70,8 @@ func (p *Phase) Abort() bool {
 	return preparing
 }
 
-// End makes the phase "ending", cancels the background work and returns true. If End was called before, it waits until the mount is
-// gone, and returns false.
+// End makes the phase "ending", cancels the background work and returns true. If End was called before, it waits until
+// the mount is gone, and returns false.
 func (p *Phase) End() bool {
 	p.mu.Lock()
 	if p.ending {
