@@ -142,12 +142,12 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	m.work.Go("join packs", func() {
 		if m.Events.Await(ctx, m.Events.GitTried) { // after this wait, the directories of packs exist
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
-			t.Run(ctx, packs.NewDirectory(filepath.Join(gitPath(m.home), "objects"), m.objects.local.Join),
+			t.Run(ctx, packs.NewDirectory(filepath.Join(m.home.GitDir(), "objects"), m.objects.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
 	m.work.Go("find contents that only the session remote has", func() {
-		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
+		m.objects.expect(ctx, m.store, m.home.Record, m.host.Log.With(zap.String("dir", m.Dir)))
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended

@@ -34,23 +34,23 @@ func (m *Mount) gitDirInside() *bind.GitDir {
 // guardGitDir protects the host from what programs in a container may have put into the git directory, also in an earlier mount of the
 // session. It is called before the git directory is read.
 func guardGitDir(m *Mount) error {
-	if at := gitPath(m.home); !m.inside.Wanted() && guard.Exists(at) {
+	if at := m.home.GitDir(); !m.inside.Wanted() && guard.Exists(at) {
 		return guard.Mount(at)
 	}
 	return m.inside.Guard()
 }
 
-// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store, m.record,
-// and m.home (the mount's directory below the state directory).
+// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store,
+// m.home.Record, and m.home (the mount's directory below the state directory).
 func (m *Mount) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
 	}
 	s := bind.Sources{
-		Git: gitPath(m.home), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
+		Git: m.home.GitDir(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
 	}
-	if m.record.Checkpoint != nil {
+	if m.home.Record.Checkpoint != nil {
 		s.Session = origin.SessionObjects(m.home.Dir)
 	}
 	return s, nil
@@ -84,16 +84,17 @@ func (m *Mount) bindOptions() bind.Options {
 	}
 }
 
-// planRedirects decides which paths are redirects (paths that are served from a plain directory elsewhere), according to the
-// request and the configuration file in the repository. It stores the paths in m.record; the caller writes the record to disk.
+// planRedirects decides which paths are redirects (paths that are served from a plain directory elsewhere), according
+// to the request and the configuration file in the repository. It stores the paths in m.home.Record; the caller writes
+// the record to disk.
 func (m *Mount) planRedirects(ctx context.Context) error {
 	paths := m.Request.Redirects
 	if !m.Request.RedirectsOnly {
 		paths = append(slices.Clone(paths), m.configuredRedirects(ctx)...)
 	}
 	var err error
-	m.record.Redirects, err = m.redirects.Plan(ctx, m.bindOptions(), bind.Wish{
-		Paths: paths, Strict: m.Request.RedirectsOnly, Old: m.record.Redirects, Base: m.view.Tree, Root: m.snap.Tree,
+	m.home.Record.Redirects, err = m.redirects.Plan(ctx, m.bindOptions(), bind.Wish{
+		Paths: paths, Strict: m.Request.RedirectsOnly, Old: m.home.Record.Redirects, Base: m.view.Tree, Root: m.snap.Tree,
 	})
 	return err
 }
@@ -102,21 +103,21 @@ func (m *Mount) planRedirects(ctx context.Context) error {
 // after the kernel has unmounted the file system.
 func (m *Mount) endRedirects(ctx context.Context) {
 	m.redirects.Remove(ctx)
-	m.record.Redirects = nil
+	m.home.Record.Redirects = nil
 }
 
 // configuredRedirects returns the redirects that the configuration file in the repository lists. The file is read when the
 // session is created, and the result is stored in the session's record. Later the record is used, because the base tree of a
 // session never changes, and because a session can be resumed without a network, when the file may be missing on this host.
 func (m *Mount) configuredRedirects(ctx context.Context) []string {
-	if m.resumed {
-		return m.record.Configured
+	if m.home.Resumed {
+		return m.home.Record.Configured
 	}
 	file, err := readConfig(ctx, m.view, m.snap.Tree)
 	if err != nil {
 		m.redirects.Note("%s is ignored: %v", config.Name, err)
 	}
-	m.record.Configured = file.Redirect
+	m.home.Record.Configured = file.Redirect
 	return file.Redirect
 }
 

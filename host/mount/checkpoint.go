@@ -34,23 +34,11 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Missing contents that were created in the session
 // are fetched from the session remote when they are read (fetch.Local).
 
-// gitPath returns the path of the git directory in the home of a mount (its directory below the state directory). The file ".git"
-// in the root of the mount refers to this path.
-func gitPath(home *statedir.Home) string { return filepath.Join(home.Dir, "git") }
-
-// gitFile returns the contents of the file ".git" in the root of the mount, in the format of gitrepository-layout(5).
-func gitFile(home *statedir.Home) string { return "gitdir: " + gitPath(home) + "\n" }
-
-// sessionRepoDir returns the path of the session's repository in the home of a mount (its directory below the state directory).
-func sessionRepoDir(home *statedir.Home) string {
-	return filepath.Join(home.Dir, statedir.SessionRepoName)
-}
-
 // openObjects lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
 // objects on this host, and fetches missing ones from the session remote. openObjects also opens the session remotes; objects.close
 // closes them.
 func (m *Mount) openObjects() error {
-	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
+	m.objects.local = m.store.OpenLocal(filepath.Join(m.home.GitDir(), "objects"))
 	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
 	if m.Session == "" && m.Request.At == "" {
 		return nil
@@ -78,11 +66,11 @@ func (m *Mount) openObjects() error {
 		}
 	}
 	if remote != nil {
-		remote.Keep(catalog.ThinDir(sessionRepoDir(m.home)))
+		remote.Keep(catalog.ThinDir(m.home.RepoDir()))
 		m.objects.sessionRemote = remote
 		m.objects.owned.SetSessionRemote(remote)
 	}
-	if p := m.record.Checkpoint; p != nil && p.From != "" {
+	if p := m.home.Record.Checkpoint; p != nil && p.From != "" {
 		return m.addForkRemote(p.From)
 	}
 	return nil
@@ -140,7 +128,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 // below the state directory), and has called openObjects.
 func (m *Mount) target() *resume.Target {
 	return &resume.Target{
-		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,
+		Session: m.Session, Mounted: m.store.URL(), RepoDir: m.home.RepoDir(), Remote: m.objects.sessionRemote,
 		Since: m.since, RepoOptions: m.repoOptions,
 		Objects: m.objects.owned, Own: m.objects.own(), Store: m.store, Claims: m.agent,
 	}
@@ -174,18 +162,18 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 	}
 	snap := a.Snapshot
 	m.newer, m.moved = a.Newer, a.Own
-	m.record.Ref, m.record.Format = a.Ref, snap.Format.String()
+	m.home.Record.Ref, m.home.Record.Format = a.Ref, snap.Format.String()
 	if !snap.Commit.IsZero() {
-		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
+		m.home.Record.Commit, m.home.Record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
 	// Unchanged files get the time of the checkpoint, so that they have the same times in every mount of this checkpoint.
-	m.record.Time = checkpointTime(a.Checkpoint, m.since)
-	m.record.Checkpoint = &statedir.Checkpoint{
+	m.home.Record.Time = checkpointTime(a.Checkpoint, m.since)
+	m.home.Record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
 	// The status shows the parent session, and the session inherits its transcript and erasures.
-	switch p := m.record.Checkpoint; {
+	switch p := m.home.Record.Checkpoint; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
 	case m.from != nil && m.from.Record.Session != m.from.Session: // the parent is a mount that shows one checkpoint
@@ -196,12 +184,12 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 		p.Parent, p.ParentRemote = m.Request.Session, m.objects.sessionRemote.URL()
 	}
 	if a.ContentsFrom != "" {
-		m.record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
+		m.home.Record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
 		if err := m.addForkRemote(a.ContentsFrom); err != nil {
 			return err
 		}
 	}
-	snap.Ref, snap.Tree, snap.Time = a.Ref, a.Checkpoint.Tree, m.record.Time
+	snap.Ref, snap.Tree, snap.Time = a.Ref, a.Checkpoint.Tree, m.home.Record.Time
 	m.snap = snap
 	return nil
 }
@@ -243,13 +231,13 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 // cameFromElsewhere reports whether this is the first mount of its session on this host, and the session was resumed from the
 // session remote.
 func (m *Mount) cameFromElsewhere() bool {
-	return !m.resumed && m.Session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.objects.sessionRemote != nil
+	return !m.home.Resumed && m.Session != "" && m.from == nil && m.far == nil && m.home.Record.Checkpoint != nil && m.objects.sessionRemote != nil
 }
 
 // shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
 func (m *Mount) shownCheckpoint() []string {
-	if m.Request.At == "" || m.record.Checkpoint == nil {
+	if m.Request.At == "" || m.home.Record.Checkpoint == nil {
 		return nil
 	}
-	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Checkpoint.ID, m.Request.Session)}
+	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.home.Record.Checkpoint.ID, m.Request.Session)}
 }

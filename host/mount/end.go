@@ -132,11 +132,11 @@ func (m *Mount) finish() {
 	m.mu.Unlock()
 	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that it deletes the
 	// session when the client repeats its request.
-	if m.options.deletesThere() && o.err == nil {
+	if m.options.deletesThere() && o.Err == nil {
 		m.deleteThere()
 	}
 	m.point.Remove()
-	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.unsaved.Paths))
+	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.Unsaved.Paths))
 	m.handover.Drop()
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)

@@ -25,7 +25,7 @@ const filterDeadline = 15 * time.Minute
 // other environment variables are taken from the mount request. c has the settings of the mount, which do not change while the mount
 // exists.
 func (m *Mount) openFilters(c gitdir.Checkout) (err error) {
-	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
+	env := []string{"GIT_DIR=" + m.home.GitDir(), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {
 		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
 	}
@@ -34,7 +34,7 @@ func (m *Mount) openFilters(c gitdir.Checkout) (err error) {
 		Dir: m.Dir, Base: user, Env: env, Deadline: filterDeadline, Ready: m.awaitGitDir, Log: log,
 	})
 	// A session that is deleted and started again at the same directory has the same name.
-	session := m.ID + "\x00" + m.record.Began.UTC().Format(time.RFC3339Nano)
+	session := m.ID + "\x00" + m.home.Record.Began.UTC().Format(time.RFC3339Nano)
 	record := filepath.Join(m.home.Dir, "unfiltered")
 	m.filters, m.sameSizes, err = fetch.OpenFilters(programs, session, c.Digest(user), record, m.takeoverDone != nil, log)
 	m.modes = worktree.Modes{Umask: m.Request.Umask, GroupWrite: m.Request.GroupWrite, LinksAsFiles: c.LinksAsFiles()}

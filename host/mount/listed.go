@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -21,9 +22,9 @@ func (m *Mount) Listed() *catalog.Mounted {
 	if m == nil {
 		return nil
 	}
-	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: gitPath(m.home), Writable: m.Writable(), Agent: m.agent,
+	c := &catalog.Mounted{Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(), Writable: m.Writable(), Agent: m.agent,
 		Store: m.store, Owned: m.objects.owned, Request: m.Request.Now}
-	if m.home != nil {
+	if m.home.Locked() {
 		c.Home = m.home.Dir
 	}
 	if m.locking != nil {
@@ -39,14 +40,14 @@ func (m *Mount) SessionHome() (origin.Home, error) {
 	case !m.Served():
 		return origin.Home{}, statedir.ErrNoSession
 	// The mount shows one checkpoint of a session. The session itself may not be on this host.
-	case m.Request.At != "" && m.record.Checkpoint != nil:
+	case m.Request.At != "" && m.home.Record.Checkpoint != nil:
 		return origin.Home{
-			Dir: m.home.Dir, Session: m.Request.Session, Record: m.record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
+			Dir: m.home.Dir, Session: m.Request.Session, Record: m.home.Record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
 		}, nil
 	case m.Session == "":
 		return origin.Home{}, statedir.ErrNoSession
 	}
-	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
+	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.home.Record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
 }
 
 // reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged refs. A
@@ -55,7 +56,7 @@ func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
 	if len(left.Diverged) > 0 {
-		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
+		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.home.Record)
 	}
 }
 
@@ -68,13 +69,13 @@ func lostText(ref, id string) string {
 
 // outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that. It is
 // empty if the session is not found there.
-func outcomeInTrash(homes statedir.Homes, session string) outcome {
+func outcomeInTrash(homes statedir.Homes, session string) home.Outcome {
 	all, err := homes.Trash()
 	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == session })
 	if err != nil || i < 0 {
-		return outcome{}
+		return home.Outcome{}
 	}
-	return outcome{trashed: session, until: all[i].At.Add(trash.Keep)}
+	return home.Outcome{Trashed: session, Until: all[i].At.Add(trash.Keep)}
 }
 
 // discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists
@@ -85,8 +86,8 @@ func (m *Mount) discardThere() (warning string) {
 	switch {
 	case m.Session == "":
 		return ""
-	case m.home == nil: // the predecessor was killed after it had removed the home, so the agent was not opened
-		o = m.record.Carried
+	case !m.home.Locked(): // the predecessor was killed after it had removed the home, so the agent was not opened
+		o = m.home.Record.Carried
 		o.Remote = cmp.Or(m.Request.SessionOptions.Remote, o.Remote)
 	// Nothing was pushed, so there is nothing to delete. A successor does not open the repository of a mount that has ended.
 	case repo == nil && m.takeoverDone == nil:

@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/bind"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
+	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/moves"
@@ -96,22 +97,19 @@ type starting struct {
 	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
 
 	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
-	base       *statedir.Record
-	from       *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
-	far        *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
-	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
-	newer      map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
-	moved      map[string]bool      // names of the refs in newer that the session itself has changed too
-	resumed    bool                 // whether the session already existed before the mount
-	otherOwner bool                 // whether the files of the session belong to another user than the user that the request names
-	point      mountpoint.Point     // mount point, with the directories that were created for it
+	base  *statedir.Record
+	from  *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
+	far   *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
+	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
+	newer map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
+	moved map[string]bool      // names of the refs in newer that the session itself has changed too
+	point mountpoint.Point     // mount point, with the directories that were created for it
 }
 
 // acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
 // both.
 type acquired struct {
-	home     *statedir.Home  // locked home, which is the mount's directory below the state directory
-	record   statedir.Record // record of the session, as stored in the home
+	home     *home.Home      // directory of the mount below the state directory, with the record of the session
 	listing  *fetch.Listing  // list of the remote's refs; nil: not requested yet
 	store    *fetch.Store    // shared with other mounts of the remote
 	release  func()          // releases the store
@@ -151,7 +149,7 @@ type serving struct {
 // ending contains the options and the result of the unmount.
 type ending struct {
 	options unmountOptions // what the unmount does with the session
-	outcome outcome        // what was kept of the user's changes; protected by mu, and constant after the mount is gone
+	outcome home.Outcome   // what was kept of the user's changes; protected by mu, and constant after the mount is gone
 	// deleteThere calls discardThere once, and returns its warning.
 	deleteThere func() string
 }
@@ -180,20 +178,25 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := newMount(host, r, id, dir, time.Now(), abort)
-	m.Session, m.Parent, m.base, m.from, m.far, m.known = session, b.Parent, b.Base, b.From, b.Far, b.Known
+	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, abort)
+	m.Parent, m.base, m.from, m.far, m.known = b.Parent, b.Base, b.From, b.Far, b.Known
 	m.agent = m.newAgent()
 	return m
 }
 
 // newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
 // none.
-func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time, abort context.CancelFunc) *Mount {
+func newMount(host *Host, r control.MountRequest, of home.Owner, abort context.CancelFunc) *Mount {
+	of.Homes, of.Log = host.Homes, host.Log
 	m := &Mount{
-		host:      host,
-		requested: requested{ID: id, Dir: dir, Request: &Request{MountRequest: r, remotes: host.Remotes}, since: since},
-		serving:   serving{work: background.New(dir, host.State, host.Log)},
-		phase:     phase.New(abort),
+		host: host,
+		requested: requested{
+			ID: of.ID, Dir: of.Dir, Session: of.Session, since: of.Since,
+			Request: &Request{MountRequest: r, remotes: host.Remotes},
+		},
+		acquired: acquired{home: home.New(of)},
+		serving:  serving{work: background.New(of.Dir, host.State, host.Log)},
+		phase:    phase.New(abort),
 	}
 	m.Events = gitside.NewEvents(m.phase.Gone())
 	m.submodules.mount = m
@@ -288,15 +291,15 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	m.mu.Lock()
 	o := m.outcome
 	m.mu.Unlock()
-	if o.err != nil {
+	if o.Err != nil {
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir,
-			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
+			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.Err.Error(),
 			Hint:  "artifactfs doctor shows the cause"}
 	}
 	reply := control.UnmountReply{ID: m.ID, Dir: m.Dir, Submodules: m.submodules.settle(r.Discard, r.Trash),
-		Trashed: o.trashed, Until: o.until}
-	if o.unsaved.Any() {
-		reply.Session, reply.Kept = m.Session, o.unsaved.Paths
+		Trashed: o.Trashed, Until: o.Until}
+	if o.Unsaved.Any() {
+		reply.Session, reply.Kept = m.Session, o.Unsaved.Paths
 	}
 	if r.Discard {
 		reply.NotRemoved = m.deleteThere()

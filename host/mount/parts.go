@@ -32,7 +32,7 @@ func (m *Mount) openSide() {
 		logins.Remotes = append(logins.Remotes, m.objects.sessionRemote.Remote)
 	}
 	side := gitside.New(&gitside.Side{
-		Mount: c, Request: m.Request.MountRequest, Resumed: m.resumed, Events: m.Events, Inside: m.inside,
+		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events, Inside: m.inside,
 		Handover: &m.handover, Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
 		Listing: m.listing,
 		Index: &gitside.Index{

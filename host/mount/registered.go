@@ -21,7 +21,7 @@ func (m *Mount) Registration() (statedir.Registered, bool) {
 	if !m.HasRegistration() || m.Request.Passing {
 		return statedir.Registered{}, false
 	}
-	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.Request.MountRequest, Record: m.record}
+	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.Request.MountRequest, Record: m.home.Record}
 	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.Session
 	r.Request.CreateRemote = nil
 	r.Request.SessionOptions = shown(r.Request.SessionOptions)

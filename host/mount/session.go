@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -19,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -31,78 +29,10 @@ const settled = 2 * time.Second
 // leaveTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
 const leaveTime = 5 * time.Second
 
-// enter locks the mount's home (its directory below the state directory), and reads the record of the session that is stored
-// there. It sets m.resumed if there is a session to resume.
-func (m *Mount) enter(ctx context.Context) error {
-	// If the session does not exist, a read-only mount must not create it.
-	if m.Session != "" && m.Request.ReadOnly {
-		if _, err := os.Lstat(filepath.Join(m.host.Homes.Dir(), m.ID)); errors.Is(err, fs.ErrNotExist) {
-			return statedir.ErrNoSession
-		}
-	}
-	var err error
-	if m.home, err = m.host.Homes.Lock(ctx, m.ID, m.Dir); err != nil || m.Session == "" {
-		return err
-	}
-	m.record, err = statedir.ReadRecord(m.home.Dir)
-	switch {
-	// Without a record, the changes cannot be assigned to a base commit. They must not be overwritten.
-	case errors.Is(err, fs.ErrNotExist) && statedir.HasOverlay(m.home.Dir):
-		return statedir.ErrNoRecord
-	case errors.Is(err, fs.ErrNotExist) && m.Request.ReadOnly:
-		return statedir.ErrNoSession
-	case errors.Is(err, fs.ErrNotExist):
-		return m.initRecord()
-	case err != nil:
-		return err
-	case m.record.Session != m.Session:
-		return fmt.Errorf("read session %s: %w: it says %q", m.home.Dir, statedir.ErrRecord, m.record.Session)
-	case m.Request.Tenant != "" && m.record.Tenant != m.Request.Tenant:
-		return fault.ErrOtherTenant
-	case m.record.Remote != m.store.URL():
-		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, m.record.Remote)
-	}
-	// A large log is not read here, because reading it twice would delay the mount.
-	if !m.record.Counted && !m.Request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) {
-		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
-			return m.recreateHome(ctx)
-		}
-	}
-	m.resumed = true
-	// The files keep the owner and the permissions that they had when the session was started.
-	m.otherOwner = m.Request.UID != m.record.UID || m.Request.GID != m.record.GID
-	m.Request.UID, m.Request.GID, m.Request.Umask = m.record.UID, m.record.GID, m.record.Umask
-	return nil
-}
-
-// initRecord sets the fields of the record of a new session that are known before the commit. acquire sets the commit, and open
-// saves the record.
-func (m *Mount) initRecord() error {
-	m.record = statedir.Record{
-		Session: m.Session, Tenant: m.Request.Tenant, Remote: m.store.URL(), Dir: m.Dir, Asked: m.Request.Ref,
-		UID: m.Request.UID, GID: m.Request.GID, Umask: m.Request.Umask, Began: m.since,
-	}
-	m.home.Created = true
-	return nil
-}
-
-// recreateHome replaces the home by a new one. A process that was killed has left the home without changes in it.
-func (m *Mount) recreateHome(ctx context.Context) error {
-	if err := m.home.Remove(); err != nil {
-		m.home = nil
-		return err
-	}
-	var err error
-	if m.home, err = m.host.Homes.Lock(ctx, m.ID, m.Dir); err != nil {
-		return err
-	}
-	return m.initRecord()
-}
-
 // acquire acquires the snapshot that is mounted. For a new session, this is the commit that the request names. For a resumed
 // session, it is the session's base commit, even if the ref has moved on the remote since.
 func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) error {
-	if !m.resumed {
+	if !m.home.Resumed {
 		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
 		if found, err := m.acquireCheckpoint(ctx, progress); found || err != nil {
 			return err
@@ -117,13 +47,13 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 			snap.Time = latest
 		}
 		m.snap = snap
-		m.record.SetBase(snap)
+		m.home.Record.SetBase(snap)
 		return nil
 	}
 	if err := m.checkRef(ctx, progress); err != nil {
 		return err
 	}
-	base, err := m.record.Base()
+	base, err := m.home.Record.Base()
 	if err != nil {
 		return err
 	}
@@ -133,7 +63,7 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	}
 	// A commit always has the same tree, so a difference shows that the record or the remote is damaged.
 	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
-		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.record.Commit)
+		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.home.Record.Commit)
 	}
 	return nil
 }
@@ -154,7 +84,7 @@ func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 // checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote cannot be
 // reached, and the session was started from this ref, checkRef reports this as progress and returns nil.
 func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
-	ref, r := m.Request.Ref, m.record
+	ref, r := m.Request.Ref, m.home.Record
 	if ref == "" || ref == r.Commit || m.Request.Follow {
 		return nil
 	}
@@ -175,7 +105,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 
 // open opens the working tree of the mount. It saves the session's record before that, so that no overlay with changes exists
 // without a record.
-func (m *Mount) open() error {
+func (m *Mount) open() (err error) {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
 		Modes: m.modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
@@ -183,24 +113,17 @@ func (m *Mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
 	case m.Writable():
-		o.GitFile, o.GitDir, o.KeepRemoved = gitFile(m.home), m.inside.Wanted(), m.agent.Automatic()
+		o.GitFile, o.GitDir, o.KeepRemoved = m.home.GitFile(), m.inside.Wanted(), m.agent.Automatic()
 	case m.Session != "":
 		o.OverlayReadOnly = true
 	default: // in a mount without a session, the overlay contains nothing but .git
-		o.GitFile, o.GitDir, o.ReadOnly = gitFile(m.home), m.inside.Wanted(), true
+		o.GitFile, o.GitDir, o.ReadOnly = m.home.GitFile(), m.inside.Wanted(), true
 	}
 	if m.Writable() && m.takeoverDone == nil {
-		// The directories were created by a mount that was killed. This mount removes them when it ends.
-		if m.record.Dir == m.Dir && len(m.point.Created) == 0 {
-			m.point.Created = m.record.Made
-		}
-		// The counts in the record become invalid with the first change.
-		m.record.Dir, m.record.Made, m.record.Counted = m.Dir, m.point.Created, false
-		if err := m.record.Save(m.home.Dir); err != nil {
+		if m.point.Created, err = m.home.Occupy(m.point.Created); err != nil {
 			return err
 		}
 	}
-	var err error
 	o.ForgetSizes = !m.sameSizes
 	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o); err == nil {
 		err = m.filters.Begin()
@@ -214,12 +137,12 @@ func (m *Mount) Writable() bool { return m.Session != "" && !m.Request.ReadOnly 
 
 // announce reports as progress which session the mount resumes, and which problems were found.
 func (m *Mount) announce(progress func(control.Progress)) {
-	if m.resumed {
+	if m.home.Resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session, statedir.Unsaved{Paths: m.changed()})})
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.Session, m.objects.sessionRemote.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
+			m.Session, m.objects.sessionRemote.URL(), m.home.Record.Checkpoint.ID, m.home.Record.Checkpoint.Time.Local().Format(time.DateTime))})
 		// If refs on the session remote have commits that the checkpoint lacks, the mount does not contain these commits, and the
 		// user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
@@ -230,11 +153,11 @@ func (m *Mount) announce(progress func(control.Progress)) {
 			progress(control.Progress{Message: text})
 		}
 	}
-	if f := m.far; f != nil && m.record.Checkpoint != nil {
+	if f := m.far; f != nil && m.home.Record.Checkpoint != nil {
 		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
-			m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
+			m.home.Record.Checkpoint.ID, m.home.Record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
 	}
-	if by, newest := m.agent.ContinuedBy(); m.resumed && by != "" {
+	if by, newest := m.agent.ContinuedBy(); m.home.Resumed && by != "" {
 		of := m.Session + "@" + string(newest)
 		if m.objects.sessionRemote != nil {
 			of = sessionlink.Link{Remote: m.objects.sessionRemote.URL(), Session: m.Session}.String()
@@ -242,9 +165,9 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: these are the files of this host; "+
 			"artifactfs session fork %s DIR mounts the newest ones", by, m.Session, control.ShellWord(of))})
 	}
-	if m.otherOwner {
+	if m.home.OtherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
-			m.record.UID, m.record.GID)})
+			m.home.Record.UID, m.home.Record.GID)})
 	}
 	for _, problem := range m.tree.Overlay().Recovery().Problems {
 		progress(control.Progress{Message: problem})
@@ -258,85 +181,34 @@ func (m *Mount) announce(progress func(control.Progress)) {
 // redirects.
 func (m *Mount) changed() int64 { return max(0, m.tree.Overlay().Changed()-m.redirects.Placeholders()) }
 
-// outcome describes what remains of the user's changes after a mount has ended.
-type outcome struct {
-	unsaved statedir.Unsaved // changes that were kept; zero if there were none
-	err     error            // error because of which changes were not stored completely in the home
-
-	trashed string    // name of the session that was moved to the trash; "" if none was
-	until   time.Time // time at which the session, kept or in the trash, expires; zero if it does not expire
-}
-
-// closeHome closes the tree of a mount that the kernel has unmounted, and then keeps, moves or removes the home (the mount's
-// directory below the state directory). It is also called for a mount whose start has failed; some fields of such a mount are
-// nil, and a session that existed before the start is left unchanged.
-func (m *Mount) closeHome() (o outcome) {
-	if m.home == nil {
-		return o
+// closeHome closes the tree of a mount that the kernel has unmounted, and then closes the home. It is also called for a
+// mount whose start has failed; some fields of such a mount are nil.
+func (m *Mount) closeHome() home.Outcome {
+	if !m.home.Locked() {
+		return home.Outcome{}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	var w statedir.Unsaved
+	e := home.End{
+		ReadOnly: m.Request.ReadOnly, Opened: m.tree != nil, Served: m.phase.Served(),
+		Discard: m.options.discards(), Remove: m.options.removes(), Until: m.options.expiry(time.Now()),
+	}
 	if m.tree != nil {
 		if m.Writable() {
 			m.endRedirects(ctx)
-			w.Paths, w.Bytes = m.tree.Overlay().Changed(), m.tree.Overlay().Stats().Bytes
+			e.Left.Paths, e.Left.Bytes = m.tree.Overlay().Changed(), m.tree.Overlay().Stats().Bytes
 		}
 		// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls. Closing
 		// the view ends them.
 		m.view.Close()
-		o.err = m.tree.Close()
+		e.Err = m.tree.Close()
 	}
 	var err error
 	// Objects and refs in the git directory are changes of the user even if no file was changed.
-	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
-		o.err = errors.Join(o.err, err)
+	if e.Left.Git, err = gitdir.HasWork(ctx, m.home.GitDir()); err != nil {
+		e.Err = errors.Join(e.Err, err)
 	}
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
-	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.phase.Served() || !m.home.Created)
-	switch {
-	// The home is removed in three cases: the mount has no session, the session is deleted without the trash, or the session is
-	// discarded and has no changes.
-	case m.Session == "" || m.Writable() && m.options.removes(), m.Writable() && m.options.discards() && o.err == nil && !w.Any():
-		m.removeHome()
-		return outcome{}
-	// This mount cannot have changed the home, so the home is left as it was.
-	case m.Request.ReadOnly, m.tree == nil && !m.home.Created:
-		m.home.Release()
-		return outcome{err: o.err}
-	// The home is also removed if it was never in use, or contains no changes of the user.
-	case m.tree == nil, m.home.Created && !m.phase.Served(), o.err == nil && !w.Any():
-		m.removeHome()
-		return o
-	}
-	o.unsaved = w
-	m.record.Made = nil // the caller of closeHome removes the directories that this field lists
-	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
-	m.record.Until = m.options.expiry(time.Now())
-	o.until = m.record.Until
-	if err := m.record.Save(m.home.Dir); err != nil { // if the counts cannot be saved, they are computed when a client lists the session
-		m.host.Log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
-	}
-	if o.err != nil {
-		m.host.Log.Error("store the state of an unmounted session", zap.String("home", m.home.Dir), zap.Error(o.err))
-	}
-	if m.options.discards() && o.err == nil {
-		now := time.Now()
-		// The lock file of a home in the trash must not name a mount.
-		m.home.Sign("")
-		if o.err = m.home.ToTrash(m.Session, now); o.err != nil {
-			return o
-		}
-		m.host.Log.Info("discarded session", zap.String("session", m.Session), zap.Int64("changed", w.Paths))
-		return outcome{trashed: m.Session, until: now.Add(trash.Keep)}
-	}
-	m.home.Release()
-	return o
-}
-
-// removeHome removes the home and logs a failure.
-func (m *Mount) removeHome() {
-	if err := m.home.Remove(); err != nil {
-		m.host.Log.Warn("remove mount's directory", zap.Error(err))
-	}
+	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (e.Served || !m.home.Created)
+	return m.home.Close(e)
 }

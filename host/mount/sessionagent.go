@@ -57,15 +57,15 @@ func (m *Mount) newAgent() *agent.Agent {
 	})
 }
 
-// configureAgent decides to which session remote the session is pushed, and stores the decision in m.record, which open saves.
-// The caller must have locked the home and read its record.
+// configureAgent decides to which session remote the session is pushed, and stores the decision in m.home.Record, which
+// open saves. The caller must have locked the home and read its record.
 func (m *Mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
-		Home: m.home.Dir, GitDir: gitPath(m.home), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
-		Asked: m.Request.SessionOptions, Recorded: m.record.Carried,
+		Home: m.home.Dir, GitDir: m.home.GitDir(), Store: m.store, BaseURL: remotes.Readable(m.home.Record.Remote),
+		Asked: m.Request.SessionOptions, Recorded: m.home.Record.Carried,
 	})
 	if err == nil && m.Writable() {
-		m.record.Carried = shown(m.agent.Options())
+		m.home.Record.Carried = shown(m.agent.Options())
 	}
 	return err
 }
@@ -91,7 +91,7 @@ func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit
 
 // Exists reports whether the git directory was created, or the attempt to create it has failed. It does not wait.
 func (a agentMount) Exists() bool {
-	return a.m.Events.GitWasTried() || gitside.HasIndex(gitPath(a.m.home))
+	return a.m.Events.GitWasTried() || gitside.HasIndex(a.m.home.GitDir())
 }
 
 // Untouched reports whether git's refs and index have not changed since the base commit was mounted.
@@ -101,13 +101,13 @@ func (a agentMount) Untouched() (bool, error) {
 		// If the mount started from a checkpoint, the agent compares with the checkpoint, so this result does not matter.
 		return true, nil
 	}
-	return b.Untouched(gitPath(a.m.home), a.m.snapshot().Format)
+	return b.Untouched(a.m.home.GitDir(), a.m.snapshot().Format)
 }
 
 // mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
 // checkpoint.
 func (a agentMount) mountedGitState() *capture.InitialState {
-	base, err := a.m.record.Base()
+	base, err := a.m.home.Record.Base()
 	if err != nil || !base.Shown.IsZero() {
 		return nil
 	}
@@ -136,12 +136,12 @@ func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 
 // NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
 func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
-	base, err := a.m.record.Base()
+	base, err := a.m.home.Record.Base()
 	if err != nil {
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.m.tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo,
+		Tree: a.m.tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: a.m.home.GitDir(), Repo: r.Repo,
 		Memory: filepath.Join(a.m.home.Dir, captureMemory),
 		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
 		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.modes.LinksAsFiles,
@@ -186,13 +186,13 @@ func (a agentMount) rawBlob(ctx context.Context, path string, id object.ID) ([]b
 
 // Open opens the session's repository for writing, and creates it if necessary.
 func (a agentMount) Open() (*session.Repo, error) {
-	base, err := a.m.record.Base()
+	base, err := a.m.home.Record.Base()
 	if err != nil {
 		return nil, err
 	}
 	o := a.m.repoOptions(base.Format, a.m.Session)
-	o.Fresh = []string{filepath.Join(gitPath(a.m.home), "objects")}
-	repo, err := session.OpenRepo(sessionRepoDir(a.m.home), o)
+	o.Fresh = []string{filepath.Join(a.m.home.GitDir(), "objects")}
+	repo, err := session.OpenRepo(a.m.home.RepoDir(), o)
 	if err != nil {
 		return nil, err
 	}
@@ -211,12 +211,12 @@ func (a agentMount) Open() (*session.Repo, error) {
 // OpenMeta opens the session's repository, whose object format is f, in order to change the session's metadata. It works before the
 // store knows its object format.
 func (a agentMount) OpenMeta(f object.Format) (*session.Repo, error) {
-	return session.OpenRepo(sessionRepoDir(a.m.home), a.m.repoOptions(f, a.m.Session))
+	return session.OpenRepo(a.m.home.RepoDir(), a.m.repoOptions(f, a.m.Session))
 }
 
 // Meta returns the metadata that is stored for a new session.
 func (a agentMount) Meta() session.Meta {
-	r := a.m.record
+	r := a.m.home.Record
 	meta := session.Meta{Session: a.m.Session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
 	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != a.m.Session {
 		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
@@ -230,7 +230,7 @@ func (a agentMount) Session() *thin.Remote { return a.m.objects.sessionRemote }
 // Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
 // if this mount has no connection to that remote.
 func (a agentMount) Parent() (name string, remote *transport.Remote) {
-	p := a.m.record.Checkpoint
+	p := a.m.home.Record.Checkpoint
 	if p == nil || p.Parent == "" || p.Parent == a.m.Session || p.ParentRemote == "" {
 		return "", nil
 	}
@@ -296,7 +296,7 @@ func (m *Mount) pushBeforeUnmount(ctx context.Context) {
 
 // endAgent stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed.
 func (m *Mount) endAgent() {
-	if m.home == nil {
+	if !m.home.Locked() {
 		return
 	}
 	r := agent.EndRequest{

@@ -95,7 +95,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})
-	if err = m.enter(ctx); err != nil {
+	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.store.URL()); err != nil {
 		return reply, err
 	}
 	if err = guardGitDir(m); err != nil {
@@ -107,7 +107,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	create := remotes.Creation{
-		Remotes: m.host.Remotes, Store: m.store, Request: m.Request.MountRequest, Now: m.Request.Now, Format: m.record.Format,
+		Remotes: m.host.Remotes, Store: m.store, Request: m.Request.MountRequest, Now: m.Request.Now, Format: m.home.Record.Format,
 	}
 	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
@@ -118,7 +118,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	read := make(chan gitdir.Checkout, 1)
 	// The configuration is read while requests are sent to the remote.
-	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment) }()
+	go func() { read <- gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment) }()
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
@@ -126,7 +126,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
 	// An earlier request would delay the commit.
-	if m.Request.Wait != control.WaitTree && !gitdir.Exists(gitPath(m.home)) {
+	if m.Request.Wait != control.WaitTree && !gitdir.Exists(m.home.GitDir()) {
 		m.listing = m.store.List()
 	}
 	if err = m.openFilters(checkout); err != nil {
@@ -147,7 +147,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
-	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
+	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
 		return reply, err
 	}
 	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new mount could
@@ -178,7 +178,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		}
 	}
 	reply = control.MountReply{
-		Session: m.Session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
+		Session: m.Session, Resumed: m.home.Resumed || m.cameFromElsewhere(), Changed: m.changed(),
 		ID: m.ID, Dir: m.Dir, Remote: m.store.URL(), Ref: statedir.ShortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
@@ -187,7 +187,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
-			takeover.Served, m.Request.Now(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+			takeover.Served, m.Request.Now(), m.home.Record, m.home.Resumed, m.redirects.Notes(), m.point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}
@@ -204,17 +204,17 @@ func (m *Mount) redirect(ctx context.Context) error {
 	if !m.Writable() {
 		return nil
 	}
-	before := len(m.record.Redirects) + len(m.record.Configured)
+	before := len(m.home.Record.Redirects) + len(m.home.Record.Configured)
 	if err := m.planRedirects(ctx); err != nil {
 		return err
 	}
 	if !mountpoint.MayBind() {
 		m.redirects.Link(ctx)
 	}
-	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
+	if before+len(m.home.Record.Redirects)+len(m.home.Record.Configured) == 0 {
 		return nil // the redirects are the same as in the record
 	}
-	return m.record.Save(m.home.Dir)
+	return m.home.Save()
 }
 
 // attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE device,
@@ -254,7 +254,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 		EventProcess: m.handover.State().Events,
 	}
 	if !m.inside.Wanted() {
-		o.Git = &fuse.GitDir{Path: gitPath(m.home), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
+		o.Git = &fuse.GitDir{Path: m.home.GitDir(), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
 	}
 	if m.locking = newLocking(m); m.locking != nil {
 		o.Guard = m.locking.view

@@ -118,7 +118,7 @@ func gitNotes(m *Mount) []string {
 	if m.side.Dir() == nil {
 		return nil
 	}
-	if _, err := os.Lstat(filepath.Join(gitPath(m.home), "HEAD")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(m.home.GitDir(), "HEAD")); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	note := "HEAD was removed from the git directory, so git finds no repository"

@@ -279,16 +279,16 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 		o := m.outcome
 		m.mu.Unlock()
 		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
-		if discard && o.unsaved.Any() {
+		if discard && o.Unsaved.Any() {
 			if err := m.host.Homes.Discard(m.Session, trash); err != nil {
 				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.Dir), zap.Error(err))
 			} else {
-				o.unsaved = statedir.Unsaved{}
+				o.Unsaved = statedir.Unsaved{}
 			}
 		}
 		reply := control.UnmountReply{ID: m.ID, Dir: m.Dir}
-		if o.unsaved.Any() || o.err != nil {
-			reply.Session, reply.Kept = m.Session, o.unsaved.Paths
+		if o.Unsaved.Any() || o.Err != nil {
+			reply.Session, reply.Kept = m.Session, o.Unsaved.Paths
 		}
 		replies = append(replies, reply)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -52,10 +53,10 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 		return nil, err
 	}
 	h := k.State()
-	m := newMount(host, h.Request, h.ID, h.Dir, h.Since, nil)
+	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since}, nil)
 	m.takeoverDone, m.turned, m.inherited = make(chan struct{}), make(chan struct{}), in
 	m.handover = k
-	m.Session, m.record, m.resumed = h.Record.Session, h.Record, h.Resumed
+	m.home.Record, m.home.Resumed = h.Record, h.Resumed
 	m.agent = m.newAgent()
 	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
@@ -134,7 +135,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		if m.home == nil && m.Session != "" && m.options.discards() && !m.options.removes() {
+		if !m.home.Locked() && m.Session != "" && m.options.discards() && !m.options.removes() {
 			m.mu.Lock()
 			m.outcome = outcomeInTrash(m.host.Homes, m.Session)
 			m.mu.Unlock()
@@ -189,9 +190,8 @@ func (m *Mount) takeOver() (err error) {
 		return err
 	}
 	m.before = m.store.Stats()
-	if err = m.takeOverHome(ctx); err != nil {
+	if err = m.home.TakeOver(ctx, m.inherited, &m.handover); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
-			m.home = nil
 			m.options.takeOver(h)
 			return nil
 		}
@@ -206,7 +206,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.openObjects(); err != nil {
 		return err
 	}
-	base, err := m.record.Base()
+	base, err := m.home.Record.Base()
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.open(); err != nil {
 		return err
 	}
-	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
+	m.redirects.TakeOver(m.bindOptions(), m.home.Record.Redirects)
 	// The predecessor was processing an unmount request, whose options this process must apply.
 	if gone {
 		m.options.takeOver(h)
@@ -243,31 +243,13 @@ func (m *Mount) takeOver() (err error) {
 	return nil
 }
 
-// takeOverHome takes over the home (the mount's directory below the state directory) with the lock that the predecessor held. If
-// the supervisor does not have the descriptor of the lock, takeOverHome locks the home.
-func (m *Mount) takeOverHome(ctx context.Context) (err error) {
-	if lock := m.inherited.File(takeover.PartLock); lock != nil {
-		m.home, err = m.host.Homes.TakeOver(m.ID, m.Dir, lock)
-		if err == nil {
-			m.inherited.Take(takeover.PartLock)
-		}
-		return err
-	}
-	// The predecessor has failed to send the descriptor of the lock to the supervisor.
-	m.home, err = m.host.Homes.Lock(ctx, m.ID, m.Dir)
-	if err == nil {
-		m.handover.Keep(takeover.PartLock, m.home.LockFile)
-	}
-	return err
-}
-
 // checkout returns git's configuration as it was when the mount was started. It determines how contents are converted, and
 // contents must not change while the mount exists.
 func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, gitPath(m.home), m.Request.Environment)
+	return gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment)
 }
 
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
@@ -277,13 +259,11 @@ func (m *Mount) undoTakeOver() {
 		m.view.Close()
 	}
 	_ = m.objects.close()
-	if m.home != nil { // the home remains locked by the inherited descriptor
-		m.inherited.Put(takeover.PartLock, m.home.LockFile)
-	}
+	m.home.GiveBack(m.inherited)
 	if m.release != nil {
 		m.release()
 	}
-	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
+	m.view, m.filters, m.release, m.store, m.snap = nil, nil, nil, nil, nil
 }
 
 // hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
@@ -300,17 +280,8 @@ func (m *Mount) removeUnfinished() {
 	lock := m.inherited.Take(takeover.PartLock)
 	m.inherited.Close()
 	if lock != nil {
-		t, err := m.host.Homes.TakeOver(m.ID, m.Dir, lock)
-		switch {
-		case err != nil:
-			lock.Close()
-		// If the mount has no session, its home is deleted.
-		case m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""):
-			m.home = t
-			m.removeHome()
-		default:
-			t.Tidy()
-		}
+		// If the mount has no session, its home is removed.
+		m.home.Abandon(lock, m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""))
 	}
 	m.removeUnserved()
 }
@@ -325,10 +296,7 @@ func (m *Mount) abandon(why error) {
 		m.finish()
 		return
 	}
-	if m.home != nil {
-		m.home.Release()
-		m.home = nil
-	}
+	m.home.Drop()
 	m.undoTakeOver()
 	m.removeUnserved()
 }
