@@ -25,9 +25,3 @@ func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked
 	}
 	return l.write(repo)
 }
-
-// Within reports whether the commit id is the commit tip or an ancestor of tip, as far as the history of tip is on this host.
-func Within(repo *session.Repo, tip, id object.ID) bool {
-	in, err := contains(repo, tip, id)
-	return err == nil && in
-}

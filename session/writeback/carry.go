@@ -286,57 +286,11 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 			continue
 		}
 		// A fast-forward keeps the old tip reachable.
-		if inside, err := contains(c.repo, m.new, m.old); err == nil && inside {
+		if session.Within(c.repo, m.new, m.old) {
 			continue
 		}
 		kept[m.old] = true
 		keep = append(keep, session.RefChange{Name: session.KeptPrefix(c.o.Session) + string(session.NewCheckpointID(time.Now())), New: m.old})
 	}
 	return append(keep, changes...), nil
-}
-
-// ancestryMost is the maximum number of commits that contains reads.
-const ancestryMost = 200_000
-
-// errTooFar is returned by contains after it has read ancestryMost commits.
-var errTooFar = errors.New("history is too long to be searched")
-
-// contains reports whether the commit wanted is the commit tip or an ancestor of tip, as far as the history is on this host. It
-// does not follow the parents of commits whose committer dates are more than a day before the date of wanted. It returns
-// errTooFar if it has read ancestryMost commits.
-func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
-	if tip == wanted {
-		return true, nil
-	}
-	if tip.IsZero() || wanted.IsZero() {
-		return false, nil
-	}
-	goal, err := repo.Commit(wanted)
-	if err != nil { // the object wanted is missing on this host, or is not a commit
-		return false, nil
-	}
-	oldest := goal.Committed.Add(-24 * time.Hour)
-	seen := map[object.ID]bool{tip: true}
-	stack := []object.ID{tip}
-	for len(stack) > 0 {
-		id := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		info, err := repo.Commit(id)
-		if err != nil || info.Committed.Before(oldest) {
-			continue
-		}
-		for _, p := range info.Parents {
-			if p == wanted {
-				return true, nil
-			}
-			if !seen[p] {
-				seen[p] = true
-				stack = append(stack, p)
-			}
-		}
-		if len(seen) > ancestryMost {
-			return false, errTooFar
-		}
-	}
-	return false, nil
 }

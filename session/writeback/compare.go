@@ -99,7 +99,7 @@ func (c *comparison) compare(ref string) {
 		// A ref that other sessions also write must only be fast-forwarded, because they may rely on its commits. A branch must
 		// also only be fast-forwarded if the server forbids other updates of branches.
 		onlyForward := c.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
-		if onlyForward && !mine.IsZero() && !there.IsZero() && !Within(c.repo, mine, there) {
+		if onlyForward && !mine.IsZero() && !there.IsZero() && !session.Within(c.repo, mine, there) {
 			c.diverge(ref, "")
 			return
 		}
@@ -126,19 +126,19 @@ func (c *comparison) compare(ref string) {
 		return
 	// Another mount of this session was resumed from a checkpoint. It has moved the ref back, and keeps the value of this mount under
 	// another name.
-	case mine == known.acked && c.isKept(mine) && Within(c.repo, mine, there):
+	case mine == known.acked && c.isKept(mine) && session.Within(c.repo, mine, there):
 		c.addNotice("another mount of this session has moved " + ref + " back on the session remote, " +
 			"and keeps its last commits under another name")
 		return
 	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
-	case Within(c.repo, mine, there):
+	case session.Within(c.repo, mine, there):
 		next = there
 		l.learn(ref, there)
 	// Another machine also writes to this session. The method follow passes the new value to QueueOptions.Taken.
 	case isLane(ref, name) || ref == session.MetaRef(name):
 		c.moved[ref] = there
 		return
-	case Within(c.repo, there, mine): // the remote value contains the local value, so there is nothing to push
+	case session.Within(c.repo, there, mine): // the remote value contains the local value, so there is nothing to push
 		l.learn(ref, mine)
 		c.behind[ref] = there
 		c.undiverge(ref)

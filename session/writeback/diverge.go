@@ -54,7 +54,7 @@ func (c *comparison) diverge(ref, by string) {
 	user, _ := c.layout.Here(ref)
 	mine, to := c.local[ref], session.DivergedRef(c.layout.Session, user)
 	there, known := c.theirs[to], c.ledger.refs[to]
-	free := there == mine || there.IsZero() || there == known.acked || known.mayBe(there) || Within(c.repo, mine, there)
+	free := there == mine || there.IsZero() || there == known.acked || known.mayBe(there) || session.Within(c.repo, mine, there)
 	// A name below or above an existing ref cannot be created.
 	for other := range c.theirs {
 		free = free && !inWay(other, to)
@@ -82,7 +82,7 @@ func (c *comparison) undiverge(ref string) {
 	there, known := c.theirs[to], c.ledger.refs[to]
 	// A process that was killed may have pushed the name without an answer, and a process on another host is not in this ledger. If
 	// the local value contains the value of the name, its removal loses nothing.
-	if !there.IsZero() && (there == known.acked || known.mayBe(there) || Within(c.repo, c.local[ref], there)) {
+	if !there.IsZero() && (there == known.acked || known.mayBe(there) || session.Within(c.repo, c.local[ref], there)) {
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
 		return
 	}

@@ -42,9 +42,9 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 		}
 		switch {
 		// The value on the session remote contains the notes of this session.
-		case Within(m.repo, n.there, n.mine):
+		case session.Within(m.repo, n.there, n.mine):
 			return n.there, nil, nil
-		case Within(m.repo, n.mine, n.there):
+		case session.Within(m.repo, n.mine, n.there):
 		default:
 			if merged, err = m.union(ctx, n.mine, n.there); err != nil {
 				return merged, nil, err
@@ -53,7 +53,7 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 	}
 	tips := []object.ID{n.there}
 	for _, other := range n.others {
-		if Within(m.repo, merged, other) {
+		if session.Within(m.repo, merged, other) {
 			continue
 		}
 		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the notes of

@@ -78,7 +78,7 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 		if err != nil {
 			return thin.Readable{}, err
 		}
-		if kept, err := contains(repo, now, was); err != nil || !kept {
+		if !session.Within(repo, now, was) {
 			b.state = readableState{}
 		}
 	}

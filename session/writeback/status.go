@@ -93,7 +93,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		case failure != nil:
 			return failure
 		// If the local value contains the remote value, a later round pushes the local value.
-		case moved && !Within(q.o.Repo, id, theirs):
+		case moved && !session.Within(q.o.Repo, id, theirs):
 			return fmt.Errorf("push %s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("push %s: %w", ref, ErrRefused)

@@ -267,7 +267,7 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	if err := c.Objects.FetchMeta(ctx, theirs, ours); err != nil {
 		return false, err
 	}
-	if !writeback.Within(repo, theirs, ours) {
+	if !session.Within(repo, theirs, ours) {
 		return false, nil
 	}
 	return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: theirs}})

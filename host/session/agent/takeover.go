@@ -273,7 +273,7 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 		return nil
 	case theirs == ours: // the claim is in force, and the session remote can be reached
 		return o.renew(ctx, w.repo)
-	case writeback.Within(w.repo, ours, theirs):
+	case session.Within(w.repo, ours, theirs):
 		return nil
 	}
 	return w.queue.Sync(ctx, nil)

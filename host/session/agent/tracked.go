@@ -9,7 +9,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
 // tracked moves the ref of the mount's git directory that shows a branch of the mounted remote, after this session has pushed the branch
@@ -20,7 +19,7 @@ func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, o
 	if err != nil || shown == now {
 		return err
 	}
-	if !shown.IsZero() && shown != old && (now.IsZero() || !writeback.Within(repo, now, shown)) {
+	if !shown.IsZero() && shown != old && (now.IsZero() || !session.Within(repo, now, shown)) {
 		return nil
 	}
 	// The user's hooks must not run, because the user did not start this command. The old value of the command is the one that was read.

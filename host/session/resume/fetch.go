@@ -313,7 +313,7 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 		id := there[r.Name]
 		// Skip a ref that the session remote does not have, or whose commit on the session remote is an ancestor of its
 		// commit in the checkpoint.
-		if id.IsZero() || writeback.Within(repo, r.ID, id) {
+		if id.IsZero() || session.Within(repo, r.ID, id) {
 			continue
 		}
 		s.Newer[r.Name] = id
