@@ -23,6 +23,8 @@ import (
 // directory of the Repo. If that file is lost, the ledger is empty, and a ref that is missing in the Repo is not removed
 // from the session remote, because it is not known whether this session pushed the ref.
 type ledger struct {
+	// meta is the session's metadata when the ledger was read; it is not stored in the file.
+	meta session.Meta
 	// remote is the URL of the session remote without secrets. A stored ledger with another URL is ignored.
 	remote string
 	// mode is the way in which the session remote obtains the base commits. plain states whether the session may use
@@ -86,23 +88,24 @@ func newLedger(remote string) *ledger {
 	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]acquaint{}}
 }
 
-// readLedger reads the ledger of a Repo for the session remote with the URL remote. It returns an empty ledger if the file
-// does not exist, is damaged, or was written for another URL. With an empty ledger, a ref whose value on the session
-// remote is not in the local history counts as moved by another session.
+// readLedger reads the ledger of a Repo for the session remote with the URL remote, and the metadata of the Repo's session. The
+// ledger is empty if the file does not exist, is damaged, or was written for another URL: a ledger of another session remote
+// would list refs that this remote never had, as if they had been removed from it. With an empty ledger, a ref whose value on
+// the session remote is not in the local history counts as moved by another session.
 func readLedger(repo *session.Repo, remote string) (*ledger, error) {
+	l := newLedger(remote)
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), ledgerFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return newLedger(remote), nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read record of pushed refs: %w", err)
 	}
-	l, err := parseLedger(repo.Format(), text)
-	// A ledger of another session remote would list refs that this remote never had, as if they had been removed from it.
-	if err != nil || l.remote != remote {
-		return newLedger(remote), nil
+	if stored, err := parseLedger(repo.Format(), text); err == nil && stored.remote == remote {
+		l = stored
 	}
-	return l, nil
+	l.meta, _, err = session.ReadMeta(repo, repo.Session())
+	if errors.Is(err, session.ErrNoMeta) || errors.Is(err, session.ErrNotMeta) { // a new session has no metadata yet
+		l.meta, err = session.Meta{Session: repo.Session(), Format: repo.Format().String()}, nil
+	}
+	return l, err
 }
 
 // write replaces the ledger's file in the directory of repo atomically.
@@ -245,10 +248,35 @@ func (l *ledger) set(name string, r acquaint) {
 	l.refs[name] = r
 }
 
-// known returns a function that maps a ref, by its name in the Repo, to its last known value on the session remote, or to the
-// zero id if the ref is not known to exist there.
-func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
-	return func(ref string) object.ID { return l.refs[layout.There(ref)].acked }
+// layout returns the mapping between the names of refs in the Repo and on the session remote.
+func (l *ledger) layout() session.Layout {
+	return session.Layout{Session: l.meta.Session, Branches: l.meta.Branches, Own: l.plain == plainOwn}
+}
+
+// known returns the last known value on the session remote of a ref, by its name in the Repo; it is the zero id if the ref is
+// not known to exist there.
+func (l *ledger) known(ref string) object.ID { return l.refs[l.layout().There(ref)].acked }
+
+// pending returns the number of refs whose local value is not on the session remote. A ref whose value was pushed under the
+// diverged name of the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session
+// remote. The map local holds the refs of the Repo, by their names on the session remote.
+func (l *ledger) pending(local map[string]object.ID) int {
+	n, layout := 0, l.layout()
+	for there, id := range local {
+		ref, users := layout.Here(there)
+		// A diverged value counts as pushed.
+		other := session.DivergedRef(layout.Session, ref)
+		if l.refs[there].acked != id && !(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
+			n++
+		}
+	}
+	for there, r := range l.refs {
+		// A removal is pending while the session remote still has the ref. Removals of notes refs are never pushed.
+		if _, here := local[there]; !here && !r.acked.IsZero() && isSent(there, layout) && !isNotes(there) {
+			n++
+		}
+	}
+	return n
 }
 
 // clone returns a copy that can be changed independently.

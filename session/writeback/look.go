@@ -13,10 +13,6 @@ func Look(repo *session.Repo, remote string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	m, err := metaOf(repo)
-	if err != nil {
-		return Status{}, err
-	}
-	layout := l.layout(m)
-	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout), layout), Layout: layout}, nil
+	layout := l.layout()
+	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout)), Layout: layout}, nil
 }

@@ -14,9 +14,5 @@ func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Men
 	if err != nil {
 		return nil, err
 	}
-	m, err := metaOf(repo)
-	if err != nil {
-		return nil, err
-	}
-	return repo.MendRefs(ctx, l.known(l.layout(m)))
+	return repo.MendRefs(ctx, l.known)
 }

@@ -25,20 +25,6 @@ const (
 	plainOthers  plain = "others" // another session, or people, write refs/heads/ and refs/tags/
 )
 
-// metaOf returns the metadata of a Repo's session. If there is no metadata yet, only the name and the format are set.
-func metaOf(repo *session.Repo) (session.Meta, error) {
-	m, _, err := session.ReadMeta(repo, repo.Session())
-	if errors.Is(err, session.ErrNoMeta) || errors.Is(err, session.ErrNotMeta) {
-		return session.Meta{Session: repo.Session(), Format: repo.Format().String()}, nil
-	}
-	return m, err
-}
-
-// layout returns the mapping between the names of refs in the Repo and on the session remote.
-func (l *ledger) layout(m session.Meta) session.Layout {
-	return session.Layout{Session: m.Session, Branches: m.Branches, Own: l.plain == plainOwn}
-}
-
 // decide sets l.plain, and claims the plain names if the session remote is empty. The map all holds the refs of the session
 // remote. decide returns false if it has sent a claim; the caller then reads the refs again.
 func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
@@ -52,7 +38,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		l.plain = plainOwn
 		return true, nil
 	// Another session has claimed the names, the session remote refuses claims, or other refs show that the names are in use.
-	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(q.record.meta.Remote), !session.Claimable(q.record.meta.Session, all):
+	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(l.meta.Remote), !session.Claimable(l.meta.Session, all):
 		l.plain = plainOthers
 		return true, nil
 	}
@@ -87,7 +73,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	if len(broken) > 0 {
 		err = fmt.Errorf("read refs %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
 	}
-	return sentOf(refs, q.record.layout(l)), err
+	return sentOf(refs, l.layout()), err
 }
 
 // sentOf returns the values of the refs that this session pushes, by their names on the session remote. The parameter refs holds all

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,9 +135,6 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		return q, nil
 	}
 	l, err := readLedger(o.Repo, o.Remote.URL())
-	if err == nil {
-		q.record.meta, err = metaOf(o.Repo)
-	}
 	if err != nil {
 		q.cancel()
 		return nil, err
@@ -228,7 +227,7 @@ func (q *Queue) run(ctx context.Context) {
 		if err == nil && len(need) > 0 {
 			// The session remote lacks base commits. After they are pushed, the next round sends the refs that depend on
 			// them.
-			if wait, err = q.seeder.push(ctx, need, q.record.baseCommits(), waiting); err == nil {
+			if wait, err = q.seeder.push(ctx, need, slices.Collect(maps.Keys(q.record.now().baseCommits)), waiting); err == nil {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -408,7 +407,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 		}
 		return id
 	}
-	return q.record.acked(ref)
+	return q.record.now().known(ref)
 }
 
 // Has reports whether the session remote is known to have the checkpoint p.

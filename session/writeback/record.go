@@ -1,21 +1,15 @@
 package writeback
 
 import (
-	"maps"
-	"slices"
 	"sync"
 
 	"go.uber.org/zap"
-
-	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 // record holds the queue's ledger in memory and in its file. A round works on a copy; the method keep makes that copy the current
 // ledger. mu is a leaf lock: no other lock is taken while mu is held.
 type record struct {
-	conn *connection  // supplies the counts of transferred bytes
-	meta session.Meta // the session's metadata when the queue started
+	conn *connection // supplies the counts of transferred bytes
 	log  *zap.Logger
 
 	mu sync.Mutex // protects ledger
@@ -30,19 +24,6 @@ func (r *record) now() *ledger {
 	return r.ledger
 }
 
-// layout returns the mapping of ref names for the queue's session, as far as the ledger l records it.
-func (r *record) layout(l *ledger) session.Layout { return l.layout(r.meta) }
-
-// acked returns the last value of a ref of the Repo that the session remote has confirmed, or the zero id if the ref does not
-// exist there.
-func (r *record) acked(ref string) object.ID {
-	l := r.now()
-	return l.refs[r.layout(l).There(ref)].acked
-}
-
-// baseCommits returns the base commits that the session remote is known to have.
-func (r *record) baseCommits() []object.ID { return slices.Collect(maps.Keys(r.now().baseCommits)) }
-
 // keep makes l the current ledger and writes l to the ledger's file. A write error, for example of a full disk, is logged and not
 // returned, because the values can be read from the session remote again. The caller holds Queue.remoteToken.
 func (r *record) keep(l *ledger) {
@@ -51,7 +32,7 @@ func (r *record) keep(l *ledger) {
 	r.ledger = l.clone()
 	r.mu.Unlock()
 	if err := l.write(r.conn.repo); err != nil {
-		r.log.Warn("record pushed refs", zap.String("session", r.meta.Session), zap.Error(err))
+		r.log.Warn("record pushed refs", zap.String("session", r.conn.repo.Session()), zap.Error(err))
 	}
 }
 
@@ -68,6 +49,6 @@ func (r *record) keepTraffic() {
 	r.ledger = l
 	r.mu.Unlock()
 	if err := l.write(r.conn.repo); err != nil {
-		r.log.Warn("record traffic", zap.String("session", r.meta.Session), zap.Error(err))
+		r.log.Warn("record traffic", zap.String("session", r.conn.repo.Session()), zap.Error(err))
 	}
 }

@@ -54,7 +54,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 		q.refusals.retryAll()
 	}
 	t := &pushAttempt{q: q, verify: verify, failed: map[string]int{}}
-	defer func() { q.report.decline(q.refusals.list(q.record.layout(q.record.now()))) }()
+	defer func() { q.report.decline(q.refusals.list(q.record.now().layout())) }()
 	for range roundTries {
 		again, err := t.try(ctx)
 		if err == nil && again {
@@ -106,14 +106,14 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison, because
 	// the comparison would treat these refs as removed.
 	if errors.Is(err, session.ErrBroken) {
-		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.record.layout(ledger))); err == nil {
+		if _, err = q.o.Repo.MendRefs(ctx, ledger.known); err == nil {
 			local, err = q.local(ledger)
 		}
 	}
 	if err != nil {
 		return false, err
 	}
-	pending := ledger.pending(local, q.record.layout(ledger))
+	pending := ledger.pending(local)
 	q.report.await(pending > 0, ledger.synced)
 	if !t.verify && !q.outrun && pending == 0 {
 		return false, nil
@@ -323,7 +323,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	if failure != nil {
 		return false, failure
 	}
-	return refused != nil || l.pending(local, q.record.layout(l)) > 0, nil
+	return refused != nil || l.pending(local) > 0, nil
 }
 
 // rejected handles the refusal r of the update u: it records the refusal, or prepares another push. If it returns an error, the
@@ -355,7 +355,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		}
 		// Another ref may prevent the creation of the ref, as feature does for feature/x. Request the names of such refs before
 		// the next comparison.
-		if _, users := q.record.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.refusals.blocked[u.Name] {
+		if _, users := l.layout().Here(u.Name); users && u.Old.IsZero() && !q.refusals.blocked[u.Name] {
 			q.refusals.blocked[u.Name], t.failed[u.Name] = true, movedTries
 			return nil
 		}
@@ -397,7 +397,7 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 // keep makes l the queue's ledger and writes it to the ledger's file. The map local holds the refs of the Repo; if all of these
 // refs are pushed, keep also records the time.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
-	if l.pending(local, q.record.layout(l)) == 0 {
+	if l.pending(local) == 0 {
 		l.synced = time.Now()
 		q.report.await(false, l.synced)
 	}
@@ -408,7 +408,7 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 // theirs hold the refs of the Repo and of the session remote, by their names on the session remote.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) *comparison {
 	c := &comparison{
-		repo: q.o.Repo, layout: q.record.layout(l), ledger: l, local: local, theirs: theirs,
+		repo: q.o.Repo, layout: l.layout(), ledger: l, local: local, theirs: theirs,
 		noRewrite: q.refusals.noRewrite, outrun: q.outrun, noAnnotations: q.refusals.noAnnotations,
 	}
 	c.run()
@@ -455,10 +455,10 @@ func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
 // names returns the names and prefixes of the refs to request from the session remote; nil stands for all refs. The map local
 // holds the refs of the Repo.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
-	name, layout := q.o.Session, q.record.layout(l)
+	name, layout := q.o.Session, l.layout()
 	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to know all
 	// refs of the session remote.
-	if l.plain == plainUnknown && !q.conn.isOrigin(q.record.meta.Remote) {
+	if l.plain == plainUnknown && !q.conn.isOrigin(l.meta.Remote) {
 		return nil
 	}
 	names := []string{

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -17,9 +16,8 @@ func (q *Queue) Status() Status {
 	}
 	ledger := q.record.now()
 	local, err := q.local(ledger)
-	layout := q.record.layout(ledger)
 	s := Status{
-		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: layout, Pending: ledger.pending(local, layout),
+		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: ledger.layout(), Pending: ledger.pending(local),
 		Moved: q.moved.names(),
 	}
 	q.report.fill(&s)
@@ -82,7 +80,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		changed, closed := q.report.changed()
 		refused, failure := q.report.refused(ref)
 		theirs, moved := q.moved.value(ref)
-		acked := q.record.acked(ref)
+		acked := q.record.now().known(ref)
 		id, err := q.o.Repo.Ref(ref)
 		switch {
 		case err != nil:
@@ -106,28 +104,6 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return fmt.Errorf("push %s: %w", ref, context.Cause(ctx))
 		}
 	}
-}
-
-// pending returns the number of refs whose local value is not on the session remote. A ref whose value was pushed under the
-// diverged name of the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session
-// remote.
-func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int {
-	n := 0
-	for there, id := range local {
-		ref, users := layout.Here(there)
-		// A diverged value counts as pushed.
-		other := session.DivergedRef(layout.Session, ref)
-		if l.refs[there].acked != id && !(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
-			n++
-		}
-	}
-	for there, r := range l.refs {
-		// A removal is pending while the session remote still has the ref. Removals of notes refs are never pushed.
-		if _, here := local[there]; !here && !r.acked.IsZero() && isSent(there, layout) && !isNotes(there) {
-			n++
-		}
-	}
-	return n
 }
 
 // Figures returns the counters of this Queue.
