@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 const (
@@ -29,18 +30,6 @@ const (
 	// retryMost is the maximum delay between retries.
 	retryMost = 30 * time.Second
 )
-
-// Provider fetches objects of the mounted remote. fetch.Store and fetch.Local implement it.
-type Provider interface {
-	// Provide fetches the objects in the parameter wanted into packs that git can read. It may also fetch the objects in the
-	// parameter along, in the same requests.
-	Provide(ctx context.Context, wanted, along []object.ID) error
-	// Missing returns the elements of ids that are in none of the packs that git can read.
-	Missing(ids []object.ID) []object.ID
-	// FromCache writes those contents among ids that are on this host, but not in a pack that git can read, into such a pack. It sends
-	// no request.
-	FromCache(ctx context.Context, ids []object.ID) error
-}
 
 // RefCopierOptions configures a RefCopier.
 type RefCopierOptions struct {
@@ -62,7 +51,7 @@ type RefCopierOptions struct {
 	// Embedded is true if the Repo itself is the session remote. Provide then fetches the contents that stock git needs when it fetches
 	// from the Repo.
 	Embedded bool
-	Provide  Provider
+	Provide  objects.Provider
 	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
 	// after the Repo was opened. It must not block. Moved may be nil.
 	Moved func()

@@ -124,8 +124,8 @@ func (t *pushAttempt) pushNotes(
 				if contained, err = q.contained(ctx, push, []update{{n.ref, req.Updates[0]}}, load); err != nil {
 					return false, err
 				}
-			} else if len(load.objects) > 0 {
-				req.Pack = packs.Of(q.o.Repo, load.objects)
+			} else if len(load.IDs) > 0 {
+				req.Pack = packs.Of(q.o.Repo, load.IDs)
 			}
 			results, err := q.conn.send(ctx, push, req, contained)
 			if err != nil {

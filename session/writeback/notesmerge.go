@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // maxNote is the maximum size of a note in bytes.
@@ -34,7 +35,7 @@ type notesMerger struct {
 // merge returns a commit that contains the notes of this session, the notes of the session remote, and the notes that other
 // sessions pushed to diverged names (session.DivergedRef). The result load holds the objects of that commit that the session
 // remote lacks; the parameter sent holds objects that the session remote is known to have.
-func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merged object.ID, load *pushSet, err error) {
+func (m *notesMerger) merge(ctx context.Context, n notesMove, sent objects.Set) (merged object.ID, load *objects.Selection, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
 		if err := m.conn.fetch(ctx, n.there, n.mine); err != nil {
@@ -68,12 +69,12 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 		tips = append(tips, other)
 	}
 	tips = slices.DeleteFunc(tips, object.ID.IsZero)
-	have, err := hadOf(ctx, m.repo, tips)
+	have, err := objects.Reached(ctx, m.repo, tips)
 	if err != nil {
 		return merged, nil, err
 	}
 	maps.Copy(have, sent)
-	load, err = newPushSet(ctx, m.repo, []object.ID{merged}, have)
+	load, err = objects.Select(ctx, m.repo, []object.ID{merged}, have)
 	return merged, load, err
 }
 

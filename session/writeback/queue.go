@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 const (
@@ -48,7 +49,7 @@ type QueueOptions struct {
 	// queue does not push such history.
 	Origin *transport.Remote
 	// Store fetches objects of the mounted remote that a push has to contain. Store may be nil.
-	Store Provider
+	Store objects.Provider
 	// Base is the way in which the session remote gets the base commits; with ModeUnknown, the queue chooses a way at the first
 	// push.
 	Base Mode
@@ -109,9 +110,9 @@ type Queue struct {
 	// remoteToken protects the fields below.
 
 	// sent holds the objects that the session remote is known to have; nil if the set is not computed yet.
-	sent idSet
+	sent objects.Set
 	// based holds the objects of the mounted repository that this queue has added to a container.
-	based idSet
+	based objects.Set
 	// refusals records which updates the session remote does not accept.
 	refusals refusals
 	// whole is set if the last push of the last round has pushed all refs that differed, and no notes have to be merged.

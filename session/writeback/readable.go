@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // Limits of the readable branch.
@@ -172,7 +173,7 @@ func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Con
 }
 
 // extend adds the checkpoints and commits that the branch lacks, and the transcript.
-func (b *readableBranch) extend(ctx context.Context, store Provider) error {
+func (b *readableBranch) extend(ctx context.Context, store objects.Provider) error {
 	var list []session.Checkpoint
 	err := b.repo.EachCheckpoint(func(p session.Checkpoint) bool {
 		if string(p.ID) > b.state.Checkpoint {
@@ -235,7 +236,7 @@ func who(commit []byte) string {
 }
 
 // commits adds the commits of the session that lead to head by first parents.
-func (b *readableBranch) commits(ctx context.Context, head object.ID, store Provider) error {
+func (b *readableBranch) commits(ctx context.Context, head object.ID, store objects.Provider) error {
 	var chain []object.ID
 	for id := head; !id.IsZero() && b.repo.Owned(id) && !b.state.Commits[id.String()] && len(chain) < maxReadableSteps; {
 		info, err := b.repo.Commit(id)

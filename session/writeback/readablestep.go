@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // pathChange is a path that differs between two trees. An entry that does not exist is zero.
@@ -117,7 +118,7 @@ func (b *readableBranch) signature() string {
 }
 
 // step adds a commit of the session with the tree to. The message has one verb, for the lines about files that the commit cannot show.
-func (b *readableBranch) step(ctx context.Context, to object.ID, who, message string, store Provider) error {
+func (b *readableBranch) step(ctx context.Context, to object.ID, who, message string, store objects.Provider) error {
 	list := b.changes(parse(b.state.Tree), to, "")
 	var unowned []object.ID
 	for _, c := range list[:min(len(list), maxReadablePaths)] {

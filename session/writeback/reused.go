@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // reused fetches the contents of the mounted remote that stock git reads when it sends commits of the session: those of files that a
@@ -18,8 +19,8 @@ import (
 // versions of files that a commit has changed, because git sends differences to them. git does not fetch these contents itself. A reused
 // is safe for concurrent use.
 type reused struct {
-	repo    *session.Repo // embedded session remote
-	provide Provider      // fetches from the mounted remote
+	repo    *session.Repo    // embedded session remote
+	provide objects.Provider // fetches from the mounted remote
 
 	mu     sync.Mutex         // held while contents are fetched
 	looked map[object.ID]bool // commits and tags whose contents were fetched

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 const (
@@ -205,7 +206,7 @@ func (t *pushAttempt) left(u update) bool {
 // lacks base commits, load sets t.need to these commits and leaves out the updates that depend on them. The map theirs holds the
 // refs of the session remote.
 func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
-	theirs map[string]object.ID) (*pushSet, []update, error) {
+	theirs map[string]object.ID) (*objects.Selection, []update, error) {
 	q := t.q
 	if q.sent == nil {
 		var have []object.ID
@@ -214,20 +215,20 @@ func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []updat
 				have = append(have, r.acked)
 			}
 		}
-		had, err := hadOf(ctx, q.o.Repo, have)
+		had, err := objects.Reached(ctx, q.o.Repo, have)
 		if err != nil {
 			return nil, nil, err
 		}
 		q.sent = had
 	}
-	h, err := newPushSet(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	h, err := objects.Select(ctx, q.o.Repo, tipsOf(updates), q.sent)
 	if err != nil {
 		return nil, nil, err
 	}
 	if push.Thin() {
 		return h, updates, nil
 	}
-	lacks, err := q.seeder.lacks(ctx, h.baseCommits, l, theirs, t.missing >= 2)
+	lacks, err := q.seeder.lacks(ctx, h.BaseCommits, l, theirs, t.missing >= 2)
 	if err == nil && len(lacks) > 0 && q.o.Base == ModeShared {
 		err = errNoBase
 	}
@@ -236,13 +237,13 @@ func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []updat
 	}
 	t.need = lacks
 	if len(lacks) == 0 && t.fill {
-		err = h.fill(ctx, slices.Collect(maps.Keys(l.baseCommits)), q.o.Store)
+		err = h.Fill(ctx, slices.Collect(maps.Keys(l.baseCommits)), q.o.Store)
 	}
 	if len(lacks) == 0 {
 		return h, updates, err
 	}
 	updates = slices.DeleteFunc(updates, func(u update) bool { return !u.New.IsZero() && !isFirst(u.from, q.o.Session) })
-	h, err = newPushSet(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	h, err = objects.Select(ctx, q.o.Repo, tipsOf(updates), q.sent)
 	return h, updates, err
 }
 
@@ -260,7 +261,7 @@ func tipsOf(updates []update) []object.ID {
 // send pushes updates with the objects in the set load. It writes the new values to the ledger before the push, so that after a
 // crash the next queue recognizes these values on the session remote as pushed by this session. The result again reports
 // whether there is more to push.
-func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *pushSet,
+func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *objects.Selection,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
@@ -275,8 +276,8 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		if contained, err = q.contained(ctx, push, updates, load); err != nil {
 			return false, err
 		}
-	} else if len(load.objects) > 0 {
-		req.Pack = packs.Of(q.o.Repo, load.objects)
+	} else if len(load.IDs) > 0 {
+		req.Pack = packs.Of(q.o.Repo, load.IDs)
 	}
 	q.keep(l, local)
 	start := time.Now()
@@ -284,7 +285,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	if err != nil {
 		return false, err
 	}
-	q.log.Debug("pushed", zap.String("session", q.o.Session), zap.Int("refs", len(updates)), zap.Int("objects", len(load.objects)),
+	q.log.Debug("pushed", zap.String("session", q.o.Session), zap.Int("refs", len(updates)), zap.Int("objects", len(load.IDs)),
 		zap.Duration("took", time.Since(start)))
 	var refused, lacking *transport.Rejected
 	var failure error
@@ -310,7 +311,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		}
 	}
 	if refused == nil {
-		for _, id := range load.objects {
+		for _, id := range load.IDs {
 			q.sent[id] = true
 		}
 	} else { // the session remote may have stored some of the objects, so compute q.sent again

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // seeder pushes the base commits, with all of their history, to a session remote that lacks them (ModeSeed). Only the Queue's
@@ -125,9 +126,9 @@ var errNoBase = errors.New("history of the session's base commit is missing on t
 // remote has reported missing objects. In this case, lacks also asks for the commits that l lists, and if the server does not
 // support such requests, it assumes that the session remote lacks the commits. lacks updates l.baseCommits and l.mode.
 func (s *seeder) lacks(
-	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
+	ctx context.Context, baseCommits objects.Set, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
-	there := idSet{}
+	there := objects.Set{}
 	for _, id := range theirs {
 		there[id] = true
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
@@ -52,7 +53,7 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 
 // contained returns the load of a push to a thin session remote: the objects of refs that are pushed directly, and the objects
 // that go into a container, the single ref that stores the other refs with their packs.
-func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *pushSet) (load thin.Load, err error) {
+func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *objects.Selection) (load thin.Load, err error) {
 	repo := q.o.Repo
 	var tips []object.ID
 	for _, u := range updates {
@@ -61,11 +62,11 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 			tips = append(tips, u.New)
 		}
 	}
-	ordinary, err := newPushSet(ctx, repo, tips, q.sent)
+	ordinary, err := objects.Select(ctx, repo, tips, q.sent)
 	if err != nil {
 		return load, err
 	}
-	for _, id := range ordinary.objects {
+	for _, id := range ordinary.IDs {
 		t, content, err := repo.Get(id, object.MaxTreeSize)
 		if err != nil {
 			return load, err
@@ -76,12 +77,12 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 		}
 		load.Direct = append(load.Direct, o)
 	}
-	for _, id := range all.objects {
-		if !ordinary.seen[id] {
+	for _, id := range all.IDs {
+		if !ordinary.Has(id) {
 			load.Contained = append(load.Contained, id)
 		}
 	}
-	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.baseCommits), object.ID.Compare)}
+	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.BaseCommits), object.ID.Compare)}
 	load.Bases, load.Pushed = q.bases(load.Contained)
 	load.Readable = q.readable
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) (map[string][]object.ID, error) {
@@ -95,11 +96,41 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 				return nil, false, nil
 			}
 		}
-		h, err := newPushSet(ctx, repo, slices.Collect(maps.Values(refs)), idSet{})
+		h, err := objects.Select(ctx, repo, slices.Collect(maps.Values(refs)), objects.Set{})
 		if err != nil {
 			return nil, false, err
 		}
-		return h.objects, true, nil
+		return h.IDs, true, nil
 	}
 	return load, nil
+}
+
+// bases returns the function Bases of a load, and a function that records what it has written. The ids are those of the objects that the
+// push adds to the container.
+func (q *Queue) bases(ids []object.ID) (write func(ctx context.Context, dir string, all bool) error, pushed func()) {
+	written := objects.Set{}
+	write = func(ctx context.Context, dir string, all bool) error {
+		known := q.based
+		if all && (q.based == nil || len(q.based) > 0) { // else an earlier push has found that the session has none
+			known = nil
+			local, err := q.local(q.record.now())
+			if err != nil {
+				return err
+			}
+			h, err := objects.Select(ctx, q.o.Repo, slices.Collect(maps.Values(local)), objects.Set{})
+			if err != nil {
+				return err
+			}
+			ids = h.IDs
+		}
+		found, err := objects.WriteBases(ctx, q.o.Repo, q.o.Store, dir, ids, known)
+		maps.Copy(written, found)
+		return err
+	}
+	return write, func() {
+		if q.based == nil {
+			q.based = objects.Set{}
+		}
+		maps.Copy(q.based, written)
+	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
 // Config connects an Agent with its mount. The Agent uses the interfaces after Configure; parts of the mount, such as its git
@@ -139,7 +139,7 @@ type Objects interface {
 
 // Store provides the objects and refs of the mounted remote. It is implemented by *fetch.Store.
 type Store interface {
-	writeback.Provider
+	objects.Provider
 	// Refs returns the known branches and tags of the mounted remote.
 	Refs() []packedrefs.Ref
 }

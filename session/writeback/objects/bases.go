@@ -1,10 +1,12 @@
-package writeback
+package objects
 
 import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +30,7 @@ const (
 // trees on the paths of changed files, and the contents of these files.
 type baseObjects struct {
 	repo  *session.Repo
-	known idSet                // objects that the container has
+	known Set                  // objects that the container has
 	paths map[object.ID]string // found commits and trees, with their paths
 	trees int
 	// changed and whole hold the found contents, with their paths: those of files that have other contents now, and those of removed
@@ -37,10 +39,32 @@ type baseObjects struct {
 	tips           []object.ID // commits that were compared
 }
 
+// WriteBases writes a pack into the directory dir, or nothing. The pack holds the objects of the mounted repository with which
+// the commits among ids are compared, as far as they are on this host and not in the set known. WriteBases returns the ids of
+// the objects in the pack. The parameter store may be nil.
+func WriteBases(ctx context.Context, repo *session.Repo, store Provider, dir string, ids []object.ID, known Set) (Set, error) {
+	b := &baseObjects{repo: repo, known: known, paths: map[object.ID]string{}, changed: map[object.ID]string{},
+		whole: map[object.ID]string{}}
+	if err := b.add(ctx, ids); err != nil {
+		return nil, err
+	}
+	if err := b.contents(ctx, store, b.changed, maxBaseBlob, maxBaseBlobs); err != nil {
+		return nil, err
+	}
+	if err := b.contents(ctx, store, b.whole, maxWholeBlobs, maxWholeBlobs); err != nil {
+		return nil, err
+	}
+	written := Set{}
+	for id := range b.paths {
+		written[id] = true
+	}
+	return written, b.write(ctx, dir)
+}
+
 // add adds what the owned commits in ids are compared with: checkpoints with the checkpoint before and with the base of the session,
 // other commits with their first parents.
 func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
-	states := idSet{}
+	states := Set{}
 	var checkpoints []session.Checkpoint
 	var commits []object.CommitInfo
 	var others []object.ID
@@ -169,10 +193,7 @@ func (b *baseObjects) compare(from, to object.ID, path string) {
 
 // contents adds found contents that are on this host to b.paths, the smallest first, until their sizes exceed a limit. It uses no network.
 func (b *baseObjects) contents(ctx context.Context, store Provider, found map[object.ID]string, each, limit int64) error {
-	ids := make([]object.ID, 0, len(found))
-	for id := range found {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(found))
 	if store != nil && len(ids) > 0 {
 		if err := store.FromCache(ctx, ids); err != nil {
 			return err
@@ -194,54 +215,6 @@ func (b *baseObjects) contents(ctx context.Context, store Provider, found map[ob
 	return nil
 }
 
-// bases returns the function Bases of a load, and a function that records what it has written. The ids are those of the objects that the
-// push adds to the container.
-func (q *Queue) bases(ids []object.ID) (write func(ctx context.Context, dir string, all bool) error, pushed func()) {
-	written := idSet{}
-	write = func(ctx context.Context, dir string, all bool) error {
-		repo, known := q.o.Repo, q.based
-		if all && (q.based == nil || len(q.based) > 0) { // else an earlier push has found that the session has none
-			known = nil
-			local, err := q.local(q.record.now())
-			if err != nil {
-				return err
-			}
-			var tips []object.ID
-			for _, id := range local {
-				tips = append(tips, id)
-			}
-			h, err := newPushSet(ctx, repo, tips, idSet{})
-			if err != nil {
-				return err
-			}
-			ids = h.objects
-		}
-		b := &baseObjects{repo: repo, known: known, paths: map[object.ID]string{}, changed: map[object.ID]string{},
-			whole: map[object.ID]string{}}
-		if err := b.add(ctx, ids); err != nil {
-			return err
-		}
-		if err := b.contents(ctx, q.o.Store, b.changed, maxBaseBlob, maxBaseBlobs); err != nil {
-			return err
-		}
-		if err := b.contents(ctx, q.o.Store, b.whole, maxWholeBlobs, maxWholeBlobs); err != nil {
-			return err
-		}
-		for id := range b.paths {
-			written[id] = true
-		}
-		return b.write(ctx, dir)
-	}
-	return write, func() {
-		if q.based == nil {
-			q.based = idSet{}
-		}
-		for id := range written {
-			q.based[id] = true
-		}
-	}
-}
-
 // write writes the found objects as a pack in the directory dir. Their differences refer to objects of b.tips, which the pack lacks.
 func (b *baseObjects) write(ctx context.Context, dir string) error {
 	if len(b.paths) == 0 {
@@ -251,12 +224,7 @@ func (b *baseObjects) write(ctx context.Context, dir string) error {
 	for _, tip := range b.tips {
 		fmt.Fprintf(&in, "-%s\n", tip) // git uses the objects of this commit as bases of differences, and leaves them out
 	}
-	ids := make([]object.ID, 0, len(b.paths))
-	for id := range b.paths {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, object.ID.Compare)
-	for _, id := range ids {
+	for _, id := range slices.SortedFunc(maps.Keys(b.paths), object.ID.Compare) {
 		path := b.paths[id] // git compares objects of the same path
 		if strings.ContainsAny(path, "\n\x00") {
 			path = ""
@@ -269,11 +237,7 @@ func (b *baseObjects) write(ctx context.Context, dir string) error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout = &in, out
-	err = gitcmd.Run(cmd)
-	if closed := out.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	if err := errors.Join(gitcmd.Run(cmd), out.Close()); err != nil {
 		return fmt.Errorf("create pack of base objects: %w", err)
 	}
 	return nil
