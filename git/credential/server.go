@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,15 +31,10 @@ type Source interface {
 
 // Server answers git's questions about the logins of one git directory, until Close is called.
 type Server struct {
-	gitDir   string
-	user     uint32 // owner of the files of the mount
-	source   Source
-	log      *zap.Logger
-	listener *gitsocket.Listener
-	// room is a semaphore. It holds one element for each connection that is being answered.
-	room   chan struct{}
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	*gitsocket.Server
+	gitDir string
+	user   uint32 // owner of the files of the mount
+	source Source
 }
 
 // Serve starts to answer credential requests for the git directory, and returns at once. The user who owns the files of the mount gets
@@ -50,47 +44,9 @@ func Serve(gitDir string, s Source, user uint32, o gitsocket.Options, log *zap.L
 	if err != nil {
 		return nil, fmt.Errorf("serve credentials of %s: %w", gitDir, err)
 	}
-	server := &Server{gitDir: gitDir, user: user, source: s, log: log, listener: l, room: make(chan struct{}, maxAskers)}
-	var ctx context.Context
-	ctx, server.cancel = context.WithCancel(context.Background())
-	server.wg.Go(func() { server.accept(ctx) })
+	server := &Server{gitDir: gitDir, user: user, source: s}
+	server.Server = l.Serve(maxAskers, log, server.answer)
 	return server, nil
-}
-
-// Close stops listening, cancels all questions in progress and returns when they have ended.
-func (s *Server) Close() error {
-	s.cancel()
-	err := s.listener.Close()
-	s.wg.Wait()
-	return err
-}
-
-// accept answers connections, each in a separate goroutine, until ctx ends.
-func (s *Server) accept(ctx context.Context) {
-	for {
-		// While maxAskers questions are being answered, further connections wait in the queue of the socket.
-		select {
-		case s.room <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		conn, err := s.listener.Next(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				s.log.Error("accept credential requests of git", zap.Error(err))
-			}
-			return
-		}
-		s.wg.Go(func() {
-			defer func() { <-s.room }()
-			defer conn.Close()
-			// Close the connection when the Server is closed, so that a blocked read returns.
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			if err := s.answer(ctx, conn); err != nil && ctx.Err() == nil {
-				s.log.Warn("answer credential request of git", zap.String("git", s.gitDir), zap.Error(err))
-			}
-		})
-	}
 }
 
 // answer answers the one question of a connection.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,73 +43,33 @@ type Provider interface {
 
 // Server answers git's requests for objects that are missing in one git directory, until Close.
 type Server struct {
-	gitDir    string
 	provider  Provider
 	log       *zap.Logger
-	listener  *gitsocket.Listener
+	socket    *gitsocket.Server
 	oracle    *oracle
 	existence *existence
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup
-	room      chan struct{} // contains one element for each connection; its capacity is maxConnections
 }
 
 // Serve starts to answer requests for the objects of the git directory gitDir. shown is the tree that the mount shows.
 func Serve(gitDir string, p Provider, shown Shown, o gitsocket.Options, log *zap.Logger) (*Server, error) {
-	s := &Server{gitDir: gitDir, provider: p, log: log, existence: &existence{provider: p, shown: shown},
-		room: make(chan struct{}, maxConnections)}
-	var err error
-	if s.listener, err = gitsocket.Listen(gitDir, socketName, o); err != nil {
+	s := &Server{provider: p, log: log, existence: &existence{provider: p, shown: shown}}
+	l, err := gitsocket.Listen(gitDir, socketName, o)
+	if err != nil {
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
 	}
 	if s.oracle, err = newOracle(gitDir, p, log); err != nil {
-		s.listener.Close()
+		l.Close()
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
 	}
-	var ctx context.Context
-	ctx, s.cancel = context.WithCancel(context.Background())
-	s.wg.Go(func() { s.accept(ctx) })
+	s.socket = l.Serve(maxConnections, log, s.converse)
 	return s, nil
 }
 
 // Close cancels all requests and waits until they have ended. From then on, git requests missing objects from the origin.
-func (s *Server) Close() error {
-	s.cancel()
-	err := s.listener.Close()
-	s.wg.Wait()
-	return errors.Join(err, s.oracle.close())
-}
-
-// accept serves each connection in its own goroutine, until the listener is closed.
-func (s *Server) accept(ctx context.Context) {
-	for {
-		// While maxConnections connections are open, further ones wait in the queue of the socket.
-		select {
-		case s.room <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		conn, err := s.listener.Next(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				s.log.Error("accept connections of git", zap.Error(err))
-			}
-			return
-		}
-		s.wg.Go(func() {
-			defer func() { <-s.room }()
-			defer conn.Close()
-			// Closing the connection ends the goroutine that reads from it.
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			if err := s.converse(ctx, conn); err != nil && ctx.Err() == nil {
-				s.log.Warn("answer request of git", zap.String("git", s.gitDir), zap.Error(err))
-			}
-		})
-	}
-}
+func (s *Server) Close() error { return errors.Join(s.socket.Close(), s.oracle.close()) }
 
 // converse serves one connection: it reads the hint and answers git's requests.
-func (s *Server) converse(ctx context.Context, conn net.Conn) error {
+func (s *Server) converse(ctx context.Context, conn *net.UnixConn) error {
 	ctx, cancel := context.WithTimeout(ctx, questionTime)
 	defer cancel()
 	r := bufio.NewReader(conn)

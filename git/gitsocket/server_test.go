@@ -1,6 +1,7 @@
-package promisor
+package gitsocket
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -9,22 +10,24 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/artifactfs/artifactfs/git/gitsocket"
 )
 
 // A program that opens many connections makes further ones wait, and one that waits is served as soon as another one ends.
 func TestConnectionsAreLimited(t *testing.T) {
 	dir := t.TempDir()
-	l, err := gitsocket.Listen(dir, socketName, gitsocket.Options{})
+	l, err := Listen(dir, "s", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{gitDir: dir, log: zap.NewNop(), listener: l, room: make(chan struct{}, maxConnections)}
-	go s.accept(t.Context())
+	const most = 4
+	s := l.Serve(most, zap.NewNop(), func(_ context.Context, c *net.UnixConn) error {
+		_, err := c.Read(make([]byte, 1))
+		return err
+	})
+	defer s.Close()
 	dial := func() net.Conn {
 		t.Helper()
-		c, err := net.Dial("unix", filepath.Join(dir, socketName))
+		c, err := net.Dial("unix", filepath.Join(dir, "s"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,15 +35,15 @@ func TestConnectionsAreLimited(t *testing.T) {
 		return c
 	}
 	first := dial()
-	for range maxConnections - 1 {
+	for range most - 1 {
 		dial()
 	}
-	for deadline := time.Now().Add(time.Minute); len(s.room) < maxConnections && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); len(s.room) < most && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	// A hint that is invalid ends a connection that is served.
+	// A byte ends a connection that is served.
 	late := dial()
-	if _, err := late.Write([]byte("zzzzzzzz")); err != nil {
+	if _, err := late.Write([]byte("z")); err != nil {
 		t.Fatal(err)
 	}
 	late.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
