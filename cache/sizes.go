@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros), followed by records. All
@@ -262,10 +263,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	s.mu.Unlock()
 	if changed {
 		// If the channel dirty already has an element, a flush will follow that also writes this size.
-		select {
-		case s.dirty <- struct{}{}:
-		default:
-		}
+		signal.Send(s.dirty)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 const (
@@ -67,10 +69,7 @@ func (s *sender) progress(p Progress) {
 	}
 	s.mu.Unlock()
 	// If wake holds a token already, the flush for that token also sends this step.
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(s.wake)
 }
 
 // flush sends the queued steps.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/relay/packs"
 	"github.com/artifactfs/artifactfs/relay/wire"
 )
@@ -43,10 +44,7 @@ func (f *groupFlight) want(ids []object.ID) {
 		f.wanted[id] = struct{}{}
 	}
 	f.mu.Unlock()
-	select {
-	case f.more <- struct{}{}:
-	default:
-	}
+	signal.Send(f.more)
 }
 
 // errTooLarge means that a group has more than maxGroup bytes.

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // RefChange is one change of a ref for Update.
@@ -69,11 +70,8 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 	if err := w.update(ctx, changes, ready); err != nil {
 		return fmt.Errorf("update refs: %w", err)
 	}
-	select {
 	// The channel has room for one token. If it holds a token already, the receiver of that token will also see this update.
-	case w.changed <- struct{}{}:
-	default:
-	}
+	signal.Send(w.changed)
 	return nil
 }
 

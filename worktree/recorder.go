@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/writers"
@@ -326,9 +327,6 @@ func (rec *recorder) since(token string) (next string, paths []string, known boo
 func (rec *recorder) notice() {
 	rec.lastChange.Store(time.Now().UnixNano())
 	if len(rec.noticed) == 0 {
-		select {
-		case rec.noticed <- struct{}{}:
-		default:
-		}
+		signal.Send(rec.noticed)
 	}
 }

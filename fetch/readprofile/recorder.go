@@ -3,6 +3,8 @@ package readprofile
 import (
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // Recorder collects the paths of one recording. The methods may be called from any goroutine.
@@ -38,10 +40,7 @@ func (r *Recorder) Note(path string) {
 	}
 	r.seen[path] = struct{}{}
 	r.paths, r.last = append(r.paths, path), time.Now()
-	select {
-	case r.added <- struct{}{}:
-	default:
-	}
+	signal.Send(r.added)
 }
 
 // Added returns the channel that receives a token after a path was added. Several paths may share a token.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // maxTries is the maximum number of processes that a file is sent to, if each of them dies while it filters the file.
@@ -57,10 +59,7 @@ func (o *pool) push(g *generation, j *job) {
 	case o.idle == 0:
 		time.AfterFunc(patience, func() { o.relieve(g) })
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(o.wake)
 }
 
 // hire starts a worker. The caller holds o.mu.

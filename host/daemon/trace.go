@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 const (
@@ -99,10 +100,7 @@ func (l *listener) hear(e fuse.Event) {
 		l.lost++
 	}
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(l.wake)
 }
 
 // take removes and returns events for one message, at most the limits divided by traceParts. more is true if other events

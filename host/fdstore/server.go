@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // Server keeps descriptors of any number of daemons.
@@ -233,7 +234,7 @@ func (s *Server) join(conn *keeper.Conn, h hello) (d *daemon, same bool, err err
 			d = newDaemon()
 			s.daemons[h.name] = d
 		}
-		same := d.life == lifeline(st.Ino) && !closed(d.ended)
+		same := d.life == lifeline(st.Ino) && !signal.Take(d.ended)
 		if same || (!h.after || d.life != 0 || time.Since(began) >= patience) && s.isNext(d, h.name, conn) {
 			s.admit(d, conn, h, lifeline(st.Ino), same)
 			s.mu.Unlock()
@@ -265,7 +266,7 @@ func (s *Server) isNext(d *daemon, name string, conn *keeper.Conn) bool {
 	if at := slices.Index(d.waiting, conn); at >= 0 && at < len(d.waiting)-1 {
 		return false
 	}
-	if closed(d.ended) {
+	if signal.Take(d.ended) {
 		return true
 	}
 	late := d.conn == nil && time.Since(d.left) >= patience
@@ -327,16 +328,6 @@ func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) 
 		err = errors.New("daemon has sent a message before the answer to the first one")
 	}
 	return err
-}
-
-// closed reports whether a channel is closed.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // awaitEnd closes the channel ended when no process has the write end of the pipe. A daemon without descriptors is then forgotten.
@@ -413,7 +404,7 @@ func (s *Server) list(conn *keeper.Conn) {
 		}
 		m := keeper.Message{keyDaemon: name, keyFiles: strconv.Itoa(len(d.files)), keyMounts: strconv.Itoa(mounts),
 			keyWaiting: strconv.Itoa(len(d.waiting))}
-		if !closed(d.ended) {
+		if !signal.Take(d.ended) {
 			m[keyRunning] = "1"
 		}
 		all = append(all, m)

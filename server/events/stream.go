@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -382,10 +383,7 @@ func (s *Stream) enter(namespace string) bool {
 	}
 	s.of[namespace]++
 	if s.clients++; s.clients == 1 {
-		select {
-		case s.first <- struct{}{}:
-		default:
-		}
+		signal.Send(s.first)
 	}
 	return true
 }

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -45,10 +46,7 @@ func (n *notes) add(e records.Event) {
 		return
 	}
 	n.events = append(n.events, e)
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(n.wake)
 }
 
 // run stores events until wake is closed.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/quota"
@@ -189,10 +190,7 @@ func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request, caus
 	if err != nil {
 		return fmt.Errorf("import repository: %w", err)
 	}
-	select {
-	case i.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(i.wake)
 	return nil
 }
 
@@ -277,10 +275,7 @@ func (i *Importer) begin() error {
 			i.hold(place.Limit(i.ctx), m.RepoID)
 			i.free(m.RepoID)
 			place.Release()
-			select { // this process may run another import
-			case i.wake <- struct{}{}:
-			default:
-			}
+			signal.Send(i.wake) // this process may run another import
 		})
 	}
 	return nil

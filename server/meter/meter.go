@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -143,10 +144,7 @@ func (m *Meter) Audit(e records.AuditEntry) {
 	}
 	m.entries = append(m.entries, e)
 	if len(m.entries) == batch {
-		select {
-		case m.full <- struct{}{}:
-		default:
-		}
+		signal.Send(m.full)
 	}
 }
 

@@ -40,6 +40,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -224,10 +225,7 @@ func (s *Sender) begin() (more bool, err error) {
 		s.work.Go(func() {
 			s.deliver(h, d)
 			s.free <- struct{}{}
-			select {
-			case s.ended <- struct{}{}:
-			default:
-			}
+			signal.Send(s.ended)
 		})
 	}
 	return len(s.free) > 0, nil // the shares can have left out others

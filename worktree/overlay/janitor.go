@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // slice is the maximum number of inodes or puts that one operation handles while it holds the layer's lock.
@@ -23,10 +25,7 @@ type janitor struct {
 
 // poke wakes the janitor's goroutine. It does not block.
 func (j *janitor) poke() {
-	select {
-	case j.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(j.wake)
 }
 
 // run does the background work: it drops nodes that could not be dropped at once, removes dead contents files, syncs dirty files

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
@@ -356,10 +357,7 @@ func (s *Set) signal() {
 		return
 	}
 	s.pending = true
-	select {
-	case s.mass <- struct{}{}:
-	default:
-	}
+	signal.Send(s.mass)
 }
 
 // release releases the pins of the files.

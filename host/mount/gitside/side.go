@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -103,7 +104,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	}
 	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they are called before the turn
 	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
-	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
+	if signal.Take(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
 		s.Events.WantGit()
 	}
 	if !HasIndex(s.Mount.GitDir) {
@@ -325,14 +326,4 @@ func (s *Side) Close() error {
 // Hurried reports whether a git command or the mount request waits for history.
 func (s *Side) Hurried() bool {
 	return s.Events.historyWanted.Load() || s.Request.History == control.HistoryFull || s.Request.Wait == control.WaitAll
-}
-
-// drain removes the value from a channel with a buffer of one, and reports whether there was a value.
-func drain(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -281,13 +281,3 @@ func (p *problems) note(operation string, err error) {
 		delete(p.failed, operation)
 	}
 }
-
-// drain removes the token from c, a channel of capacity 1. It returns false if the channel was empty.
-func drain(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 )
@@ -53,7 +54,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	}
 	// Remove the token even if the policy ignores changes of the git directory: in this case no goroutine waits for the token, so
 	// no other code removes it.
-	signed := drain(a.git.moved)
+	signed := signal.Take(a.git.moved)
 	if signed {
 		a.git.noteChange()
 	}

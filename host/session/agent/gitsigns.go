@@ -3,6 +3,8 @@ package agent
 import (
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // gitSigns records that refs, HEAD or the index in the git directory have changed. An update of a branch, HEAD or a stash
@@ -31,15 +33,12 @@ func (g *gitSigns) refMoved() {
 		g.first = g.latest
 	}
 	g.mu.Unlock()
-	select {
-	case g.refs <- struct{}{}:
-	default:
-	}
+	signal.Send(g.refs)
 }
 
 // clear forgets the recorded updates of refs. It returns false if there were none.
 func (g *gitSigns) clear() bool {
-	drain(g.refs)
+	signal.Take(g.refs)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	moved := !g.first.IsZero()
@@ -69,10 +68,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 
 // sign puts a token back into the channel moved. It is called after a token was taken if the change was not processed.
 func (g *gitSigns) sign() {
-	select {
-	case g.moved <- struct{}{}:
-	default:
-	}
+	signal.Send(g.moved)
 }
 
 // noteChange records that a token was taken from the channel moved.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -76,8 +77,8 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		}
 		// The next checkpoint will contain the changes that were reported before this line, so forget these changes.
 		moved := a.git.clear()
-		drain(w.noticed)
-		drain(w.signs)
+		signal.Take(w.noticed)
+		signal.Take(w.signs)
 		w.first, w.tried = time.Time{}, time.Now()
 		var made bool
 		var err error
@@ -112,7 +113,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	git := &w.agent.git
 	for {
-		if drain(w.signs) {
+		if signal.Take(w.signs) {
 			git.noteChange()
 			if w.first.IsZero() {
 				w.first = time.Now()
@@ -168,7 +169,7 @@ func (w *waiting) next() (time.Time, session.Reason) {
 		}
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
-		drain(w.removed)
+		signal.Take(w.removed)
 		// A removal causes no checkpoint before the time in the variable soon. Until then the contents of the removed files are
 		// kept, so that the checkpoint can still contain them.
 		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))

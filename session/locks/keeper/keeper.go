@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/reffile"
@@ -228,10 +229,7 @@ func (k *Keeper) Changed(ctx context.Context, v reffile.Version) {
 
 // poke makes Run look at the times again.
 func (k *Keeper) poke() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	signal.Send(k.wake)
 }
 
 // Run reads and renews locks until ctx ends. If the session remote cannot be reached, the locks that are known remain in force until

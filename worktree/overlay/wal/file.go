@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
 // chunkSize is the unit in bytes in which a file grows and is mapped.
@@ -194,10 +195,7 @@ func (l *file) append(record []byte, time int64) (err error) {
 	}
 	// Prepare the next chunk when half of the last chunk is used.
 	if last := l.chunks[len(l.chunks)-1]; l.end > last.off+chunkSize/2 && l.spare.Load() == nil {
-		select {
-		case l.want <- struct{}{}:
-		default:
-		}
+		signal.Send(l.want)
 	}
 	return nil
 }

@@ -1,0 +1,22 @@
+// Package signal wakes goroutines through channels that hold at most one signal.
+package signal
+
+// Send puts a signal into a channel with a buffer of one. It does nothing if the channel holds a signal already: the receiver of that
+// signal also sees what the caller has done. Send does not block.
+func Send(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Take removes the signal from a channel, and reports whether there was one. A channel that is closed always has a signal. Take does not
+// block.
+func Take(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
