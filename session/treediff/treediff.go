@@ -5,6 +5,8 @@ package treediff
 import (
 	"context"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
 )
@@ -14,23 +16,43 @@ type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
 // Trees calls the function each for every path in which the trees from and to differ, with the entries of the path in both
 // trees. An entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A directory
-// that replaces a file is reported as a removed file and added files. An error of read or each ends the comparison and is
-// returned.
+// that replaces a file is reported as a removed file and added files. The paths are sorted, as in the output of git diff. An error of
+// read or each ends the comparison and is returned.
 func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return comparison{read, each, false}.below(ctx, "", from, to)
+	return compare(ctx, comparison{read: read}, from, to, each)
 }
 
 // WithDirs compares two trees like Trees, and also reports empty directories, as entries with object.ModeDir: each empty
 // directory that is new or replaces another entry, and each one that was removed.
 func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return comparison{read, each, true}.below(ctx, "", from, to)
+	return compare(ctx, comparison{read: read, dirs: true}, from, to, each)
 }
 
-// comparison holds the parameters of a comparison of two trees.
+// comparison is a comparison of two trees.
 type comparison struct {
-	read Reader
-	each func(path string, from, to object.TreeEntry) error // called for each difference between the trees
-	dirs bool                                               // whether empty directories are reported in addition to files
+	read  Reader
+	dirs  bool // whether empty directories are reported in addition to files
+	found []difference
+}
+
+// difference is a path whose entries differ.
+type difference struct {
+	path     string
+	from, to object.TreeEntry
+}
+
+// compare compares two trees, and calls each for the differences, sorted by their paths.
+func compare(ctx context.Context, c comparison, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+	if err := c.below(ctx, "", from, to); err != nil {
+		return err
+	}
+	slices.SortStableFunc(c.found, func(a, b difference) int { return strings.Compare(a.path, b.path) })
+	for _, d := range c.found {
+		if err := each(d.path, d.from, d.to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isEmptyDir reports whether e is the empty tree.
@@ -40,7 +62,7 @@ func isEmptyDir(e object.TreeEntry) bool {
 
 // below compares the entries of one directory in both trees. The parameter at is the path of the directory; from and to are
 // the IDs of the directory in the two trees, zero if a tree does not have the directory.
-func (d comparison) below(ctx context.Context, at string, from, to object.ID) error {
+func (d *comparison) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
 	}
@@ -78,7 +100,7 @@ func (d comparison) below(ctx context.Context, at string, from, to object.ID) er
 }
 
 // entry compares the entries from and to of the path at in the two trees, and everything below that path.
-func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
+func (d *comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
@@ -91,9 +113,7 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 		if isEmptyDir(to) {
 			is = to
 		}
-		if err := d.each(at, was, is); err != nil {
-			return err
-		}
+		d.found = append(d.found, difference{at, was, is})
 	}
 	// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
 	// replaced by a file or link, that file or link is reported.
@@ -105,9 +125,7 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 		toDir, to = to.ID, object.TreeEntry{}
 	}
 	if from.Mode != 0 || to.Mode != 0 {
-		if err := d.each(at, from, to); err != nil {
-			return err
-		}
+		d.found = append(d.found, difference{at, from, to})
 	}
 	return d.below(ctx, at, fromDir, toDir)
 }

@@ -3,10 +3,16 @@ package treediff
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // trees is a Reader of the trees in the map, by the id that id returns for their name.
@@ -54,9 +60,73 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(got)
 	want := []string{"added 0 100644", "changed 100644 100644", "d/a 100644 100644", "file then 0 100644", "file then/x 100644 0", "removed 100644 0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("differences of two trees:\ngot  %q\nwant %q", got, want)
+	}
+}
+
+// The differences of two trees, also removed files, have the order of git diff.
+func TestOrderIsThatOfGit(t *testing.T) {
+	dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 2))
+	gittest.Must(t, dir, "init", "-q", ".")
+	read := func(_ context.Context, id object.ID) (entries []object.TreeEntry, err error) {
+		for line := range strings.SplitSeq(strings.TrimSuffix(gittest.Must(t, dir, "ls-tree", "-z", id.String()), "\x00"), "\x00") {
+			info, name, some := strings.Cut(line, "\t")
+			if !some { // the empty tree
+				continue
+			}
+			fields := strings.Fields(info)
+			mode, err := strconv.ParseUint(fields[0], 8, 32)
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, object.TreeEntry{Name: name, Mode: object.Mode(mode), ID: object.MustID(fields[2])})
+		}
+		return entries, nil
+	}
+	names := []string{"a", "a-b", "a.txt", "a0", "b"} // the directory a precedes a0 and follows a.txt
+	tree := func() object.ID {
+		gittest.Must(t, dir, "rm", "-rqf", "--cached", "--ignore-unmatch", ".")
+		clean, err := filepath.Glob(filepath.Join(dir, "[ab]*"))
+		for _, path := range clean {
+			if err == nil {
+				err = os.RemoveAll(path)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			if below := random.IntN(3); below > 0 {
+				if err := os.Mkdir(path, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				path = filepath.Join(path, names[random.IntN(len(names))])
+			}
+			if random.IntN(4) == 0 {
+				continue
+			}
+			if err := os.WriteFile(path, []byte{byte(random.IntN(2))}, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gittest.Must(t, dir, "add", "-A")
+		return object.MustID(strings.TrimSpace(gittest.Must(t, dir, "write-tree")))
+	}
+	before := tree()
+	for range 30 {
+		after := tree()
+		var got []string
+		err := Trees(t.Context(), read, before, after, func(path string, _, _ object.TreeEntry) error {
+			got = append(got, path)
+			return nil
+		})
+		want := strings.Fields(gittest.Must(t, dir, "diff", "--name-only", "--no-renames", before.String(), after.String()))
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("order of differences: got %v and %v, want that of git: %v", got, err, want)
+		}
+		before = after
 	}
 }
