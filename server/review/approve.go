@@ -154,9 +154,9 @@ func (v *view) subject(ctx context.Context, name string, r ApprovalRequest) (*ap
 	return sub, nil
 }
 
-// branch returns the full name of a branch; "" stands for the default branch.
+// branch returns the full name of a branch, whose name may begin with refs/heads/; "" stands for the default branch.
 func (v *view) branch(name string) (string, error) {
-	full := headsPrefix + cmp.Or(name, v.repo.DefaultBranch)
+	full := headsPrefix + cmp.Or(short(name), v.repo.DefaultBranch)
 	if !refname.Valid(full) {
 		return "", problem(Invalid, "%.200q cannot be the name of a branch", name)
 	}

@@ -219,6 +219,8 @@ func TestApprovalOfMerge(t *testing.T) {
 	w.is(err, Conflict, "no common history")
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "a..b"})
 	w.is(err, Invalid, "cannot be the name of a branch")
+	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "refs/heads/next"})
+	w.is(err, Conflict, "no common history")
 	// Changes that are not committed cannot be merged, and a checkpoint that is not the newest one cannot be approved.
 	w.checkpoint("work", other, head)
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge})
