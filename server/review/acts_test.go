@@ -84,14 +84,19 @@ func TestSquashTwice(t *testing.T) {
 	_, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash})
 	w.is(err, Conflict, "already has all commits")
 	next := w.commit(head, map[string]string{"f": "0\none\ntwo\nthree\n", "g": "g\n"})
+	next = w.git("commit-tree", "-m", "fixup! commit", "-p", next, next+"^{tree}")
+	next = w.git("commit-tree", "-m", "last", "-p", next, next+"^{tree}")
 	w.checkpoint("work", next, next)
 	m, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || m.Commits != 3 {
+		t.Fatalf("second squash: got %+v, %v", m, err)
 	}
 	w.git("fetch", "-q", w.url, "main")
 	if got := w.git("show", m.New+":f"); got != "0\none\ntwo\nthree" {
 		t.Errorf("file after the second squash: got %q", got)
+	}
+	if got := w.git("log", "-1", "--format=%B", m.New); got != "commit\n\n* commit\n* fixup! commit\n* last\n" {
+		t.Errorf("message of the second squash: got %q, want the commits after the first one", got)
 	}
 }
 

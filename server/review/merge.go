@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/review"
 )
 
 // Method is the way in which the commits of a session are put on a branch.
@@ -25,10 +26,7 @@ const (
 	MergeCommit Method = "merge"  // a merge commit joins the branch and the session
 )
 
-const (
-	maxListed  = 100     // commits that the message of a new commit lists
-	maxMessage = 4 << 20 // bytes of messages of commits that are read
-)
+const maxMessage = 4 << 20 // bytes of messages of commits that are read
 
 // Merge says which commits of a session are put on which branch.
 type Merge struct {
@@ -106,7 +104,7 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 	if err != nil {
 		return c, err
 	}
-	j, err := w.join(ctx, commits)
+	j, commits, err := w.join(ctx, commits)
 	switch {
 	case err != nil:
 		return c, err
@@ -128,44 +126,47 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 }
 
 // join joins the commit of the session with the branch. If an earlier commit of the session was squashed onto the branch, so that the
-// branch has its tree, a new squash contains only the changes after that commit.
-func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, error) {
+// branch has its tree, a new squash contains only the changes after that commit. It also returns the commits that have these changes.
+func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, []branchCommit, error) {
 	if w.m.Method == Squash {
 		now, err := w.v.tree(ctx, w.tip)
 		if err != nil {
-			return joined{}, err
+			return joined{}, nil, err
 		}
 		for i, c := range commits {
 			if c.tree == now {
-				return joined{tree: commits[0].tree, none: i == 0}, nil
+				later, err := w.commits(ctx, c.id)
+				return joined{tree: commits[0].tree, none: i == 0}, later, err
 			}
 		}
 	}
-	return w.v.join(ctx, w.head, w.tip)
+	j, err := w.v.join(ctx, w.head, w.tip)
+	return j, commits, err
 }
 
 // branchCommit is a commit of the session that the branch lacks.
-type branchCommit struct{ tree, message string }
-
-// subject returns the first line of the message.
-func (c branchCommit) subject() string {
-	line, _, _ := strings.Cut(strings.TrimSpace(c.message), "\n")
-	return line
+type branchCommit struct {
+	id, tree string
+	review.Commit
 }
 
-// commits returns the commits of the session that the branch lacks, newest first.
-func (w *merging) commits(ctx context.Context) (all []branchCommit, err error) {
-	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%T%n%B", w.head}
+// commits returns the commits of the session that neither the branch nor the commits known reach, newest first.
+func (w *merging) commits(ctx context.Context, known ...string) (all []branchCommit, err error) {
+	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%H %T %P%n%B", w.head}
 	if w.tip != "" {
-		args = append(args, "^"+w.tip)
+		known = append(known, w.tip)
+	}
+	for _, id := range known {
+		args = append(args, "^"+id)
 	}
 	out, err := w.v.git.Output(ctx, maxMessage, append(args, "--")...)
 	if gitcmd.Exited(err, 128) {
 		return nil, problem(Conflict, "the repository lacks commits of the branch or of the session")
 	}
 	for text := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		if tree, message, ok := strings.Cut(text, "\n"); ok {
-			all = append(all, branchCommit{tree, message})
+		if line, message, ok := strings.Cut(text, "\n"); ok {
+			ids := strings.Fields(line)
+			all = append(all, branchCommit{ids[0], ids[1], review.Commit{Message: message, Merge: len(ids) > 3}})
 		}
 	}
 	return all, err
@@ -196,23 +197,14 @@ func (w *merging) message(commits []branchCommit) string {
 	if w.m.Message != "" {
 		return strings.TrimRight(w.m.Message, "\n") + "\n"
 	}
-	if w.m.Method == Squash && len(commits) == 1 {
-		return commits[0].message
+	var texts []review.Commit
+	for _, c := range commits {
+		texts = append(texts, c.Commit)
 	}
-	var b strings.Builder
 	if w.m.Method == MergeCommit {
-		fmt.Fprintf(&b, "Merge session %s into %s\n\n", w.made.Session, w.made.Branch)
-	} else {
-		fmt.Fprintf(&b, "%s\n\n", commits[len(commits)-1].subject())
+		return review.MergeMessage(w.made.Session, w.made.Branch, texts)
 	}
-	for i := len(commits) - 1; i >= 0; i-- {
-		if n := len(commits) - 1 - i; n == maxListed {
-			fmt.Fprintf(&b, "... and %d more commits\n", i+1)
-			break
-		}
-		fmt.Fprintf(&b, "* %s\n", commits[i].subject())
-	}
-	return b.String()
+	return review.SquashMessage(texts)
 }
 
 // pack writes a pack with all objects that were made in the workspace.

@@ -2,7 +2,6 @@ package promotion
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/guard"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/review"
 )
 
 // Settings of a mount that apply to a new commit. Others do not: programs in a mount can change them, and settings such as gpg.program name
@@ -125,25 +125,8 @@ func (p *promotion) message(commits []owned) string {
 	if p.r.Message != "" {
 		return strings.TrimRight(p.r.Message, "\n") + "\n"
 	}
-	if p.reply.Method == control.PromoteSquash && len(commits) == 1 {
-		_, text, _ := strings.Cut(string(commits[0].content), "\n\n")
-		return text
-	}
-	var b strings.Builder
 	if p.reply.Method == control.PromoteMerge {
-		fmt.Fprintf(&b, "Merge session %s into %s\n", p.o.Name, p.reply.Branch)
-	} else {
-		fmt.Fprintf(&b, "%s\n", titleOf(commits))
+		return review.MergeMessage(p.o.Name, p.reply.Branch, texts(commits))
 	}
-	if len(commits) > 0 {
-		b.WriteString("\n")
-	}
-	for i, c := range slices.Backward(commits) {
-		if len(commits)-i > maxCommits {
-			fmt.Fprintf(&b, "... and %d more commits\n", len(commits)-maxCommits)
-			break
-		}
-		fmt.Fprintf(&b, "* %s\n", c.subject())
-	}
-	return b.String()
+	return review.SquashMessage(texts(commits))
 }

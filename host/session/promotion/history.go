@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/review"
 )
 
 // maxHistory is the maximum number of commits of a session that are read. A session with more commits is refused.
@@ -40,7 +41,7 @@ type history struct {
 	index   map[object.ID]int       // indexes in commits
 	bases   []object.ID             // commits of the mounted remote that are parents of commits, or head itself
 	base    map[object.ID]bool      // the same commits
-	trees   map[object.ID]object.ID // commits of the session by their trees
+	trees   map[object.ID]object.ID // newest commits of the session by their trees
 }
 
 // history reads the commits of the session that are reachable from head. It returns errCheckpointCommit if there is a checkpoint
@@ -130,7 +131,9 @@ func (h *history) sort(found map[object.ID]owned) {
 		c := ready[len(ready)-1]
 		ready = ready[:len(ready)-1]
 		h.index[c.id] = len(h.commits)
-		h.trees[c.tree] = c.id
+		if _, known := h.trees[c.tree]; !known {
+			h.trees[c.tree] = c.id
+		}
 		h.commits = append(h.commits, c)
 		for _, p := range c.parents {
 			if children[p]--; children[p] == 0 {
@@ -170,7 +173,7 @@ func (h *history) without(seen map[object.ID]bool) []owned {
 
 // shown converts a commit into the form of a reply.
 func (c owned) shown() control.SummaryCommit {
-	s := control.SummaryCommit{ID: c.id.String(), Subject: c.subject(), Time: c.committed.UTC()}
+	s := control.SummaryCommit{ID: c.id.String(), Subject: c.text().Subject(), Time: c.committed.UTC()}
 	header, _, _ := strings.Cut(string(c.content), "\n\n")
 	for line := range strings.Lines(header) {
 		// The header is "author NAME <MAIL> SECONDS ZONE".
@@ -179,7 +182,7 @@ func (c owned) shown() control.SummaryCommit {
 			continue
 		}
 		name, rest, _ := strings.Cut(text, " <")
-		s.Author = cut(name, maxLine)
+		s.Author = review.Shorten(name, maxLine)
 		if fields := strings.Fields(rest[strings.LastIndex(rest, ">")+1:]); len(fields) > 0 {
 			if at, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
 				s.Time = time.Unix(at, 0).UTC()
@@ -190,11 +193,18 @@ func (c owned) shown() control.SummaryCommit {
 	return s
 }
 
-// subject returns the first line of the commit's message.
-func (c owned) subject() string {
+// text returns the message of the commit in the form of package review.
+func (c owned) text() review.Commit {
 	_, message, _ := strings.Cut(string(c.content), "\n\n")
-	line, _, _ := strings.Cut(strings.TrimLeft(message, "\n"), "\n")
-	return cut(line, maxLine)
+	return review.Commit{Message: message, Merge: len(c.parents) > 1}
+}
+
+// texts returns the messages of commits.
+func texts(commits []owned) (all []review.Commit) {
+	for _, c := range commits {
+		all = append(all, c.text())
+	}
+	return all
 }
 
 // shownCommits converts the first commits into the form of a reply.
@@ -204,19 +214,4 @@ func shownCommits(commits []owned) []control.SummaryCommit {
 		shown = append(shown, c.shown())
 	}
 	return shown
-}
-
-// titleOf returns a title for the changes of commits, which are sorted, newest first. It is the subject of the oldest commit that is
-// neither a merge nor a correction of another commit; "" if there is no commit.
-func titleOf(commits []owned) string {
-	for _, c := range slices.Backward(commits) {
-		s := c.subject()
-		if len(c.parents) < 2 && s != "" && !strings.HasPrefix(s, "fixup! ") && !strings.HasPrefix(s, "squash! ") {
-			return s
-		}
-	}
-	if len(commits) > 0 {
-		return commits[len(commits)-1].subject()
-	}
-	return ""
 }

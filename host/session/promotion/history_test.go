@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/review"
 )
 
 // written is a session whose commits a test has written.
@@ -92,11 +92,14 @@ func TestHistory(t *testing.T) {
 	if shown.Subject != "with a wrong clock" || shown.Author != "Ada Lovelace" || shown.Time.Unix() != h.commits[2].committed.Unix()-10 {
 		t.Errorf("commit as it is shown: got %+v", shown)
 	}
-	if got := titleOf(h.commits); got != "with a wrong clock" {
+	if got := review.Title(texts(h.commits)); got != "with a wrong clock" {
 		t.Errorf("title: got %q, want the first commit that corrects no other", got)
 	}
-	if got := titleOf(h.commits[3:]); got != "fixup! later" {
+	if got := review.Title(texts(h.commits[3:])); got != "fixup! later" {
 		t.Errorf("title of a correction: got %q", got)
+	}
+	if len(h.trees) != 1 || h.trees[h.commits[0].tree] != head {
+		t.Errorf("commits by their trees: got %v, want the newest one, %s", h.trees, head)
 	}
 	// A checkpoint in the history is refused.
 	id := session.NewCheckpointID(w.at)
@@ -118,11 +121,6 @@ func TestTexts(t *testing.T) {
 	} {
 		if got := promptText(json.RawMessage(record)); got != want {
 			t.Errorf("text of the prompt %s: got %q, want %q", record, got, want)
-		}
-	}
-	for n := 3; n < 15; n++ {
-		if got := cut("aäöü€", n); len(got) > n || !utf8.ValidString(got) {
-			t.Errorf("text cut to %d bytes: got %q", n, got)
 		}
 	}
 	if got := named([]string{"a", "b"}); got != "a, b" {

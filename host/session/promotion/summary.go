@@ -7,19 +7,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // Limits of a summary.
 const (
-	maxLine    = 200  // length of a subject, a title or a prompt in bytes
+	maxLine    = 200  // length of a name or a prompt in bytes
 	maxCommits = 100  // number of commits
 	maxFiles   = 300  // number of files
 	maxCounted = 2000 // number of changed files above which lines are not counted
@@ -78,9 +78,9 @@ func (s *summary) fill(ctx context.Context) (err error) {
 	if err := s.prompts(ctx); err != nil {
 		return err
 	}
-	s.reply.Title = titleOf(commits)
+	s.reply.Title = review.Title(texts(commits))
 	if s.reply.Title == "" && len(s.reply.Prompts) > 0 {
-		s.reply.Title = cut(s.reply.Prompts[0].Text, 72)
+		s.reply.Title = review.Shorten(s.reply.Prompts[0].Text, 72)
 	}
 	s.reply.Title = cmp.Or(s.reply.Title, "Changes of session "+s.o.Name)
 	return nil
@@ -254,7 +254,7 @@ func (s *summary) notes(ctx context.Context, commits []owned) error {
 	}
 	for _, n := range all {
 		if _, text, err := s.o.Repo.Get(n.blob, object.MaxCommitSize); err == nil {
-			s.reply.Notes = append(s.reply.Notes, control.SummaryNote{Commit: n.commit, Ref: n.ref, Text: cut(string(text), maxNote)})
+			s.reply.Notes = append(s.reply.Notes, control.SummaryNote{Commit: n.commit, Ref: n.ref, Text: review.Shorten(string(text), maxNote)})
 		}
 	}
 	return nil
@@ -267,10 +267,10 @@ func (s *summary) facts(ctx context.Context) error {
 		return err
 	}
 	for _, f := range facts.Facts[max(0, len(facts.Facts)-maxOthers):] {
-		f.Text = cut(f.Text, maxNote)
+		f.Text = review.Shorten(f.Text, maxNote)
 		s.reply.Facts = append(s.reply.Facts, control.Fact(f))
 	}
-	s.reply.Handoff = cut(facts.Handoff, maxHandoff)
+	s.reply.Handoff = review.Shorten(facts.Handoff, maxHandoff)
 	return nil
 }
 
@@ -315,15 +315,5 @@ func promptText(record json.RawMessage) string {
 			text += part.Text + " "
 		}
 	}
-	return cut(strings.Join(strings.Fields(text), " "), maxLine)
-}
-
-// cut returns the beginning of a text that has at most limit bytes, without a part of a character at its end.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit -= len("..."); limit > 0 && !utf8.RuneStart(text[limit]); limit-- {
-	}
-	return text[:limit] + "..."
+	return review.Shorten(strings.Join(strings.Fields(text), " "), maxLine)
 }
