@@ -100,6 +100,25 @@ func TestSquashTwice(t *testing.T) {
 	}
 }
 
+// A merge after a squash contains only the later changes, also if they are in the same lines.
+func TestMergeAfterSquash(t *testing.T) {
+	w := newWorld(t, object.SHA1)
+	_, head, _ := w.work("work")
+	if _, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash}); err != nil {
+		t.Fatal(err)
+	}
+	next := w.commit(head, map[string]string{"f": "0\none\ntwo\nthree\n", "g": "g\n"})
+	w.checkpoint("work", next, next)
+	m, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: MergeCommit})
+	if err != nil || m.Commits != 2 {
+		t.Fatalf("merge after a squash: got %+v, %v", m, err)
+	}
+	w.git("fetch", "-q", w.url, "main")
+	if got := w.git("log", "-1", "--format=%P", m.New); got != m.Old+" "+next || w.git("rev-parse", m.New+"^{tree}") != w.git("rev-parse", next+"^{tree}") {
+		t.Errorf("commit of the merge: got parents %s, want the files of the session", got)
+	}
+}
+
 // A merge into a protected branch needs an approval of exactly its result.
 func TestMergeThroughGate(t *testing.T) {
 	w := newWorld(t, object.SHA1)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -126,18 +127,22 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 }
 
 // join joins the commit of the session with the branch. If an earlier commit of the session was squashed onto the branch, so that the
-// branch has its tree, a new squash contains only the changes after that commit. It also returns the commits that have these changes.
+// branch has its tree, only the changes after that commit are joined. It also returns the commits that the message of the new commit
+// names: those of the changes in a squash, and all in a merge.
 func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, []branchCommit, error) {
-	if w.m.Method == Squash {
+	if w.m.Method != FastForward {
 		now, err := w.v.tree(ctx, w.tip)
 		if err != nil {
 			return joined{}, nil, err
 		}
-		for i, c := range commits {
-			if c.tree == now {
-				later, err := w.commits(ctx, c.id)
-				return joined{tree: commits[0].tree, none: i == 0}, later, err
-			}
+		i := slices.IndexFunc(commits, func(c branchCommit) bool { return c.tree == now })
+		switch {
+		case i < 0:
+		case w.m.Method == MergeCommit:
+			return joined{tree: commits[0].tree}, commits, nil
+		default:
+			later, err := w.commits(ctx, commits[i].id)
+			return joined{tree: commits[0].tree, none: i == 0}, later, err
 		}
 	}
 	j, err := w.v.join(ctx, w.head, w.tip)
