@@ -21,11 +21,11 @@ import (
 func residentBuffers(s *raw.Server) error {
 	field := reflect.ValueOf(s).Elem().FieldByName("readPool")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[sync.Pool]() {
-		return errors.New("read buffers of the FUSE library were not found")
+		return errors.New("replace buffers of the FUSE library: its pool was not found")
 	}
 	pool := (*sync.Pool)(unsafe.Pointer(field.UnsafeAddr()))
 	fresh := pool.New
-	*pool = sync.Pool{New: func() any { // the new pool does not contain the buffer that go-fuse has used to read INIT
+	*pool = sync.Pool{New: func() any { // a new pool, without the buffer into which go-fuse has read INIT
 		buffer := fresh()
 		b := buffer.([]byte)
 		for i := 0; i < len(b); i += os.Getpagesize() {

@@ -20,13 +20,14 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 	f.tree.Monitor().Writing(worktree.Node(in.NodeId))
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
 	if errors.Is(err, worktree.ErrResized) {
-		f.server.InodeNotify(in.NodeId, -1, 0) // as in fileSystem.Read
+		// the kernel requests the attributes again, with the right size (see fileSystem.Read)
+		f.server.InodeNotify(in.NodeId, -1, 0)
 	}
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
 }
 
-// Flush answers the first close(2) with ENOSYS, after which the kernel sends no more FLUSH. On close(2), the kernel still
-// writes back its cache and reports errors of those writes (fs/fuse/file.c, fuse_flush).
+// Flush answers the first close(2) with ENOSYS, after which the kernel sends no more FLUSH. In a close(2) without
+// FLUSH, the kernel still writes back its cache and reports errors of those writes (fs/fuse/file.c, fuse_flush).
 func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 	return raw.ENOSYS
 }
@@ -72,11 +73,12 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 
 const maxCopy = 1 << 30 // maximum number of bytes that one COPY_FILE_RANGE copies
 
-// Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends the request without writing
-// back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So Lseek then
-// invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode, fuse_launder_folio); the WRITEs
-// for these pages are answered while Lseek waits. A program such as grep that looks for holes in each file would read all
-// pages again after that, so Lseek does it only if the tree has a hole.
+// Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends the request without
+// writing back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So if
+// the tree has a hole, Lseek invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode,
+// fuse_launder_folio); the WRITEs for these pages are answered while Lseek waits. Without a hole in the tree it does
+// not invalidate them, because a program such as grep, which looks for holes in each file, would have to read all pages
+// again.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

@@ -141,7 +141,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	if _, err := unix.Write(pair[1], d.init); err != nil {
 		return nil, errors.Join(os.NewSyscallError("write", err), unix.Close(pair[0]))
 	}
-	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // from now on, the server owns pair[0]
+	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // from here on the server owns pair[0]
 	if err != nil {
 		return nil, err
 	}

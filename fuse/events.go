@@ -14,22 +14,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// The kernel raises inotify events only in system calls: a name or file that has changed without a request raises none, and no notice
-// makes the kernel raise one. So after such changes another process, the event process (package host/mount/inotify), makes system calls
-// in the mount whose requests change nothing. The answers to its requests make the kernel raise the events that git would have caused:
+// The kernel raises inotify events only in system calls: a name or file that has changed without a request raises none,
+// and no notice makes the kernel raise one. So after such changes another process, the event process (package
+// host/mount/inotify), makes system calls in the mount whose requests change nothing. The answers to its requests make
+// the kernel raise the events that git would have caused:
 //
 //	change            system call   answers                                     events
 //	name was created  mknod, mkdir  the name is absent; it is created           IN_CREATE in the directory
-//	name was removed  unlink,rmdir  the name is there; it is removed            IN_DELETE in the directory, IN_DELETE_SELF
-//	file was replaced utimensat     the name is there; its times were set       IN_MODIFY in the directory and of the old file
+//	name was removed  unlink,rmdir  the name exists; it is removed              IN_DELETE in the directory, IN_DELETE_SELF
+//	file was replaced utimensat     the name exists; its times were set         IN_MODIFY in the directory and of the old file
 //
-// "The name is there" means: the name leads to the node that it had before, if the kernel still has a reference to the node, so that
-// events also reach those who watch the file itself. Otherwise, and for each name that is created or a directory, it is a stand-in: a
-// node without contents, whose number is not used for anything else. The kernel must not cache these entries (entry timeout 0), so it
-// looks the name up again for every other process (fs/fuse/dir.c, fuse_dentry_revalidate).
+// The answer "the name exists" contains the node that the name had before the change, if the kernel still has a
+// reference to that node, so that programs that watch the file itself also get the event. Otherwise, and for each name
+// that is created or a directory, the answer contains a stand-in: a node without contents, whose number is not used for
+// anything else. The kernel must not cache these entries (entry timeout 0), so it looks the name up again for every
+// other process (fs/fuse/dir.c, fuse_dentry_revalidate).
 //
-// The old node has no name any more. When the kernel drops its last entry it raises IN_DELETE_SELF, as it does after a rename over a
-// file. EndEvents drops the entries.
+// The old node has no name any more. When the kernel drops the last entry of the old node, it raises IN_DELETE_SELF, as
+// it does after a rename over a file. EndEvents drops the entries.
 
 // EventKind is the kind of the change that a NameEvent reports.
 type EventKind byte
@@ -50,52 +52,53 @@ type NameEvent struct {
 	// Lookups is the number of references that the kernel had to the new node when the name was created.
 	Lookups uint64
 
-	given atomic.Bool // whether the event process got the node Old
+	given atomic.Bool // set when a reply to the event process has contained the node Old
 }
 
-// EventProbe is a name in the root that only the event process finds.
+// EventProbe is a name in the root that exists only for the event process.
 const EventProbe = ".artifactfs-events"
 
 const (
 	firstStandIn = hiddenNode + 1<<56 // number of the first stand-in
-	standIns     = 1 << 56            // how many numbers there are
+	standIns     = 1 << 56            // number of inode numbers for stand-ins
 )
 
 // isStandIn reports whether a node is a stand-in.
 func isStandIn(node uint64) bool { return node >= firstStandIn && node < firstStandIn+standIns }
 
-// eventSet contains the events of one event process.
+// eventSet contains the names whose events one event process raises.
 type eventSet struct {
 	pid    uint32
 	events map[worktree.Place]*NameEvent
 }
 
-// eventFS answers the requests of the event process. Others pass.
+// eventFS answers the requests of the event process, and passes all other requests to the wrapped file system.
 type eventFS struct {
 	raw.RawFileSystem
 	w    *writable
 	set  atomic.Pointer[eventSet] // nil while there is no event process
 	last atomic.Uint64            // number of the last stand-in, without firstStandIn
-	// orphan is the event process of the process that served the mount before; 0: it has ended. All its changes fail.
+	// orphan is the id of the event process of the predecessor, or 0 if that process has ended. All its changes fail.
 	orphan atomic.Uint32
 }
 
-// BeginEvents makes the requests of the process pid raise the events in list, and change nothing. The process must send its requests
-// from its main thread. EndEvents must be called when the process has ended, but before its id can be used again (wait(2)).
+// BeginEvents makes the requests of the process pid raise the events in list without a change of the tree. The process
+// must send its requests from its main thread. EndEvents must be called when the process has ended, but before its id
+// can be used again (wait(2)).
 func (s *Server) BeginEvents(pid int, list []*NameEvent) {
 	set := &eventSet{uint32(pid), make(map[worktree.Place]*NameEvent, len(list))}
 	for _, e := range list {
 		set.events[e.Place] = e
 	}
 	s.events.set.Store(set)
-	// Programs may have looked the names up since the change. The event process would then reach the new state without a look-up: an
-	// absent name, or the new file instead of the old one that somebody watches.
+	// Programs may have looked the names up since the change. The kernel would then answer the event process from its
+	// cache, with the new state: an absent name, or the new file instead of the old one that a program watches.
 	s.dropEntries(list, func(e *NameEvent) bool {
 		return e.Kind == Removed || e.Kind == RemovedDir || e.Kind == Replaced && e.Old != 0 && s.events.w.tree.Kernel().Lookups(e.Old) > 0
 	})
 }
 
-// EndEvents ends what BeginEvents has begun.
+// EndEvents removes the events that BeginEvents has set, so that the requests of all processes are handled normally.
 func (s *Server) EndEvents() {
 	set := s.events.set.Load()
 	if set == nil {
@@ -109,7 +112,7 @@ func (s *Server) EndEvents() {
 	s.events.set.Store(nil)
 }
 
-// dropEntries makes the kernel drop those names in list for which the function which returns true.
+// dropEntries makes the kernel drop the names in list for which the function which returns true.
 func (s *Server) dropEntries(list []*NameEvent, which func(*NameEvent) bool) {
 	select {
 	case <-s.ended:
@@ -126,8 +129,8 @@ func (s *Server) dropEntries(list []*NameEvent, which func(*NameEvent) bool) {
 	})
 }
 
-// begin ends the event process that the predecessor has left (Options.EventProcess). Until it has ended, all its changes fail. It is
-// called before the first request is answered.
+// begin makes all changes of the predecessor's event process (Options.EventProcess) fail until that process has ended.
+// It is called before the first request is answered.
 func (f *eventFS) begin(p EventProcess) {
 	f.last.Store(uint64(time.Now().UnixMicro())) // the kernel may still have stand-ins of the predecessor
 	if p.PID == 0 {
@@ -135,7 +138,7 @@ func (f *eventFS) begin(p EventProcess) {
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
-		return // it has ended
+		return // the event process of the predecessor has ended
 	}
 	file := os.NewFile(uintptr(fd), "pidfd")
 	if stat, err := proc.Of(p.PID).Stat(); err != nil || stat.Start != p.Start {
@@ -157,7 +160,7 @@ func (f *eventFS) begin(p EventProcess) {
 // EventProcess identifies an event process. The zero value stands for none.
 type EventProcess struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // as in proc.Stat
+	Start uint64 `json:"start"` // start time of the process, as in proc.Stat
 }
 
 // eventOf returns the event of a name if the request h is from the event process. If it is, own is true.
@@ -182,7 +185,7 @@ func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, o
 	case h.Pid != set.pid:
 		status := f.RawFileSystem.Lookup(cancel, h, name, out)
 		if e != nil && (out.NodeId == 0 || e.Kind == Replaced) {
-			out.SetEntryTimeout(0) // a cached entry would keep the event process from looking the name up
+			out.SetEntryTimeout(0) // with a cached entry, the event process would not look the name up again
 		}
 		return status
 	case h.NodeId == uint64(worktree.Root) && name == EventProbe:
@@ -194,7 +197,8 @@ func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, o
 	present, lookups := f.now(e.Place)
 	switch e.Kind {
 	case Created, CreatedDir:
-		// If a program has looked the name up meanwhile, the kernel would drop its entry, which may be a working directory.
+		// If a program has looked the name up since the change, the answer that the name is absent would make the kernel
+		// drop the entry of that program, which may be its working directory.
 		if !present || lookups <= e.Lookups {
 			return raw.ENOENT
 		}
@@ -213,9 +217,10 @@ func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, o
 	return f.RawFileSystem.Lookup(cancel, h, name, out)
 }
 
-// now reports whether a name exists, and how many references the kernel has to its node.
+// now reports whether a name exists in the tree at this time, and how many references the kernel has to its node.
 func (f *eventFS) now(p worktree.Place) (present bool, lookups uint64) {
-	a, err := f.w.tree.Lookup(context.Background(), p.Dir, p.Name) // never waits, because the entries of a changed directory are here
+	// never waits, because the entries of a changed directory are on this host
+	a, err := f.w.tree.Lookup(context.Background(), p.Dir, p.Name)
 	if err != nil {
 		return false, 0
 	}
@@ -282,8 +287,8 @@ func (f *eventFS) Forget(node, lookups uint64) {
 	}
 }
 
-// noChange answers a request of the event process to create or remove a name, which changes nothing; ok is false for requests of other
-// processes. out is the reply to a creation.
+// noChange answers a request of the event process to create or remove a name, without a change of the tree. ok is false
+// for requests of other processes. out is the reply to a creation.
 func (f *eventFS) noChange(h *raw.InHeader, name string, kind EventKind, out *raw.EntryOut) (status raw.Status, ok bool) {
 	e, own := f.eventOf(h, name)
 	switch {
@@ -294,7 +299,7 @@ func (f *eventFS) noChange(h *raw.InHeader, name string, kind EventKind, out *ra
 	case e == nil || e.Kind != kind:
 		return raw.EROFS, true
 	}
-	// The name must be in the state that the event reports.
+	// The request succeeds only if the tree is still in the state after the change that the event reports.
 	switch present, _ := f.now(e.Place); {
 	case out == nil && present:
 		return raw.EBUSY, true

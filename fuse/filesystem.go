@@ -85,8 +85,8 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut)
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
-// stateless returns ENOSYS if the kernel has the given capability, because such a kernel then opens files without requests.
-// Otherwise the open succeeds with the given flags and without a file handle.
+// stateless answers an open. It returns ENOSYS if the kernel has the given capability, because such a kernel then opens
+// files without requests. Otherwise the open succeeds with the given flags and without a file handle.
 func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
 	if f.kernel&capability != 0 {
 		return raw.ENOSYS
@@ -119,7 +119,8 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 		status, expected = raw.EIO, false
 	}
 	if op.ofData() && status == raw.Status(syscall.ESTALE) {
-		expected = false // ESTALE is a fault, because the kernel knows the node of an open file, so the tree must have the node
+		// the kernel knows the node of an open file, so ESTALE means that the tree has lost a node, which is a fault
+		expected = false
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
@@ -131,7 +132,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 // panicked logs the panic of a request's handler with the stack, and returns EIO as the answer, so that the process
 // continues.
 func (f *fileSystem) panicked(cause any) raw.Status {
-	f.ops.pending.Add(-1) // the panic has skipped observed.end, which would decrease the count
+	f.ops.pending.Add(-1) // observed.end, which decreases the count, is not called after a panic
 	f.log.Error("recover from panic in request", zap.Error(fmt.Errorf("panic: %v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

@@ -21,38 +21,44 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// filler stores the contents of files in the kernel's page cache for a program that searches all files below a directory (rg, grep -r).
-// The program then reads these files without a request. A READ for each file would take several times as long, because each one
-// switches between processes twice. The filler starts when the program lists the directory, and continues as contents arrive.
+// filler stores the contents of files in the kernel's page cache for a program that searches all files below a
+// directory (rg, grep -r). The program then reads these files without a request. A READ for each file would take
+// several times as long, because each one switches between processes twice. The filler starts when the program lists
+// the directory, and continues as contents arrive.
 //
-// A notice that stores pages also overwrites pages that a program has changed in a mapping, about which the kernel sends no request.
-// So contents are stored only for files that no program can have opened: the kernel has no look-up of them (worktree.Kernel.Unknown).
-// But the kernel accepts pages only for nodes that it knows. Therefore a thread of this process, the helper, lists the files of a batch
-// in a directory that no other thread can enter. Then the contents are stored. In the meantime, look-ups in the directories of the
-// batch wait, so no other name leads to the files.
+// A notice that stores pages also overwrites pages that a program has changed in a mapping, about which the kernel
+// sends no request. So contents are stored only for files that no program can have opened: the kernel has no look-up of
+// them (worktree.Kernel.Unknown). But the kernel accepts pages only for nodes that it knows. Therefore a thread of this
+// process, the helper, lists the files of a batch in a directory that no other thread can enter. Then the contents are
+// stored. In the meantime, look-ups in the directories of the batch wait, so no other name leads to the files.
 //
-// The helper waits for this process, as other programs do, so it runs under WithoutDevice. It never looks up a name in a directory of
-// a batch: such a look-up could wait for a program that lists the directory and waits for the helper. So the files of the root, which
-// contains Options.Hidden, are not stored.
+// The helper waits for replies of its own process, so it runs under WithoutDevice. It never looks up a name in a
+// directory of a batch: such a look-up could wait for a program that lists the directory, and that program waits for
+// the helper. So the files of the root, which contains Options.Hidden, are not stored.
 //
-// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped when the program has ended, or some
-// seconds after the last batch. Otherwise the overlay would keep the contents of removed files.
+// The kernel keeps the entries of the helper's directory, and with them the nodes of the files. So the entries are
+// dropped when the program has ended, or some seconds after the last batch. Otherwise the overlay would keep the
+// contents of removed files.
 type filler struct {
 	fs     *fileSystem
-	show   func(*raw.EntryOut, worktree.Attr) // writable.fillEntry
+	show   func(*raw.EntryOut, worktree.Attr) // writable.fillEntry, which fills the reply for an entry
 	dir    string                             // path of the directory fillTop
 	helper atomic.Uint32                      // id of the helper's thread; 0 while none runs
-	idle   atomic.Uint32                      // the thread that listed a directory last and is not part of a search program
-	failed atomic.Bool                        // the helper could not list a batch in time, so no further files are stored
+	// id of the thread that was the last to list a directory and is not part of a search program; 0: none
+	idle   atomic.Uint32
+	failed atomic.Bool // the helper could not list a batch in time, so no further files are stored
 
 	mu      sync.Mutex
-	seen    map[worktree.Node]bool   // directories for which the filler was started
-	running bool                     // whether fill runs
-	filling map[worktree.Node]*batch // the batch in progress, for each of its directories
-	batch   *batch                   // the batch in progress, or nil
-	busy    map[worktree.Node]int    // number of requests in progress after which the kernel may know names of the directory
-	handles int                      // number of look-ups by file handle in progress, after which the kernel may know any node
-	count   uint64                   // number of batches so far
+	seen    map[worktree.Node]bool // directories for which fill was started already
+	running bool                   // true while fill runs
+	// directories of the batch in progress, whose look-ups wait; the value is that batch
+	filling map[worktree.Node]*batch
+	batch   *batch // the batch in progress, or nil
+	// number of requests in progress after which the kernel may know names of the directory; by directory
+	busy map[worktree.Node]int
+	// number of look-ups by file handle in progress; after such a look-up the kernel may know any node
+	handles int
+	count   uint64 // number of batches so far
 }
 
 // batch is a set of files whose contents are stored together.
@@ -61,23 +67,25 @@ type batch struct {
 	dirs   []worktree.Node
 	files  []worktree.Attr
 	listed chan error    // receives one value when the helper has listed the files; has a buffer
-	done   chan struct{} // closed when other requests may make the files known
+	done   chan struct{} // closed when look-ups in the directories of the batch may continue
 }
 
 const (
 	fillName  = "fill"             // name of the directory that contains the helper's directories, in Options.Hidden
-	fillTop   = hiddenNode + 1<<48 // its node
+	fillTop   = hiddenNode + 1<<48 // node of the directory with the name fillName
 	firstFill = fillTop + 1        // node of the helper's directory for batch 0
-	fillMost  = maxRequest         // files of more bytes are not stored, because their READs are large enough
+	fillMost  = maxRequest         // size in bytes above which a file is not stored, because its READs are large enough
 	fillBatch = 400                // number of files after which a batch is stored
 	fillWait  = time.Second        // how long the filler waits for the helper
-	fillKept  = 5 * time.Second    // how long the entries of the helper are kept at most after the last batch
+	fillKept  = 5 * time.Second    // longest time for which the entries of the helper are kept after the last batch
 	fillPoll  = 10 * time.Millisecond
-	fillTime  = 2 * time.Minute // how long the filler waits for contents, after which the program reads them by requests
-	fillLimit = 1 << 30         // number of bytes that are stored for one search
+	// how long the filler waits for contents; contents that arrive later are read by requests of the program
+	fillTime  = 2 * time.Minute
+	fillLimit = 1 << 30 // number of bytes that are stored for one search
 )
 
-// newFiller returns the filler of the mount at dir, in whose root hidden is the name of the hidden directory.
+// newFiller returns the filler of the mount at dir. hidden is the name of the hidden directory in the root of the
+// mount.
 func newFiller(f *writable, dir, hidden string) *filler {
 	return &filler{
 		fs: f.fileSystem, show: f.fillEntry, dir: filepath.Join(dir, hidden, fillName),
@@ -85,8 +93,8 @@ func newFiller(f *writable, dir, hidden string) *filler {
 	}
 }
 
-// enter waits while the files of the directory are being stored. Until the returned function is called, they are not stored. It is
-// called for each request after which the kernel may know names of the directory.
+// enter waits while files of the directory are being stored, and keeps new ones from being stored until the returned
+// function is called. It is called for each request after which the kernel may know names of the directory.
 func (f *filler) enter(dir worktree.Node) (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +111,8 @@ func (f *filler) enter(dir worktree.Node) (leave func()) {
 	}
 }
 
-// enterAny waits while files of any directory are being stored. Until the returned function is called, no files are stored.
+// enterAny waits while files of any directory are being stored, and keeps new ones from being stored until the returned
+// function is called.
 func (f *filler) enterAny() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,8 +134,8 @@ func (f *filler) await(b *batch) {
 	f.mu.Lock()
 }
 
-// noteListing starts the filler if the process of the request begins to list a directory below which it will read all files, for the
-// first time. Later searches find the contents in the page cache.
+// noteListing starts the filler if a process lists a directory for the first time, and is expected to read all files
+// below it. Later searches find the contents in the page cache.
 func (f *filler) noteListing(w *waiter, dir worktree.Node) {
 	if dir.Own() || w.pid == 0 || f.idle.Load() == w.pid || f.failed.Load() {
 		return
@@ -178,7 +187,8 @@ type fillWalk struct {
 	stored   []uint64 // numbers of the batches whose entries have not been dropped yet
 }
 
-// directory stores the contents of the files below a directory, or adds them to the next batch. It returns false if the walk is to end.
+// directory stores the contents of the files below a directory, or adds them to the next batch. It returns false if the
+// walk must end.
 func (w *fillWalk) directory(dir worktree.Node) bool {
 	ctx, kernel := context.Background(), w.fs.tree.Kernel()
 	files, subs, missing := kernel.Unknown(ctx, dir, fillMost)
@@ -207,8 +217,9 @@ func (w *fillWalk) directory(dir worktree.Node) bool {
 	return true
 }
 
-// dropAfterwards drops the entries that the helper has listed when the program has ended, but after the time fillKept at the latest. If
-// they were dropped earlier, the kernel would forget the files that the program has not looked up yet, with their pages.
+// dropAfterwards drops the entries that the helper has listed, when the program has ended or the time fillKept has
+// passed. If the entries were dropped earlier, the kernel would forget the files that the program has not looked up
+// yet, with their pages.
 func (w *fillWalk) dropAfterwards() {
 	for end := time.Now().Add(fillKept); w.alive() && time.Now().Before(end); {
 		time.Sleep(10 * fillPoll)
@@ -227,7 +238,7 @@ func (w *fillWalk) alive() bool {
 	return err == nil
 }
 
-// flush stores the contents of the next batch. It returns false if the helper does not work.
+// flush stores the contents of the next batch. It returns false if the helper has failed.
 func (w *fillWalk) flush() bool {
 	if len(w.next.files) == 0 {
 		return true
@@ -235,7 +246,7 @@ func (w *fillWalk) flush() bool {
 	b := &batch{dirs: w.next.dirs, files: w.next.files, listed: make(chan error, 1), done: make(chan struct{})}
 	w.next = batch{}
 	if !w.begin(b) {
-		return true // the program has just listed the directories
+		return true // no file is left, because the program has just listed their directories itself
 	}
 	defer w.end(b)
 	late := time.NewTimer(fillWait)
@@ -256,7 +267,7 @@ func (w *fillWalk) flush() bool {
 	w.stored = append(w.stored, b.number)
 	for _, a := range b.files {
 		n, err := w.fs.tree.Read(context.Background(), a.Node, w.buf, 0)
-		if err != nil || int64(n) != a.Size { // the READ of the program will report the error
+		if err != nil || int64(n) != a.Size { // the program gets the error from its own READ of the file
 			continue
 		}
 		// The notice fails with ENOENT if the helper has not listed the file.
@@ -267,8 +278,8 @@ func (w *fillWalk) flush() bool {
 	return true
 }
 
-// begin makes requests for the directories of a batch wait. It leaves out the directories for which requests are in progress, and files
-// that have become known. It returns false if no files are left.
+// begin makes requests for the directories of a batch wait. It removes from the batch the directories for which
+// requests are in progress, and files that the kernel has looked up since. It returns false if no files are left.
 func (f *filler) begin(b *batch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +301,8 @@ func (f *filler) begin(b *batch) bool {
 	return true
 }
 
-// isFilling reports whether requests for a directory wait. The caller holds f.mu.
+// isFilling reports whether requests for a directory must wait because its files are being stored. The caller holds
+// f.mu.
 func (f *filler) isFilling(dir worktree.Node) bool { return f.filling[dir] != nil }
 
 // end lets requests for the directories of a batch continue.
@@ -307,11 +319,11 @@ func (f *filler) endLocked(b *batch) {
 	close(b.done)
 }
 
-// errFillLate means that the helper did not list the files of a batch in time.
-var errFillLate = errors.New("listing the files takes too long")
+// errFillLate means that the helper did not list the files of a batch within fillWait.
+var errFillLate = errors.New("listing of a batch of files did not end in time")
 
-// fail makes the filler store nothing any more, and returns false. In particular, the helper fails if the mount is in another mount
-// namespace.
+// fail stops the filler for the rest of the mount, and returns false. One cause is that the mount is in another mount
+// namespace, where the helper cannot reach it.
 func (f *filler) fail(why error) bool {
 	if !f.failed.Swap(true) {
 		f.fs.log.Warn("contents are no longer stored ahead of searches", zap.Error(why))
@@ -319,12 +331,13 @@ func (f *filler) fail(why error) bool {
 	return false
 }
 
-// help is the helper. It lists batches until the channel is closed.
+// help runs on the helper's thread. It lists the batches that it receives from the channel, until the channel is
+// closed.
 func (f *filler) help(jobs <-chan *batch) {
 	err := WithoutDevice(func() error {
 		thread := uint32(unix.Gettid())
 		f.helper.Store(thread)
-		defer f.helper.CompareAndSwap(thread, 0) // the helper of the next search may have begun
+		defer f.helper.CompareAndSwap(thread, 0) // the helper of the next search may have set its own thread already
 		names := make([]byte, 64<<10)
 		for b := range jobs {
 			b.listed <- f.listFiles(b, names)
@@ -336,7 +349,8 @@ func (f *filler) help(jobs <-chan *batch) {
 	}
 }
 
-// listFiles lists the files of a batch in the helper's directory.
+// listFiles lists the files of a batch in the helper's directory, by getdents64(2). names is the buffer for the
+// entries.
 func (f *filler) listFiles(b *batch, names []byte) error {
 	path := filepath.Join(f.dir, strconv.FormatUint(b.number, 10))
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -349,7 +363,8 @@ func (f *filler) listFiles(b *batch, names []byte) error {
 		if n <= 0 || err != nil {
 			return os.NewSyscallError("getdents", err)
 		}
-		for at := 0; at < n; at += int(binary.NativeEndian.Uint16(names[at+16:])) { // linux_dirent64.d_reclen
+		// offset of linux_dirent64.d_reclen, the size of the entry
+		for at := 0; at < n; at += int(binary.NativeEndian.Uint16(names[at+16:])) {
 			count--
 		}
 	}

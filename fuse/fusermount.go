@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fusermount3(1) mounts and unmounts for users who may not call mount(2). It sends the open device over a socket. It reads
-// the descriptor number of this socket from an environment variable.
+// fusermount3(1) mounts and unmounts for users who may not call mount(2). It sends the open device over a socket, whose
+// descriptor number it reads from an environment variable.
 const (
 	fusermountName = "fusermount3"
 	fusermountEnv  = "_FUSE_COMMFD=3" // the first of exec.Cmd's ExtraFiles has descriptor 3

@@ -22,13 +22,15 @@ const configName = "config"
 
 // gitCopy shows the present contents of a git directory as files that cannot be changed. It follows no symbolic link.
 //
-// The number of a node is a hash of its path, so a successor recognizes a node as soon as the kernel looks up its name. A file keeps its
-// number when git replaces it, because a file system on top of this one keeps what it has found. When a look-up or a request for
-// attributes finds another file, the kernel drops the cached contents.
+// The number of a node is a hash of its path, so a successor recognizes a node as soon as the kernel looks up its name.
+// A file keeps its number when git replaces it, because a file system that is stacked on this one does not look up a
+// name again. If a look-up or a request for attributes finds that the file was replaced, gitCopy makes the kernel drop
+// the cached contents.
 type gitCopy struct {
 	fs  *fileSystem
 	dir GitDir
-	// inherited states that a predecessor has served the mount, so the kernel may have contents of a node that it looks up first.
+	// inherited is set if a predecessor has served the mount, so that the kernel may have cached contents of a node
+	// before its first look-up in this process.
 	inherited bool
 
 	mu    sync.Mutex
@@ -39,8 +41,8 @@ type gitCopy struct {
 type copiedNode struct {
 	path    string // relative to the git directory
 	lookups uint64
-	shown   identity // file whose attributes the kernel has
-	file    *os.File // that file, opened by the first READ; nil if it is not open
+	shown   identity // identity of the file whose attributes the kernel has received last
+	file    *os.File // the file with that identity, opened by the first READ; nil if it is not open
 }
 
 // identity changes when a file is replaced or written.
@@ -50,7 +52,7 @@ type identity struct {
 	mtime, ctime unix.Timespec
 }
 
-// errHidden means that a file is not shown.
+// errHidden means that gitCopy does not show a file.
 var errHidden = os.ErrNotExist
 
 // open opens a file of the git directory. The flags are those of open(2).
@@ -69,7 +71,8 @@ func (c *gitCopy) open(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// stat returns the attributes of a file. Files that are neither regular nor directories nor links are not shown.
+// stat returns the attributes of a file. The error is errHidden for files that are neither regular files, directories
+// nor symbolic links.
 func (c *gitCopy) stat(name string) (st unix.Stat_t, err error) {
 	if top, _, _ := strings.Cut(name, "/"); c.dir.Hides(top) {
 		return st, errHidden
@@ -97,7 +100,7 @@ func (c *gitCopy) stat(name string) (st unix.Stat_t, err error) {
 	return st, nil
 }
 
-// config returns the contents of the file config.
+// config returns the contents of the file config, as GitDir.Copied changes them.
 func (c *gitCopy) config() ([]byte, error) {
 	f, err := c.open(configName, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -121,7 +124,8 @@ func numberOf(name string) uint64 {
 	return firstCopied + h.Sum64()>>3
 }
 
-// pathOf returns the path of a node. ok is false if the kernel knows the node from a predecessor only.
+// pathOf returns the path of a node. ok is false if only a predecessor has told the kernel about the node, so that this
+// process does not know its path.
 func (c *gitCopy) pathOf(node uint64) (name string, ok bool) {
 	if node == firstGit {
 		return "", true
@@ -135,7 +139,8 @@ func (c *gitCopy) pathOf(node uint64) (name string, ok bool) {
 	return n.path, true
 }
 
-// attributes converts the attributes of a file. The directory itself is private, because the git directory is in a private directory.
+// attributes fills out with the attributes of a file. The directory itself gets the permissions of a private directory,
+// because the parent of the git directory is private.
 func (c *gitCopy) attributes(out *raw.Attr, node uint64, st unix.Stat_t) {
 	*out = raw.Attr{
 		Ino: node, Size: uint64(st.Size), Blocks: uint64(st.Blocks), Mode: st.Mode, Nlink: 1, Owner: raw.Owner{Uid: st.Uid, Gid: st.Gid},
@@ -158,9 +163,10 @@ func (c *gitCopy) top(out *raw.EntryOut) raw.Status {
 	return raw.OK
 }
 
-// status converts an error to a status.
+// status converts an error to a status. Errors that show no fault are not logged.
 func (c *gitCopy) status(err error) raw.Status {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // git replaces files and directories at any time
+	// git may remove or replace files and directories at any time
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return raw.ENOENT
 	}
 	status, expected := statusOf(err)
@@ -195,7 +201,7 @@ func (c *gitCopy) lookup(dir uint64, name string, out *raw.EntryOut) raw.Status 
 		n.lookups++
 	}
 	c.mu.Unlock()
-	if !same { // two paths have the same hash
+	if !same { // another path has the same number
 		return raw.ENOENT
 	}
 	c.show(node, st)
@@ -206,7 +212,8 @@ func (c *gitCopy) lookup(dir uint64, name string, out *raw.EntryOut) raw.Status 
 
 func identityOf(st unix.Stat_t) identity { return identity{st.Ino, st.Size, st.Mtim, st.Ctim} }
 
-// show makes the kernel drop the contents of a node if the file is no longer the one with the attributes that the kernel has.
+// show makes the kernel drop the cached contents of a node if st is not of the file whose attributes the kernel has
+// received before.
 func (c *gitCopy) show(node uint64, st unix.Stat_t) {
 	c.mu.Lock()
 	n, ok := c.nodes[node]

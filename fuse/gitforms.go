@@ -12,31 +12,36 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// GitDir is the git directory of a mount whose ".git" in the tree is a file that names it.
+// GitDir is the git directory of a mount. In the working tree, the file ".git" contains the path of this directory.
 type GitDir struct {
 	Path string // absolute path
-	// Hides reports whether a copy of the git directory lacks the entry name of its root.
+	// Hides reports whether a copy of the git directory does not contain the entry name of the git directory.
 	Hides func(name string) bool
-	// Copied returns the contents of the file config in a copy of the git directory, for which text is the original.
+	// Copied returns the contents of the file config in a copy of the git directory. text has the contents in the git
+	// directory itself.
 	Copied func(text []byte) ([]byte, error)
 }
 
 // gitForms shows ".git" in one of three forms, which depend on the process:
 //
-//   - git gets the file, whose contents are the path of the git directory. So git finds the directory once, and after that sends no
+//   - git gets the file, whose contents are the path of the git directory. So git finds the directory once, and after
+//     that sends no
 //     request to this file system.
-//   - Other programs get a symbolic link to the git directory, because many of them look for a directory. The link leads through a link in
-//     Options.Hidden, so that a copy of it somewhere else leads nowhere, and not to the git directory of this mount.
-//   - A file system that lies on this one and stores changes elsewhere, such as overlayfs, gets a directory with the present contents of
-//     the git directory (gitCopy). What git changes in the other file system is stored there, so git works as on an overlay over a clone,
-//     and changes nothing in this mount.
+//   - Other programs get a symbolic link to the git directory, because many of them look for a directory. The link
+//     leads through a second
+//     link in Options.Hidden, so that a copy of the first link outside of the mount does not lead to the git directory.
+//   - A file system that is stacked on this one and stores changes elsewhere, such as overlayfs, gets a directory with
+//     the present
+//     contents of the git directory (gitCopy). Changes by git are stored in the other file system, so git works as on
+//     an overlay over a
+//     clone, and changes nothing in this mount.
 //
 // The kernel must not cache the entry, since a cached entry would be used for all processes.
 type gitForms struct {
 	raw.RawFileSystem // answers the requests for all other nodes
 	fs                *fileSystem
-	link              string // contents of the link for other programs
-	target            string // path to which the symbolic link .git leads
+	link              string // contents of the symbolic link ".git" that other programs than git see
+	target            string // contents of the second symbolic link, gitTarget: the path of the git directory
 	copied            *gitCopy
 	device            func() uint64 // device of this file system
 }
@@ -47,8 +52,8 @@ const (
 	gitLink     = firstGit + 1  // the link ".git"
 	gitTarget   = firstGit + 2  // the link in Options.Hidden
 	firstCopied = firstGit + 16 // files and directories of a gitCopy
-	lastGit     = 3<<62 - 1     // the last number
-	gitEntry    = "git"         // name of gitTarget
+	lastGit     = 3<<62 - 1     // highest number of a node of gitForms
+	gitEntry    = "git"         // name of the link gitTarget in Options.Hidden
 	linkMode    = syscall.S_IFLNK | 0o777
 )
 
@@ -95,7 +100,7 @@ func (g *gitForms) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 func (g *gitForms) lookupGit(cancel <-chan struct{}, h *raw.InHeader, out *raw.EntryOut) raw.Status {
 	status := g.RawFileSystem.Lookup(cancel, h, gitName, out)
 	file := out.NodeId
-	// The root of a mount whose git directory the user has moved, or replaced by another, has one form.
+	// If the user has moved or replaced the git directory of the mount, ".git" has the same form for all processes.
 	if status != raw.OK || file == 0 || !worktree.IsGitFile(g.fs.tree, worktree.Node(file)) {
 		return status
 	}
@@ -108,7 +113,8 @@ func (g *gitForms) lookupGit(cancel <-chan struct{}, h *raw.InHeader, out *raw.E
 		return raw.OK
 	}
 	attr := out.Attr
-	g.RawFileSystem.Forget(file, 1) // the kernel does not get the file
+	// the reply does not contain the node of the file, so the look-up that was counted for it is undone
+	g.RawFileSystem.Forget(file, 1)
 	*out = raw.EntryOut{}
 	if layer {
 		return g.copied.top(out)
@@ -125,7 +131,8 @@ func isGitCommand(tid uint32) bool {
 	return err == nil && (name == "git" || strings.HasPrefix(name, "git-"))
 }
 
-// linkAttributes sets the attributes of the link ".git" to those of the file, except type, mode and size.
+// linkAttributes fills out with the attributes of the symbolic link ".git": those of the file ".git", except type, mode
+// and size.
 func (g *gitForms) linkAttributes(out *raw.Attr, file raw.Attr) {
 	*out = file
 	out.Mode, out.Nlink, out.Size, out.Blocks = linkMode, 1, uint64(len(g.link)), 0
@@ -162,7 +169,8 @@ func (g *gitForms) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	return g.RawFileSystem.GetAttr(cancel, in, out)
 }
 
-// SetAttr changes owner or times of the file if it concerns the link ".git". The kernel changes no mode of a link.
+// SetAttr changes owner or times of the file ".git" if the request is for the symbolic link ".git". The kernel never
+// sends a change of the mode of a link.
 func (g *gitForms) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	if in.NodeId != gitLink {
 		return g.RawFileSystem.SetAttr(cancel, in, out)
@@ -178,7 +186,8 @@ func (g *gitForms) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	return status
 }
 
-// Link makes another link with the same contents, because the kernel expects a link.
+// Link answers a request for another name of the symbolic link ".git" by creating a new symbolic link with the same
+// contents, because the kernel expects the reply to be a symbolic link.
 func (g *gitForms) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
 	if in.Oldnodeid == gitLink {
 		return g.RawFileSystem.Symlink(cancel, &in.InHeader, g.link, name, out)

@@ -22,19 +22,20 @@ const gitName = ".git"
 // process can use the mount, and the method pass lets this look-up be answered without waiting. If memory pressure makes the
 // kernel forget the name while a look-up waits, changes of the root's entries also wait.
 type gitGate struct {
-	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
+	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; if nil, no look-up waits
 	open  atomic.Bool                                       // set when await has returned true
 	// varies is set if the reply depends on the process (gitForms), so that listings must not contain the type or attributes.
 	varies bool
 	first  atomic.Uint32 // id of the thread in which the method known looks up ".git"; otherwise 0
 }
 
-// isVaried reports whether the name in dir is ".git" in the root and is not the same for all processes.
+// isVaried reports whether the name in dir is ".git" in the root and has different forms for different processes.
 func (g *gitGate) isVaried(dir worktree.Node, name string) bool {
 	return g.varies && dir == worktree.Root && name == gitName
 }
 
-// guards reports whether the name in dir is ".git" in the root and look-ups of it must still wait.
+// guards reports whether the name in dir is ".git" in the root and look-ups of it must wait because the git directory
+// is not ready.
 func (g *gitGate) guards(dir worktree.Node, name string) bool {
 	return g.await != nil && dir == worktree.Root && name == gitName && !g.open.Load()
 }

@@ -12,8 +12,8 @@ import (
 // Guard decides which paths programs must not change (Options.Guard). A request for such a change is answered with EACCES. Paths are
 // relative to the root of the mount.
 type Guard interface {
-	// Active reports whether there may be such paths. It is called for every request, so it must be fast. If it returns false, the
-	// other methods are not called.
+	// Active reports whether any path may be locked. It is called for every request, so it must be fast. If it returns
+	// false, the other methods are not called.
 	Active() bool
 	// Locked reports whether programs must not change a path.
 	Locked(path string) bool
@@ -58,7 +58,7 @@ func (g guarded) refusalOf(node uint64) raw.Status {
 	return raw.OK
 }
 
-// The methods below refuse the change or answer the request as the embedded file system does.
+// The methods below return EACCES for changes of locked paths, and pass all other requests to the embedded file system.
 
 func (g guarded) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	if status := g.refusalOf(in.NodeId); status != raw.OK {
@@ -89,7 +89,7 @@ func (g guarded) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name s
 }
 
 func (g guarded) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
-	status := g.refusalOf(in.Oldnodeid) // a program could change the file by its new name
+	status := g.refusalOf(in.Oldnodeid) // after the Link, a program could change the locked file by its new name
 	if status == raw.OK {
 		status = g.refusal(in.NodeId, name, false)
 	}
@@ -165,11 +165,13 @@ func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.Att
 	return g.RawFileSystem.GetAttr(cancel, in, out)
 }
 
-// Write is called only for a write(2) that GetAttr could not refuse, and for a mapped file. It makes the kernel drop the pages.
+// Write refuses writes to a locked file and makes the kernel drop the pages. It is needed only for a write(2) that
+// GetAttr could not refuse, and for a mapped file.
 func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if status := g.refusalOf(in.NodeId); status != raw.OK {
-		// The notice is sent in the background, because it waits until the pages are written back. The request is gone then.
+		// The notice waits until the kernel has written back the pages, so it is sent in the background, after the
+		// reply.
 		g.f.notices.Go(func() {
 			g.f.device.notifyKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
@@ -187,5 +189,5 @@ func (f *writable) locked(n worktree.Node) bool {
 	return err == nil && f.guard.Locked(at)
 }
 
-// writeBits are the permissions that a locked file is shown without.
+// writeBits are the write permissions, which are removed from the mode of a locked file.
 const writeBits = 0o222

@@ -27,7 +27,7 @@ type waiter struct {
 	request worktree.Request // identity of the request for the working tree
 
 	ops    *counters
-	cost   metrics.Cost  // data that the request had to wait for
+	cost   metrics.Cost  // time for which the request waited for data, and the sources of the data
 	traced *metrics.Cost // copy of cost for the listeners of Trace; nil if there are none
 
 	mu   sync.Mutex

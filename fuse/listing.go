@@ -83,7 +83,7 @@ func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, d
 	}
 	return f.tree.ReadDir(w, dir, from, func(e worktree.Entry) bool {
 		if f.git.isVaried(dir, e.Name) {
-			e.Mode = 0 // the type is unknown (DT_UNKNOWN), so programs that need it look up the name
+			e.Mode = 0 // the type is reported as DT_UNKNOWN, so programs that need the type look up the name
 		}
 		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: offset(e.Next)}, false)
 	})

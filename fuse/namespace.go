@@ -33,9 +33,9 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return raw.OK
 }
 
-// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns the name
-// without attributes: with attributes, the kernel would cache this directory, although another directory is about to be
-// mounted over it.
+// ReadDirPlus lists names with the attributes that are known. A directory that is being redirected is listed without
+// attributes: with attributes, the kernel would cache this directory, although another directory is about to be mounted
+// over it.
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

@@ -14,21 +14,23 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Objects supplies the blobs that exist in the repository, although most of them are not on this host. It answers for a directory below
+// Objects supplies the blobs of the repository, most of which are missing on this host, as files of a directory below
 // Options.Hidden.
 type Objects interface {
-	// Find returns how the process of the thread tid is to find an object, and a number for the object below 1<<62, which is always the
-	// same. name is the object's id in hexadecimal digits. If the process is to find contents, Find waits until they are on this host.
+	// Find returns in which form the process of the thread tid finds an object, and the number of the object, which is
+	// below 1<<62 and always the same for this object. name is the object's id in hexadecimal digits. If the form is
+	// Contents, Find waits until the contents are on this host.
 	Find(ctx context.Context, tid uint32, name string) (Finding, uint64, error)
 	// Open returns the object with this number in the form of a loose object. It waits until the contents are on this host.
 	Open(ctx context.Context, number uint64) (Object, error)
-	// Opened is called when the process of the thread tid has opened an object without contents, for which Find was called last for this
-	// thread.
+	// Opened is called when the process of the thread tid has opened an object in the form Existence. The object is the
+	// one for which Find was called last for this thread.
 	Opened(tid uint32)
-	// Lists reports whether the process of the thread tid is to find objects when it lists a directory.
+	// Lists reports whether a listing of a directory of objects contains objects if the process of the thread tid
+	// requests it.
 	Lists(tid uint32) bool
-	// List returns the names of the objects in the listing of the directory of ids that begin with the byte first. The names lack
-	// the first two digits.
+	// List returns the names in the listing of the directory of the objects whose ids begin with the byte first. The
+	// names do not contain the first two digits of the ids.
 	List(first byte) []string
 }
 
@@ -39,13 +41,13 @@ type Object interface {
 	Release()
 }
 
-// Finding states how a process finds an object.
+// Finding is the form in which a process finds an object.
 type Finding int
 
 const (
 	Absent    Finding = iota
-	Existence         // the process finds out that the object exists, but does not get its contents
-	Contents          // the process gets the contents
+	Existence         // the process sees that the object exists, but cannot read its contents
+	Contents          // the process can read the contents
 )
 
 // objectDir adds a directory to the root of a mount, with a directory of loose objects (gitrepository-layout(5), objects) in it. No
@@ -61,7 +63,7 @@ const (
 // The numbers of the nodes are constants, or contain the number of the object, so they need no state and survive a takeover.
 type objectDir struct {
 	raw.RawFileSystem             // answers the requests for all other nodes
-	fs                *fileSystem // its method wait counts and interrupts requests that wait
+	fs                *fileSystem // counts requests that wait, and interrupts them (method wait)
 	name              string      // Options.Hidden
 	objects           Objects
 	fill              *filler // nil on a read-only mount
@@ -69,20 +71,20 @@ type objectDir struct {
 
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
 const (
-	hiddenNode  = 1 << 62                 // the directory in the root
-	objectsNode = hiddenNode + 1          // the directory of objects in it
+	hiddenNode  = 1 << 62                 // the hidden directory in the root
+	objectsNode = hiddenNode + 1          // the directory "objects" in hiddenNode
 	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0, with an empty listing
 	firstListed = firstFanOut + 256       // the same directory with a listing
-	linkNode    = firstListed + 256       // every link
+	linkNode    = firstListed + 256       // the symbolic link that stands for every object without contents
 	firstFile   = 3 << 62                 // the file of the object with the number 0
-	linkTarget  = "fetched-by-git"        // a name that no directory with objects contains
+	linkTarget  = "fetched-by-git"        // target of linkNode; no file of this name exists in a directory of objects
 	sizeOfLink  = uint64(len(linkTarget)) // size of a symbolic link is the length of its target
 )
 
 // isObjects reports whether a node belongs to an objectDir.
 func isObjects(node uint64) bool { return node >= hiddenNode }
 
-// isTop reports whether the name in the directory dir is that of the directory in the root.
+// isTop reports whether the name in the directory dir is that of the hidden directory in the root.
 func (f objectDir) isTop(dir uint64, name string) bool {
 	return dir == uint64(worktree.Root) && name == f.name
 }
@@ -138,7 +140,7 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 			out.SetEntryTimeout(forever)
 		}
 		out.SetAttrTimeout(forever)
-	case inFanOut && name == linkTarget: // the process follows the link
+	case inFanOut && name == linkTarget: // a process has opened the link, so the kernel looks up its target
 		f.objects.Opened(h.Pid)
 		return raw.ENOENT
 	case inFanOut:
@@ -163,7 +165,7 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 func (f objectDir) lookupInTree(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	switch {
 	case f.fill == nil:
-	case name == "." || name == "..": // a file handle is opened (fileSystem.find)
+	case name == "." || name == "..": // the look-up is for a file handle (fileSystem.find)
 		defer f.fill.enterAny()()
 	default:
 		defer f.fill.enter(worktree.Node(h.NodeId))()

@@ -6,7 +6,7 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// The methods below refuse changes of an objectDir. Other requests pass.
+// The methods below refuse changes in an objectDir, and pass all other requests to the file system that it wraps.
 
 // refused returns the status for a change of the entry name in the directory dir, and OK if the entry is not part of the objectDir.
 func (f objectDir) refused(dir uint64, name string) raw.Status {
@@ -14,7 +14,7 @@ func (f objectDir) refused(dir uint64, name string) raw.Status {
 	case isObjects(dir):
 		return raw.EROFS
 	case f.isTop(dir, name):
-		return raw.EBUSY // as for a mount point
+		return raw.EBUSY // a mount point cannot be removed or replaced either
 	}
 	return raw.OK
 }
@@ -102,7 +102,7 @@ func (f objectDir) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 	return f.RawFileSystem.Fallocate(cancel, in)
 }
 
-// CopyFileRange makes the kernel copy the bytes itself if they are those of an object.
+// CopyFileRange returns an error if one of the files is an object, after which the kernel reads and writes the bytes.
 func (f objectDir) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	switch {
 	case isObjects(in.NodeIdOut):

@@ -14,8 +14,8 @@ import (
 func (f *fileSystem) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
-		// This notice makes the kernel request the attributes again, with the right size. It invalidates only attributes
-		// (offset -1), because invalidating pages would wait for the page that this READ is to fill.
+		// This notice makes the kernel request the attributes again, which then have the right size. It invalidates
+		// only attributes (offset -1), because invalidating pages would wait for the page that this READ is to fill.
 		f.server.InodeNotify(in.NodeId, -1, 0)
 	}
 	return result, f.fail(opRead, &in.InHeader, err)

@@ -51,11 +51,11 @@ type redirect struct {
 }
 
 const (
-	// askAgain is the pause before bind is called again after it has failed because the directory does not exist yet.
+	// askAgain is the pause before bind is called again if bind has failed because the directory does not exist yet.
 	askAgain = time.Millisecond
-	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. During the look-up the
-	// kernel may hold locks that mounting needs, so without a limit all processes that use the path could hang. After this
-	// time, the process that looks up the path sees the directory over which nothing is mounted yet.
+	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. During the look-up
+	// the kernel may hold locks that mounting needs, so without a limit all processes that use the path could hang.
+	// After this time, the look-up returns the directory as it is without the redirect.
 	longestWait = 5 * time.Second
 )
 
@@ -188,10 +188,11 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// The method bind calls the function bind when the kernel has processed the reply to the MKDIR (the channel noted is closed),
-// or as soon as a process looks up the name. Waiting only for noted could last forever: the look-up may belong to another
-// mkdir(2) of the same name, which holds the lock of the parent until its look-up is answered, so noted would never be closed.
-// If that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
+// The method bind calls the function bind when the kernel has processed the reply to the MKDIR (the channel noted is
+// closed), or as soon as a process looks up the name. The channel alone would not suffice: the look-up may be part of
+// another mkdir(2) of the same name, which holds the lock of the parent until the look-up is answered, so noted would
+// never be closed. If that look-up was sent before the directory was created, mounting fails with ENOENT and is tried
+// again.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:

@@ -69,8 +69,9 @@ type Options struct {
 
 	Latencies *Latencies // records the durations of requests; several mounts may share one; if nil, the mount has a separate one
 
-	// Through, if not "", is another path to the directory, at which Attach mounts. It is needed below an automount: every
-	// process that uses the ordinary path waits until the mount is announced, and this process must not wait for itself.
+	// Through, if not "", is another path to the directory, which Attach uses to mount. It is needed below an
+	// automount: every process that uses the ordinary path waits until the automount daemon knows that the mount
+	// exists, and this process must not wait for itself.
 	Through string
 
 	// Redirect, if not nil, is called for every directory that is created, with the path relative to the root of the mount.
@@ -93,10 +94,11 @@ type Options struct {
 	Objects Objects
 	Hidden  string
 
-	// EventProcess is the event process that a process which served the mount before has left.
+	// EventProcess is the event process that the predecessor has started; the zero value means none.
 	EventProcess EventProcess
 
-	// Git, if not nil, makes ".git" in the root look different to different programs (gitForms). Objects must not be nil then.
+	// Git, if not nil, makes ".git" in the root have different forms for different programs (gitForms). Objects must
+	// not be nil if Git is set.
 	Git *GitDir
 
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
@@ -232,9 +234,10 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	return s, nil
 }
 
-// refusePoll makes the kernel remember that files of the mount cannot be polled. To do so it polls one name that go-fuse
-// itself answers. Go's runtime registers every file that it opens with epoll, and Go's scheduler does not know that a thread
-// waits in that system call. If the kernel sent a poll request to this same process, the process could stop forever.
+// refusePoll makes the kernel remember that files of the mount cannot be polled, by polling one name for which go-fuse
+// itself answers. Go's runtime registers every file that it opens with epoll, and Go's scheduler does not notice when a
+// thread waits in that system call. If the kernel sent a poll request to this same process, the process could stop
+// forever.
 func (s *Server) refusePoll() error {
 	return WithoutDevice(func() error {
 		fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)

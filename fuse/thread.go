@@ -33,7 +33,9 @@ func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 // the program's output from a pipe in another goroutine, which runs on a thread with other descriptors.
 func WithAllFiles(f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- f() }() // Go never runs a new goroutine on a locked thread, and never starts a thread from one
+	// The function runs on another thread, because Go runs no new goroutine on a locked thread, and starts no thread
+	// from a locked one.
+	go func() { done <- f() }()
 	return <-done
 }
 
@@ -46,7 +48,7 @@ func (d *Device) notifyKernel(tell func() raw.Status) (status raw.Status) {
 		status = tell()
 		return nil
 	})
-	if err != nil { // the thread could not be prepared
+	if err != nil { // the function tell was not called, because the thread could not be prepared
 		status = tell()
 	}
 	return status

@@ -16,17 +16,19 @@ import (
 
 // Event describes one answered request to the listeners of Trace.
 type Event struct {
-	Weight  int64         // number of requests for which the event stands: 1, or more for a listener to samples
-	Time    time.Time     // time at which the request was read
-	Took    time.Duration // time between reading the request and answering the request
-	Op      string        // the kernel's name of the request
-	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache, or a sample
-	Command string        // name of that process; "" if it has ended, or in a sample
-	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
-	To      string        // new path of a renamed entry; "" for other requests
-	Offset  int64         // offset of the range that was read or written, in bytes
-	Size    int64         // size of the range that was read or written, in bytes
-	Status  raw.Status    // status of the reply
+	Weight int64         // number of requests for which the event stands: 1, or more in a sample
+	Time   time.Time     // time at which the request was read
+	Took   time.Duration // time between reading the request and answering the request
+	Op     string        // the kernel's name of the request
+	// id of the process that made the request; 0 in a sample, and if the kernel made the request itself to write back
+	// its cache
+	PID     int
+	Command string     // name of that process; "" if it has ended, or in a sample
+	Path    string     // path of the file, relative to the root of the mount; "" is the root itself
+	To      string     // new path of a renamed entry; "" for other requests
+	Offset  int64      // offset of the range that was read or written, in bytes
+	Size    int64      // size of the range that was read or written, in bytes
+	Status  raw.Status // status of the reply
 
 	Source       metrics.Source // sources from which missing data was fetched
 	Blobs, Bytes int64          // number of blobs requested, and number of bytes received, for this request
@@ -76,7 +78,7 @@ func (s *Server) Trace(listen func(Event), all bool) (stop func()) {
 	}
 }
 
-// changed updates what is known about the listeners. The caller holds mu.
+// changed updates listened and complete after a change of the listeners. The caller holds mu.
 func (t *tracer) changed() {
 	complete := false
 	for _, all := range t.listeners {
@@ -127,7 +129,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for listen, all := range t.listeners {
-		if !all || e.Weight == 1 { // a listener to all requests may have begun after this request
+		// listeners to all requests get no events of samples; a listener may have registered after this request began
+		if !all || e.Weight == 1 {
 			(*listen)(e.Event)
 		}
 	}

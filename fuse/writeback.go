@@ -17,17 +17,17 @@ import (
 )
 
 // errCovered means that another file system is mounted over the mount, so the mount cannot be reached by its path.
-var errCovered = errors.New("another file system is mounted over the mount")
+var errCovered = errors.New("another file system covers the mount")
 
 // WriteBack returns when the tree has received all data that programs had written into the kernel's cache before the
 // call. It must not be called while answering a request. If ctx ends, WriteBack returns its cause, and the kernel
 // continues to write back.
 //
-// All files are written back, since the kernel does not report writes through mappings. syncfs(2) visits only the files with dirty
-// pages. It sends their pages, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves fuse out). This
-// process reads requests in the order in which the kernel sent them. So once a request that was caused after
-// syncfs(2) arrives, the WRITEs have arrived, except those that the kernel holds back because too many are in flight.
-// If there were that many, WriteBack starts again.
+// All files are written back, since the kernel does not report writes through mappings. syncfs(2) visits only the files
+// with dirty pages. It sends their pages, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes skips
+// FUSE). This process reads requests in the order in which the kernel sent them. So once a request that was made after
+// syncfs(2) arrives, the WRITEs have arrived too, except those that the kernel holds back because too many are in
+// flight. If too many were in flight, WriteBack starts again.
 func (s *Server) WriteBack(ctx context.Context) error {
 	if s.redirects == nil {
 		return nil // a read-only mount has no writes
@@ -56,10 +56,10 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 }
 
-// refreshInBackground calls Refresh in the background. WriteBack uses it if Refresh would take long because of the number of
-// files; nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet, so
-// at the end refreshInBackground writes all files back once more. If the background work of an earlier call has not ended,
-// refreshInBackground instead calls Refresh itself and returns afterwards.
+// refreshInBackground calls Refresh in the background. WriteBack uses it if Refresh would take long because of the
+// number of files; nearly all of these files have been closed. The kernel does not report a write to a file that is not
+// refreshed yet, so refreshInBackground writes all files back once more after Refresh. If an earlier call still works
+// in the background, refreshInBackground instead waits for its own Refresh.
 func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
@@ -101,7 +101,7 @@ func (s *Server) sendAll(ctx context.Context) error {
 	case err := <-done:
 		if errors.Is(err, errCovered) {
 			select {
-			case <-s.ended: // the mount has just been unmounted, and the kernel has sent all pages before that
+			case <-s.ended: // the mount has just been unmounted; before that, the kernel has sent all pages
 				return nil
 			case <-time.After(time.Second): // maximum time from the unmount in the kernel to the last reply of this process
 			}
@@ -137,7 +137,8 @@ func (s *Server) syncfs() error {
 	if err := unix.Fstat(fd, &root); err != nil {
 		return err
 	}
-	_ = WithAllFiles(func() error { // package os may use files of the process, such as the log of files that a test opens
+	// package os may use files of the process, such as a file to which the test framework logs opened files
+	_ = WithAllFiles(func() error {
 		s.settle(fmt.Sprintf("/sys/fs/fuse/connections/%d/waiting", unix.Minor(root.Dev)))
 		return nil
 	})

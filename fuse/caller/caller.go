@@ -1,5 +1,5 @@
-// Package caller finds out from /proc what the process that has caused a request of the kernel needs: the system call in which its thread
-// is blocked shows whether it uses the size of a file, and whether it changes the file.
+// Package caller finds out from /proc in which system call the thread that has caused a request of the kernel is
+// blocked: whether the system call uses the size of a file, and whether it changes the file.
 package caller
 
 import (
@@ -99,10 +99,10 @@ func stacks(mountinfo []byte) bool {
 	return false
 }
 
-// indifferent reports whether the program of a thread calls stat only to find out the type of a file, before it removes,
-// moves, changes or overwrites the file, and neither prints nor uses the size. When mv and cp have to copy, they call stat
-// once more on the open file, and that stat waits for the size. Without this exception rm would fail while the remote is
-// unreachable.
+// indifferent reports whether the program of a thread calls stat only to find out the type of a file, before it
+// removes, moves, changes or overwrites the file, and does not use the size. When mv and cp have to copy, they call
+// stat once more on the open file, and that stat waits for the size. Without this exception rm would fail while the
+// remote is unreachable.
 func indifferent(thread proc.Process, mode uint32) bool {
 	name, err := thread.Name()
 	if err != nil {
@@ -112,7 +112,9 @@ func indifferent(thread proc.Process, mode uint32) bool {
 	// touch and unlink are not listed, because their system calls already show that they need no size.
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv":
 		return true
-	case "rm": // rm needs the size if it asks the user (an option, a read-only file), because its question depends on the size
+	// rm needs the size if it asks the user for confirmation (with an option, or for a read-only file), because the
+	// text of the question depends on the size
+	case "rm":
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
@@ -176,10 +178,10 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags. If the open needs no size, the kernel requests the attributes only to
-// check permissions. That is the case if the open truncates the file to size 0. The kernel appends at the size that it knows, so an open
-// that may be followed by an append needs the size. An open with O_RDWR needs the size, because the program may map the file next, and
-// for a mapping the kernel does not request the size.
+// openUse returns the purpose of an open(2) with these flags. An open that truncates the file to size 0 needs no size:
+// the kernel requests the attributes only to check permissions. An open that may be followed by an append needs the
+// size, because the kernel appends at the size that it knows. An open with O_RDWR needs the size, because the program
+// may map the file next, and for a mapping the kernel does not request the size.
 func openUse(flags uint64) use {
 	switch {
 	case flags&unix.O_TRUNC != 0:
@@ -214,13 +216,13 @@ func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
 	return binary.NativeEndian.Uint64(b[:]), true
 }
 
-// Changes reports whether a thread is in a system call that opens a file for writing, writes to it, Truncates it, or asks whether it
-// can be written to. It returns false if the system call cannot be read. It leaves out system calls that may read the file and write
-// to another one.
+// Changes reports whether a thread is in a system call that opens a file for writing, writes to it, truncates it, or
+// asks whether it can be written to. It returns false for system calls that may read the file and write to another one,
+// and if the system call cannot be read.
 func Changes(tid uint32) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
-	if !ok || c.Stack < 1<<32 { // see sysCall.use
+	if !ok || c.Stack < 1<<32 { // a 32-bit program, in which the numbers stand for other system calls (see sysCall.use)
 		return false
 	}
 	switch c.Number {
@@ -237,7 +239,7 @@ func Changes(tid uint32) bool {
 	return c.legacyChanges()
 }
 
-// opensToChange reports whether an open(2) with these flags opens a file for writing or Truncates it.
+// opensToChange reports whether an open(2) with these flags opens a file for writing or truncates it.
 func opensToChange(flags uint64) bool {
 	return flags&unix.O_PATH == 0 && (flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0)
 }

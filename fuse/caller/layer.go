@@ -11,14 +11,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// mostDescriptors is the number of descriptors of a process that servesFiles looks at. A server of files opens its device early.
+// mostDescriptors is the number of descriptors of a process that servesFiles looks at. A server of a FUSE file system
+// opens /dev/fuse early, so the descriptor has a low number.
 const mostDescriptors = 64
 
-// OnLayer reports whether the thread tid uses this file system through another one that shows its files as its own and stores changes
-// elsewhere, such as overlayfs or fuse-overlayfs. own is the device of this file system.
+// OnLayer reports whether the thread tid uses this file system through another file system that is stacked on it and
+// stores changes elsewhere, such as overlayfs or fuse-overlayfs. own returns the device number of this file system.
 //
-// Only the kernel's call stack shows this for certain, and only root may read it. Another user's daemon looks at the working directory of
-// the process, and if that is elsewhere, at the mounts that the process sees.
+// Only the kernel's call stack shows this for certain, and only root may read it. A daemon of another user checks the
+// working directory of the process and, if that is outside of this file system, the mounts that the process sees.
 func OnLayer(tid uint32, own func() uint64) bool {
 	thread := proc.Of(int(tid))
 	if _, ok := blockedIn(thread); ok {
@@ -36,7 +37,8 @@ func OnLayer(tid uint32, own func() uint64) bool {
 	return err == nil && layered(mountinfo.Parse(mounts), own())
 }
 
-// servesFiles reports whether a process is a server of FUSE, and so probably asks for another process.
+// servesFiles reports whether a process serves a FUSE file system. Such a process probably makes its requests on behalf
+// of another process.
 func servesFiles(process proc.Process) bool {
 	fds, err := process.Descriptors()
 	if err != nil {
@@ -50,8 +52,8 @@ func servesFiles(process proc.Process) bool {
 	return false
 }
 
-// layered reports whether a table lists an overlay with a layer in the file system with the given device. A layer whose path is not known
-// counts as one.
+// layered reports whether a mount table lists an overlay that has a layer in the file system with the given device
+// number. If the path of a layer is not known, layered assumes that the layer is in this file system.
 func layered(table mountinfo.Table, device uint64) bool {
 	return slices.ContainsFunc(table, func(m mountinfo.Mount) bool {
 		if m.Type != "overlay" {
