@@ -37,7 +37,7 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 // contents files without an owner, to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
-// check does the work of Check with the options o. Only tests set any of them.
+// check does the work of Check with the options o, which only tests set.
 func check(dir string, repair bool, o Options) (Report, error) {
 	o.defaults()
 	var r Report
@@ -47,7 +47,7 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	if unlock, err := disk.TryLock(filepath.Join(dir, "lock")); errors.Is(err, disk.ErrLocked) {
 		return r, fmt.Errorf("check overlay %s: %w", dir, ErrInUse)
 	} else if err == nil {
-		unlock() // Open takes the lock again if repair is set
+		unlock() // release the lock, because Open takes it again to repair the overlay
 	}
 	if repair {
 		if err := mendLog(dir, o, &r); err != nil {

@@ -47,8 +47,9 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	return err
 }
 
-// take makes the contents file with this number, which CopyUp has filled, the contents of the file. It reports whether it did
-// so: if the file has received other contents than those of the base tree since the copy began, take changes nothing.
+// take makes the contents file with the given number, which CopyUp has filled, the contents of the file f, and returns
+// true. If f has received other contents than those of the base tree since the copy began, take changes nothing and
+// returns false.
 func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +93,7 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return fmt.Errorf("copy file of the base tree: copied %d of %d bytes: %w", done, size, err)
+			return fmt.Errorf("copy file of the base tree: only %d of %d bytes copied: %w", done, size, err)
 		}
 		if _, err := to.WriteAt(buf[:n], done); err != nil {
 			return err

@@ -212,7 +212,9 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.createContents(f.fresh()) // a missing contents file is replaced, because the truncation removes its bytes anyway
+		// createContents also replaces a contents file that is missing on disk, because the truncation would remove its
+		// bytes anyway
+		return f.createContents(f.fresh())
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
@@ -223,7 +225,9 @@ func (f *File) Truncate(size int64) error {
 		return nil
 	}
 	if size == f.size.Load() && f.place == inContent {
-		return nil // ftruncate(2) would change the mtime of the contents file, which recovery takes for the time of a write
+		// an ftruncate(2) to the same size would change the mtime of the contents file, and recovery would take that
+		// mtime for the time of a write
+		return nil
 	}
 	if err := f.prepare(); err != nil {
 		return err
@@ -234,8 +238,9 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.writes.Store(f.l.clock())
 	f.size.Store(size)
-	// The caller sets the times. The time that ftruncate(2) has given to the contents file may be later than the caller's, because the
-	// clock of file systems is finer than CLOCK_REALTIME_COARSE from Linux 6.13 on. PutInode must see that the two differ.
+	// The caller sets the times of the file. ftruncate(2) may have set a later time on the contents file, because the
+	// clock of file systems is finer than CLOCK_REALTIME_COARSE from Linux 6.13 on. note stores this time in the inode,
+	// so that PutInode detects the difference.
 	return f.note(true)
 }
 

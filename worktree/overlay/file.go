@@ -130,7 +130,9 @@ func (f *File) Done() {
 // close closes the contents file, if it is open. The File must have no users.
 func (f *File) close() {
 	if f.data != nil {
-		_ = f.data.Close() // an fsync would have reported write errors; without an fsync no durability was promised
+		// an error of close is not returned: fsync returns write errors, and without an fsync the data need not be
+		// durable
+		_ = f.data.Close()
 		f.data = nil
 	}
 }
@@ -234,6 +236,6 @@ func (f *File) rlock() error {
 	if err != nil {
 		return err
 	}
-	f.mu.RLock() // a known place never becomes unknown again
+	f.mu.RLock() // f.load has determined the place, which does not become unknown again
 	return nil
 }

@@ -21,10 +21,10 @@ import (
 // A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives ErrPinLost.
 
 // ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
-var ErrPinLost = errors.New("old contents could not be copied")
+var ErrPinLost = errors.New("old contents could not be kept for the reader of a pin")
 
 // errReleased means that the caller used a pin after its Release.
-var errReleased = errors.New("pinned contents were released")
+var errReleased = errors.New("read pinned contents: pin was released")
 
 // chunk is the unit in which old contents are copied, in bytes.
 const chunk = 64 << 10
@@ -112,7 +112,8 @@ func (p *Pin) Release() {
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {
-			_ = s.before.Close() // the file has no name and no more readers, so its contents are not needed
+			// An error of close is ignored: the file has no name and no readers, so its contents are not needed.
+			_ = s.before.Close()
 		}
 		s.before, s.end, s.byNumber = nil, 0, nil
 	}
@@ -142,7 +143,7 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	got, err := data.ReadAt(want, off)
-	_ = data.Close() // the file was only read, so no write error can be lost
+	_ = data.Close() // an error is ignored, because nothing was written through this descriptor
 	if errors.Is(err, io.EOF) {
 		err = nil // the end of the contents file was cut off after the pin was made, and its bytes were saved before; restore adds them
 	}
@@ -177,7 +178,7 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 				return err
 			}
 		case int64(got) < end:
-			return fmt.Errorf("only %d of %d bytes exist: %w", off+int64(got), p.size, io.ErrUnexpectedEOF)
+			return fmt.Errorf("contents file has only %d of %d bytes: %w", off+int64(got), p.size, io.ErrUnexpectedEOF)
 		}
 		done = end
 	}
@@ -259,7 +260,8 @@ func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 			s.before = nil
 			return nil, 0, err
 		}
-		_ = l.o.FS.Remove(path) // if the process is killed before this line, the next process truncates the file
+		// a process that is killed before this line leaves the name, and the next process truncates the file
+		_ = l.o.FS.Remove(path)
 	}
 	at = s.end
 	s.end += n

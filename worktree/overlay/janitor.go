@@ -44,7 +44,7 @@ func (j *janitor) run() {
 		select {
 		case <-j.stop:
 			return
-		case <-time.After(pause): // tasks that are added during the pause are done in the same round and share one sync
+		case <-time.After(pause): // tasks that arrive during this pause are done in one round, with one sync
 		}
 		pause = j.l.o.pause
 		if err := j.tidy(false); err != nil {
@@ -80,7 +80,7 @@ func (l *Layer) removeDead() error {
 	var dead, pinned []uint64
 	for _, number := range append(l.dead, l.pinned...) {
 		if l.pins.pinned(number) {
-			pinned = append(pinned, number) // the release of the last pin wakes the janitor
+			pinned = append(pinned, number) // the file stays in the list; the release of its last pin wakes the janitor
 		} else {
 			dead = append(dead, number)
 		}

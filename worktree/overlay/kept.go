@@ -170,7 +170,8 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	if err != nil {
 		return err
 	}
-	data, err := l.contents.create(number) // do not call l.create: on a full disk it would drop pinned contents to make space
+	// l.create is not used, because on a full disk it would give up pinned contents to make space
+	data, err := l.contents.create(number)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,8 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 		l.discard(number)
 		return err
 	}
-	_ = f.data.Close() // an fsync would have reported write errors; without an fsync no durability was promised
+	// an error of close is not returned: fsync returns write errors, and without an fsync the data need not be durable
+	_ = f.data.Close()
 	f.install(number, data, 0, true)
 	f.writes.Store(l.clock())
 	return nil
@@ -219,7 +221,8 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if err != nil {
 		return err
 	}
-	to, err := l.contents.create(number) // do not call l.create: on a full disk it would drop pinned contents to make space
+	// l.create is not used, because on a full disk it would give up pinned contents to make space
+	to, err := l.contents.create(number)
 	if err != nil {
 		return err
 	}

@@ -96,13 +96,14 @@ type Layer struct {
 
 	mu sync.RWMutex
 	// mu protects the fields below.
-	state    *state.Table
-	tx       Tx                // the only update in progress, reused
-	broken   error             // error with which all changes fail, set when log and state differ; nil if they agree
-	next     uint64            // number of the next contents file
-	dead     []uint64          // contents files to remove
-	pinned   []uint64          // dead contents files that are pinned; removed after their last pin
-	forsaken []Node            // nodes without names and lookups that could not be dropped yet
+	state  *state.Table
+	tx     Tx       // the only update in progress, reused
+	broken error    // error that all changes return after log and state have become different; nil before
+	next   uint64   // number of the next contents file
+	dead   []uint64 // contents files to remove
+	pinned []uint64 // dead contents files that are pinned; removed after their last pin
+	// nodes without names and lookups whose removal has failed, for the next round of the janitor
+	forsaken []Node
 	held     int               // number of calls of Hold that were not released; if it is not 0, no node is dropped
 	due      map[Node]struct{} // dirty files that the janitor is to sync and mark clean
 	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns the error

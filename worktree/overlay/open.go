@@ -20,10 +20,11 @@ import (
 const (
 	// counterContents is an upper bound of the contents file numbers in use.
 	counterContents = state.CounterContents
-	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (see the method bootMark).
-	// The counter is 0 if the layer was closed and had no unfinished work.
+	// counterBoot is the counter that identifies the boot of the host in which the layer was last opened and recovered
+	// (see the method bootMark). It is 0 if the layer was closed and had no unfinished work.
 	counterBoot = state.CounterUser
-	// counterUncounted is the node of the file that Stats and Changed leave out (Tx.Uncount), or 0 if there is none.
+	// counterUncounted is the counter with the node of the file that Stats and Changed leave out (Tx.Uncount), or 0 if
+	// there is none.
 	counterUncounted = state.CounterUser + 1
 )
 
@@ -139,7 +140,8 @@ func (s *opening) open() (Recovery, error) {
 		s.rec.Problems = append(s.rec.Problems, found.Damage.Error())
 	}
 	s.rec.Start = s.started(found)
-	if s.rec.Start == Rebooted && continued { // another process has opened the layer in this boot and completed the recovery
+	// Another process of this boot has opened the layer and completed the recovery before.
+	if s.rec.Start == Rebooted && continued {
 		s.rec.Start = Killed
 	}
 	s.rec.TookOver = continued && s.rec.Start != PowerLoss
@@ -185,7 +187,8 @@ func (s *opening) markInUse(tookOver bool) error {
 			tx.batch.SetCounter(counterBoot, s.bootMark())
 		}
 		if !tookOver && s.l.state.Requests() > 0 {
-			tx.batch.ForgetRequests() // another kernel may use the same request numbers again
+			// after a restart of the host, the kernel may use the numbers of recorded requests again
+			tx.batch.ForgetRequests()
 		}
 		return nil
 	})
@@ -241,7 +244,8 @@ func (s *opening) bootMark() uint64 {
 // makeDirectories creates the missing directories, syncs their names, and takes the lock.
 func (s *opening) makeDirectories() error {
 	_, logErr := s.l.o.FS.Stat(filepath.Join(s.l.dir, "log"))
-	made := logErr != nil // without a log, an earlier Open may have created the directories without syncing them
+	// without a log, an earlier Open may have failed after it created the directories, before they were synced
+	made := logErr != nil
 	for _, dir := range []string{s.l.dir, s.l.contents.dir} {
 		switch err := s.l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:
@@ -262,7 +266,7 @@ func (s *opening) makeDirectories() error {
 	return s.takeLock()
 }
 
-// blame wraps err in ErrDamaged if err reports that the log is damaged, and returns every other error unchanged.
+// blame makes err wrap ErrDamaged if err reports that the log is damaged, and returns every other error unchanged.
 func blame(err error) error {
 	var damage *wal.DamageError
 	if errors.As(err, &damage) {

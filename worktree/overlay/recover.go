@@ -18,7 +18,8 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
 	s.l.state.EachInode(func(in Inode) bool {
-		forsaken := in.Nlink == 0 && !(s.rec.TookOver && s.knows(in.Node)) // no process has the node open
+		// forsaken means that the node has no name and no process has it open
+		forsaken := in.Nlink == 0 && !(s.rec.TookOver && s.knows(in.Node))
 		if forsaken && !s.l.o.ReadOnly {
 			s.l.forsaken = append(s.l.forsaken, in.Node)
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// settleLater adds a node to the dirty files that the janitor syncs. The caller holds l.mu.
+// settleLater adds a node to the files that the janitor will sync and mark clean. The caller holds l.mu.
 func (l *Layer) settleLater(n Node) {
 	l.due[n] = struct{}{}
 	l.janitor.poke()
@@ -157,8 +157,8 @@ func (f *File) Sync() error {
 		err = f.settled()
 	} else {
 		l.mu.Lock()
-		// The caller receives the error, so do not sync the file in the background: that sync would succeed although bytes may be
-		// lost (see distrust).
+		// The janitor must not sync the file again: that sync would succeed although bytes may be lost (see distrust).
+		// The caller receives the error of this sync.
 		delete(l.due, f.node)
 		l.mu.Unlock()
 	}

@@ -156,10 +156,10 @@ func (tx *Tx) commit() error {
 		return nil
 	}
 	if err := l.wal.Append(tx.batch.Bytes(), time.Now().UnixNano()); err != nil {
-		return fmt.Errorf("append to the overlay's log: %w", err)
+		return fmt.Errorf("append changes to the overlay's log: %w", err)
 	}
 	if err := l.state.Apply(tx.batch.Bytes()); err != nil {
-		// The log now contains a change that the state does not have. This happens only because of a bug.
+		// After an error the log contains a change that the state does not have. Only a bug can cause this.
 		l.broken = fmt.Errorf("apply change to the overlay: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
@@ -196,7 +196,8 @@ func (tx *Tx) encode() {
 			p.old.Size = ^p.in.Size
 		}
 		if p.old.Flags&^p.in.Flags&state.FlagWritten != 0 {
-			p.old.Mtime, p.old.Ctime = ^p.in.Mtime, ^p.in.Ctime // log both, because the log has older times while the flag is set
+			// change both times, so that both are logged: the log has older times as long as the flag is set
+			p.old.Mtime, p.old.Ctime = ^p.in.Mtime, ^p.in.Ctime
 		}
 		if p.in != p.old {
 			tx.batch.PutInode(&p.in, &p.old)

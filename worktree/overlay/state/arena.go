@@ -58,7 +58,9 @@ func (a *arena) alloc(n int) ref {
 	}
 	if larger := a.larger(c); larger != 0 {
 		r := a.take(larger)
-		a.put(r+ref(c), larger-c) // up to the class fine, the number of a class is equal to the number of granules in its blocks
+		// put the rest of the block back; up to the class fine, the number of a class is the number of granules in its
+		// blocks
+		a.put(r+ref(c), larger-c)
 		return r
 	}
 	granules := ref(size / granule)
@@ -68,7 +70,7 @@ func (a *arena) alloc(n int) ref {
 	if end-a.next < granules {
 		a.chunks = append(a.chunks, mapAnonymous(chunkSize))
 		a.next = max(end, 1)
-		if end == 0 && granules == perChunk { // granule 0 is reserved, because the ref 0 means no block
+		if end == 0 && granules == perChunk { // start behind granule 0, because the ref 0 means no block
 			return a.alloc(n)
 		}
 	}

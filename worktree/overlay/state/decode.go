@@ -189,7 +189,7 @@ func check(batch []byte) error {
 // err returns an error that wraps ErrBatch and contains the position of the invalid put, or nil if no put was invalid.
 func (d *decoder) err(batch []byte) error {
 	if d.bad {
-		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
+		return fmt.Errorf("invalid put at byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
 	}
 	return nil
 }

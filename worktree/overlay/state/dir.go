@@ -14,7 +14,7 @@ import (
 // The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are stored in one
 // array.
 type directory struct {
-	// present and hidden are the numbers of entries of each kind.
+	// present and hidden are the numbers of present and of hidden entries.
 	present, hidden uint32
 	count, room     uint32 // count is the number of used leaves, and room is the number of leaves that fit into the array
 	leaves          ref    // array of leaves
@@ -189,8 +189,8 @@ func (s *directories) addEntry(d *directory, name string, n Node, p place, key u
 	s.count(d, n, +1)
 }
 
-// count adds the number in the parameter by, which may be negative, to the number of hidden entries if n is 0, and otherwise to
-// the number of present entries.
+// count adds the number by, which may be negative, to the number of hidden entries if n is 0, and otherwise to the number of
+// present entries.
 func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)

@@ -8,8 +8,8 @@ type nodes struct {
 	own slab
 	// free is the first slot in the list of free slots; 0 if the list is empty.
 	free uint32
-	// hole is a slot number. Slots from hole up to own.end may be free without being in the list, because a replay does not list
-	// free slots.
+	// hole is a slot number. Slots from hole up to own.end may be free although the list of free slots does not contain
+	// them, because a replay does not add to that list.
 	hole uint32
 	// floor is the highest generation that slots without a record may have had before the last dump.
 	floor uint32
@@ -93,7 +93,7 @@ func (t *Table) drop(n Node) {
 	}
 	r := t.own.at(slot(n))
 	if r.is(recordUsed) && r.key != generation(n) {
-		return // the slot is used by a newer node
+		return // a newer node uses the slot, so the node to drop does not exist any more
 	}
 	if r.is(recordUsed) {
 		t.wipe(r)

@@ -20,7 +20,7 @@ type cell struct {
 
 const cellSize = int(unsafe.Sizeof(cell{}))
 
-// home returns the index of the preferred cell of a key, by Fibonacci hashing.
+// home returns the index of the cell in which a search for the key begins, by Fibonacci hashing.
 func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
@@ -70,7 +70,7 @@ func (m *numbers) grow() {
 	old.close()
 }
 
-// remove removes a key. Keys behind it in the same probe sequence are moved forward to close the gap.
+// remove removes a key. Keys after it in the same probe sequence are moved forward to close the gap.
 func (m *numbers) remove(key uint64) {
 	if m.count == 0 {
 		return
@@ -81,7 +81,7 @@ func (m *numbers) remove(key uint64) {
 	}
 	mask := len(m.cells) - 1
 	for i := (hole + 1) & mask; m.cells[i].key != 0; i = (i + 1) & mask {
-		// Move the key back to the hole, unless the preferred cell of the key is behind the hole.
+		// Move the key to the hole, unless its search begins behind the hole.
 		if home := m.home(m.cells[i].key); (i-home)&mask >= (i-hole)&mask {
 			m.cells[hole] = m.cells[i]
 			hole = i

@@ -162,7 +162,8 @@ func (l *file) prepare() {
 		l.growing.Lock()
 		if l.spare.Load() == nil {
 			if c, err := l.makeLocked(); err == nil {
-				l.spare.Store(c) // stored under the lock, so that chunks are used in the order of their offsets
+				// stored while l.growing is held, so that chunks are used in the order of their offsets
+				l.spare.Store(c)
 			}
 		}
 		l.growing.Unlock()
@@ -251,7 +252,7 @@ func (l *file) sync(mu *sync.Mutex, want uint64) error {
 		return err
 	}
 	l.synced = appended
-	atomic.StoreUint64(&l.head.synced, uint64(end)) // reaches the disk with the next sync
+	atomic.StoreUint64(&l.head.synced, uint64(end)) // the new value reaches the disk with the next sync
 	return nil
 }
 

@@ -71,7 +71,7 @@ var (
 	ErrUnsynced = errors.New("an earlier sync of the log failed")
 	// ErrVersion means that an incompatible version of this program wrote the log.
 	ErrVersion = errors.New("unknown version of the overlay's log")
-	errEmpty   = errors.New("append to log: record is empty")
+	errEmpty   = errors.New("append to log: empty record")
 )
 
 // Log is an open log. All methods may be called concurrently.
@@ -167,7 +167,7 @@ func (l *Log) Close() error {
 	r := l.rotation
 	l.mu.Unlock()
 	if r != nil {
-		_ = r.Abort() // the next Open removes the file of the rotation if it still exists
+		_ = r.Abort() // an error is ignored, because the next Open removes the file of the rotation
 	}
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -199,7 +199,7 @@ func (l *Log) Abandon() {
 	}
 	l.mu.Unlock()
 	if f != nil {
-		_ = f.close() // close writes nothing, so its error does not matter
+		_ = f.close() // an error of close is ignored, because Abandon need not write anything
 	}
 	if r != nil {
 		_ = r.file.close()

@@ -31,7 +31,7 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	if o.Salvage {
 		mode = os.O_RDONLY
 	} else if err := l.fs.Remove(newPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		// A new log that was not renamed to its final name contains no record that the old log lacks.
+		// The new log under its temporary name can be ignored: it contains no record that the old log lacks.
 		return nil, Recovery{}, err
 	}
 	f, err := l.fs.OpenFile(path, mode, 0)
@@ -154,7 +154,7 @@ func (l *Log) checkHeader(h *header) error {
 	return nil
 }
 
-// save copies n bytes at the offset off of a file to a new file in dir, syncs the new file and returns its path.
+// save copies n bytes at the offset off of a file to a new file in dir, syncs that file and returns its path.
 func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err error) {
 	if dir == "" {
 		dir = filepath.Dir(l.path)

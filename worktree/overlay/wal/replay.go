@@ -83,20 +83,20 @@ func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int
 	from := at.end
 	end = from
 	if at.refused {
-		from += 8 // skip the head of the refused record, so that tail does not count that record
+		from += 8 // skip the beginning of the refused record, so that tail does not count that record
 	}
 	var word [8]byte
 	var zeros [pageSize]byte
 	in := bufio.NewReaderSize(io.NewSectionReader(f, from, max(0, size-from)), 1<<20)
 	for off := from; ; {
 		if b, _ := in.Peek(pageSize); bytes.Equal(b, zeros[:]) {
-			n, _ := in.Discard(pageSize) // in most logs only zeros follow
+			n, _ := in.Discard(pageSize) // in most logs only zeros follow, so they are skipped a page at a time
 			off += int64(n)
 		}
 		b, err := in.Peek(recordHead)
 		if len(b) == 0 {
 			if at.refused && end == at.end {
-				end = from // cut at least the head of the refused record
+				end = from // the cut includes at least the head of the refused record
 			}
 			return records, end, notEOF(err)
 		}

@@ -19,7 +19,7 @@ type Rotation struct {
 // newPath returns the path that a new log has before it is renamed to path.
 func newPath(path string) string { return path + ".new" }
 
-var errEnded = errors.New("rotation of the log has already ended")
+var errEnded = errors.New("rotation of the log has ended already")
 
 // Begin starts a rotation. It returns EBUSY if another rotation is in progress, and EROFS if the log cannot be written.
 func (l *Log) Begin() (*Rotation, error) {
@@ -71,7 +71,8 @@ func (r *Rotation) Commit() error {
 	switch {
 	case ended:
 		return errEnded
-	// This first sync writes most of the new log to disk, while other goroutines can still sync the old log.
+	// This first sync writes most of the new log to disk without a lock, so that other goroutines can still sync the
+	// old log.
 	case err == nil:
 		err = r.sync()
 	}
@@ -84,10 +85,10 @@ func (r *Rotation) Commit() error {
 	if err != nil {
 		return errors.Join(err, r.abortLocked())
 	}
-	// Until the directory is synced, a power cut may leave the name with the old log. The old log has all records that a Sync has
-	// acknowledged, because no Sync can run before this function returns. Records that were appended since the last sync of the
-	// new log are synced now: a Sync that waits for the lock has read its sequence number from the old log, in which the number
-	// stands for another record than in the new log.
+	// Until the directory is synced, a power cut may restore the old log under the name. The old log has all records
+	// that a Sync has acknowledged, because no Sync can run before this function returns. Records that were appended
+	// since the last sync of the new log are synced now: a Sync that waits for the lock has read its sequence number
+	// from the old log, in which the number stands for another record than in the new log.
 	l.dirDirty = true
 	err = l.syncLocked(r.file.synced + 1)
 	return errors.Join(err, old.close())
