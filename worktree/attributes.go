@@ -39,7 +39,8 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 		before := cs.view.sizeOf(n)
 		in, err := cs.view.regular(n)
 		if err == nil && in.Size == overlay.SizeOfBase && before == c.Size && !cs.editor.readOnly {
-			// The contents stay those of the base tree. A new contents file would have a later mtime, which a successor would read.
+			// An unchanged file that keeps its size needs no contents file of its own. The mtime of a new contents file
+			// would be later, and a successor would read that mtime.
 			c.Set &^= SetSize
 		} else if err := cs.truncate(ctx, n, c.Size); err != nil {
 			return Attr{}, err

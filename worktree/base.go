@@ -26,10 +26,10 @@ func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	return b.view.base.Walk(ctx, Root, "", emit)
 }
 
-// Glance returns the attributes of a file or symbolic link if the node still shows the given blob of the base tree and its size
-// is known; otherwise Glance returns false. n may be an inode number from git's index, which contains only the lower 32 bits. If
-// such a number belongs to another file, the comparison with blob detects this. Glance does not call Source.Looked, so the call
-// does not count as a lookup.
+// Glance returns the attributes of a file or symbolic link. ok is false if the node does not show the given blob of the
+// base tree any more, or if its size is not known. n may be an inode number from git's index, which contains only the
+// lower 32 bits; the comparison with blob detects a number that belongs to another file. Glance does not call
+// Source.Looked, so the call does not count as a lookup.
 func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !b.gate.enter() {
 		return Attr{}, false

@@ -54,16 +54,16 @@ func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, kill
 	return done, err
 }
 
-// whole is the Content of an unchanged file that one Write replaces completely. The overlay stores the new contents, and the blob
-// need not be fetched.
+// whole is the Content of an unchanged file that one Write replaces completely. It contains the new bytes, which the
+// overlay stores, so the blob need not be fetched.
 type whole struct{ *bytes.Reader }
 
 // Release does nothing, because the bytes belong to the caller of Write.
 func (whole) Release() {}
 
-// change calls the function do, which changes the contents of a regular file. If the file still has the contents of the base
-// tree, change first copies the contents that the function base returns to the overlay. base may wait for a fetch, because no
-// lock is held while base runs.
+// change calls the function do, which changes the contents of a regular file. If the file still has the contents of the
+// base tree, change first copies these contents, which the function base returns, to the overlay. base may wait for a
+// fetch, because no lock is held while base runs.
 func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
 	if cs.editor.readOnly {
 		return syscall.EROFS

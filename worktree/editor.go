@@ -52,8 +52,8 @@ func (ed *editor) update(f func(e *edit) error) error {
 	return ed.updateIn(&flight, f)
 }
 
-// updateNoted calls the function f, which makes a change for a graft, as update does. It records no paths in the change journal,
-// because the graft has recorded the paths already.
+// updateNoted makes a change for a graft by calling f, as update does, but records no paths in the change journal,
+// because the graft has recorded them already.
 func (ed *editor) updateNoted(f func(e *edit) error) error { return ed.updateIn(nil, f) }
 
 // updateIn calls the function f, which makes a change, as update does. flight is nil if the changed paths were recorded before
@@ -66,7 +66,7 @@ func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error 
 	ed.changes.journal.MakeRoom()
 	var kept *removed.File
 	err := ed.view.layer.Update(func(tx *overlay.Tx) (err error) {
-		ed.removed.Undo(kept) // a previous call of f has kept this file, but the overlay had no room for the update
+		ed.removed.Undo(kept) // f kept this file in the call before, for which the overlay had no room
 		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: overlay.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
@@ -179,7 +179,8 @@ func (e *edit) promote(n Node) error {
 func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, true)
-		// If a file replaces a directory, or the reverse, the journal's record of the new path does not include the old path.
+		// If a file replaces a directory, or the reverse, the journal needs a record of the old node, too: in the journal
+		// the path of a directory ends in a slash, and the path of a file does not.
 		if old, ok := e.entry(dir, b, name); ok {
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
 				e.editor.changes.noteName(e.merged, e.flight, dir, name, 0, was, false)
@@ -259,7 +260,7 @@ func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	}
 }
 
-// loseDir requests a checkpoint if a directory is being removed and removed files below it are kept.
+// loseDir requests a checkpoint if a directory is removed while the removed.Set keeps files from below it.
 func (e *edit) loseDir(dir Node, name string) {
 	s := e.editor.removed
 	if !s.Waits() {

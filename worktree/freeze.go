@@ -83,8 +83,8 @@ type Frozen struct {
 	// Paused is the longest time for which a change had to wait because of the freeze.
 	Paused time.Duration
 
-	// The field at is the moment that the entries describe, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE. The value is 0
-	// for a DryRun and for a Tree without an overlay.
+	// at is the moment that the entries describe, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE. It is 0 for a
+	// DryRun and for a Tree without an overlay.
 	at      int64
 	release []func() // functions that release the contents of the entries
 }

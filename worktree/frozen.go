@@ -13,7 +13,7 @@ import (
 )
 
 // errUnread means that the git tree of a directory must be fetched before the directory can be listed. freezing.unread is the directory.
-var errUnread = errors.New("a directory was not read yet")
+var errUnread = errors.New("git tree of a directory was not fetched yet")
 
 // freezing is a Freeze in progress. It first lists the changed paths, one directory at a time, while requests continue. At the moment of
 // the freeze, it lists those paths again that have changed in the meantime. The change journal returns these paths, because every path
@@ -28,9 +28,9 @@ type freezing struct {
 	dirty  map[Node]bool
 	unread Node // directory whose tree must be fetched after errUnread was returned
 
-	entries []FrozenEntry  // entries found in the current round
+	entries []FrozenEntry  // entries found in the current round; round merges them into Frozen.Entries
 	pins    []*overlay.Pin // pins of the contents of these entries
-	told    []string       // sorted paths that the entries of the current round describe completely
+	told    []string       // sorted paths that are completely described by the entries of the current round
 }
 
 // These constants limit how much is listed while requests wait for a freeze.
@@ -217,8 +217,8 @@ type seen struct {
 	size    int64
 	content uint64 // the overlay's number for the contents
 	target  string // target of a symbolic link that the overlay stores
-	nested  bool   // the directory contains a git repository
-	filled  bool   // the overlay has added names to the directory
+	nested  bool   // true if the directory contains a git repository
+	filled  bool   // true if the overlay has added names to the directory
 }
 
 // sight returns a copy of the state of node n, which can be used after the overlay's lock is released. name is copied to the result.

@@ -36,8 +36,8 @@ type Graft struct {
 	Mode object.Mode
 	Perm uint32 // permission bits for ModeDir; 0 stands for those that git would set
 	ID   object.ID
-	// The field Over is the state of the path that the caller has seen and that Graft may replace. If the path is in another
-	// state, Graft does not change the path.
+	// Over is the state of the path that the caller has seen before, and that Graft may replace. If the path is in
+	// another state now, Graft does not change the path.
 	Over Found
 }
 
@@ -292,7 +292,8 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 		err := g.update(func(e *edit) error {
 			for i, at := range some {
 				var err error
-				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not exist either
+				// the directory does not exist, so the path that would be removed does not exist either
+				if dirs[i].node == 0 {
 					continue
 				}
 				if g.done[at], err = do(e, list[at], dirs[i]); err != nil {
@@ -311,7 +312,8 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 			}
 			c := ChangedName{Old: stateOf(old.Node, old.Mode), New: stateOf(g.done[at].Attr.Node, g.done[at].Attr.Mode)}
 			if c.Old.Dir && c.New.Node == 0 || g.done[at].Kept {
-				c.New = c.Old // prune removes the directory, or a program has changed the path
+				// the name still exists: prune will remove the directory, or a program has changed the path
+				c.New = c.Old
 			}
 			g.note(dirs[i].node, list[at].Path, c)
 		}
@@ -362,7 +364,7 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	switch {
 	case !g.as(now, p.Over):
 		return g.kept(e, now)
-	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes the directory later if it is empty
+	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes a directory later, if it is empty then
 		return Grafted{}, nil
 	}
 	return Grafted{}, g.takeAway(e, d, name, now.Node)

@@ -14,13 +14,13 @@ import (
 )
 
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
-var errTaken = errors.New("its node is in use")
+var errTaken = errors.New("node of the path is in use for another path")
 
 // prepareAll reads all trees that the graft needs, and adds the roots that it needs to the inode table. It changes no path.
 func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
 	future := map[string]inode.Block{}
 	for _, p := range list {
-		// removeDir reads the directories that may become empty.
+		// the directory of a removed path may become empty; removeDir needs its tree
 		at := ParentOf(p.Path)
 		if p.Mode == object.ModeDir || p.Mode == 0 && p.Over.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 			at = p.Path
@@ -39,7 +39,8 @@ func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
 			return err
 		}
 	}
-	clear(g.dirs) // programs can move directories until the first path is changed
+	// The directories are looked up again later, because programs can move them until the first path is changed.
+	clear(g.dirs)
 	return nil
 }
 
@@ -53,7 +54,8 @@ func (g *grafting) futureBlock(ctx context.Context, at string, known map[string]
 	switch {
 	case err == nil:
 		b = d.block
-	case errors.Is(err, ErrNotExist), errors.Is(err, ErrNotDir): // a file that the graft removes may have the path now
+	// at present the path may be a file, which the graft will remove
+	case errors.Is(err, ErrNotExist), errors.Is(err, ErrNotDir):
 		var above inode.Block
 		if above, err = g.futureBlock(ctx, ParentOf(at), known); err != nil {
 			return b, err
@@ -234,7 +236,8 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		dir := overlay.Inode{Mode: g.base.Mode(inode.KindDir), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.base.Inode(old, g.base.Table.At(old))
-			e.hideAll(old, b) // later the graft adds the names that should exist, one after the other
+			// all names of the base tree are hidden first; then the graft adds those that should exist
+			e.hideAll(old, b)
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
 				return err

@@ -11,7 +11,7 @@ import (
 
 // ErrPartial means that a graft has failed, and that its changes could not be taken back: some paths are changed, and others are not.
 // A repetition of the graft completes it.
-var ErrPartial = errors.New("some paths are changed, and others are not")
+var ErrPartial = errors.New("graft is incomplete: some paths are changed, and others are not")
 
 // errChanged means that a program has changed a path since the graft, so that the change of the graft cannot be taken back.
 var errChanged = errors.New("a program has changed the path in the meantime")
@@ -62,7 +62,7 @@ func (e *edit) note(dir Node, name string, n Node, p overlay.Presence) {
 func (g *grafting) update(f func(e *edit) error) error {
 	var u undo
 	err := g.editor.updateNoted(func(e *edit) error {
-		u = undo{at: map[slot]int{}} // the function runs a second time if the overlay had no room
+		u = undo{at: map[slot]int{}} // f may run a second time, because the overlay had no room for the update
 		e.undo = &u
 		if err := f(e); err != nil {
 			return err

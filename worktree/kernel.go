@@ -39,11 +39,12 @@ func (k *Kernel) Unknown(ctx context.Context, dir Node, most int64) (files []Att
 		return nil, nil, 0
 	}
 	defer k.gate.exit()
-	_ = k.view.readDir(ctx, dir, 0, func(e Entry) bool { // an error is reported to the program that lists the directory
+	// a failure is ignored here, because the program that lists the directory gets the same error
+	_ = k.view.readDir(ctx, dir, 0, func(e Entry) bool {
 		r, ok := k.view.base.Table.Record(e.Node)
 		switch {
 		case e.Node.Own() || !ok:
-		case r.Dir() != dir: // the file was moved here
+		case r.Dir() != dir: // the file was moved to this directory from another one
 		case e.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 			subs = append(subs, e.Node)
 		case e.Mode&syscall.S_IFMT != syscall.S_IFREG || r.Known():
@@ -82,7 +83,8 @@ func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
 	return k.view.base.Searched(ctx, dir)
 }
 
-// Arriving reports whether the contents of all files have been requested for such a program, and have not arrived yet.
+// Arriving reports whether the contents of all files below a directory have been requested for a program that reads
+// them all (see Searched), and some have not arrived yet.
 func (k *Kernel) Arriving() bool { return k.view.base.Arriving() }
 
 // Forget subtracts the number lookups from the lookup count of a node, as a FORGET request of the kernel demands. A node without

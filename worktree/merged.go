@@ -131,7 +131,7 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	return name, ok
 }
 
-// nothing implements upper for a Tree without an overlay. It contains no inodes and no entries.
+// nothing implements upper for a Tree without an overlay. It has neither inodes nor entries.
 type nothing struct{}
 
 func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }

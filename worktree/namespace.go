@@ -219,7 +219,7 @@ type victim struct {
 }
 
 // errReplaced means that the name of a victim was removed or given to another node after the victim was looked up.
-var errReplaced = errors.New("another node has the name now")
+var errReplaced = errors.New("name has another node now")
 
 // replacing looks up the node with the given name and calls the function f, which removes or replaces the node. It repeats both
 // steps while f returns errReplaced. If the node is a directory, its children in the base tree are read before f is called,

@@ -119,7 +119,8 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	looked := m.Names(n, max(left, 0), add)
 	rec.looked.Add(looked)
 
-	key := uint64(n) // passed with the first record and not with the others, because from then on the journal treats the file as recorded
+	// the key is passed with the first record only, because from then on the journal considers the file recorded
+	key := uint64(n)
 	note := func(path string) {
 		rec.journal.Note(f, key, path)
 		key = 0
@@ -144,8 +145,9 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	rec.journal.Hold(f)
 }
 
-// noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). The parameter in is
-// the inode of the name after the change. n is the node of this inode, or 0 if a record for the node does not include the name.
+// noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). in is
+// the inode of the name after the change. n is the node of this inode, or 0 if an existing record for the node does not
+// cover the new name.
 func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := rec.journal
 	if j == nil || f == nil {
@@ -156,7 +158,7 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 		if n != 0 && j.Covers(f, uint64(n)) || rec.covered(m, f, dir, nil) {
 			return
 		}
-	case !existed: // a node that existed before the change is always recorded with its new path (see package journal)
+	case !existed: // a node that exists already is always recorded with its new path (see package journal)
 		if rec.covered(m, f, dir, nil) {
 			return
 		}
@@ -173,8 +175,9 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 	j.Note(f, key, recorded(joined(at, name), isDir(in)))
 }
 
-// covered reports whether the journal has a record for the directory n, or for a directory above n, that includes everything
-// below. If the parameter in is not nil, it is the inode of n, n may be a file, and covered considers the directories above n.
+// covered reports whether the journal already has a record that includes everything below the directory n, or below a
+// directory above n. If the parameter in is not nil, it is the inode of n, and n may be a file; covered then begins
+// with the directory that contains n.
 func (rec *recorder) covered(m merged, f *journal.Flight, n Node, in *overlay.Inode) bool {
 	var buf [32]uint64
 	keys := buf[:0]
@@ -239,7 +242,7 @@ func (rec *recorder) note(f *journal.Flight, n Node) {
 // noteAll records the paths of nodes to which programs may be writing. The inode of a file that was created in the mount does not
 // contain its name. Therefore the names of several nodes in one directory are found in one pass through the directory.
 func (rec *recorder) noteAll(nodes []Node) {
-	in := make(map[Node][]Node) // the nodes, by their directory
+	in := make(map[Node][]Node) // nodes with one name, by the directory that contains the name
 	for some := range slices.Chunk(nodes, listed) {
 		rec.view.look(func(m merged) {
 			for _, n := range some {

@@ -141,8 +141,8 @@ func (r *renaming) exchange() error {
 	return nil
 }
 
-// settle gives an inode the given name in a directory. b is the block of the directory: the children that the directory has in
-// the base tree.
+// settle adds an inode to a directory under the given name. b is the block of the directory: the children that the
+// directory has in the base tree.
 func (r *renaming) settle(in, dir *overlay.Inode, b inode.Block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now

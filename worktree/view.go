@@ -52,7 +52,8 @@ func (v *view) reach(n Node) (Attr, error) {
 			ok = in.Nlink > 0
 			return
 		}
-		// If a base node was removed and released, the overlay has no inode for the node, but still hides its name.
+		// The overlay may have no inode for a base node that was removed and released, but it still hides the node's
+		// name.
 		if in, ok = m.inode(n); ok {
 			_, ok = m.path(n)
 		}
@@ -203,7 +204,7 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 		if err := v.base.LoadSize(ctx, n); err != nil {
 			return Attr{}, err
 		}
-		// The loop reads the inode again, because the contents may have been replaced during the wait.
+		// Repeat with the inode as it is now, because the contents may have been replaced during the wait.
 	}
 }
 

@@ -183,7 +183,7 @@ type Tree struct {
 	editor   editor
 	contents contents
 	names    nameSearch   // finds the paths of files for removed.Set
-	putGit   func() error // creates the file ".git" in the root if it is missing; nil: the Tree has none
+	putGit   func() error // creates the file ".git" in the root if it is missing; nil if the Tree has no such file
 
 	kernel    Kernel
 	monitor   Monitor

@@ -19,8 +19,8 @@ const maxXattr = 64 << 10
 // XattrKillSGID is a flag for Xattrs.Set. With it, setting an access control list removes the set-group-ID bit.
 const XattrKillSGID = 1 << 16
 
-// keepsXattr reports whether the mount stores extended attributes with the given name. Other attributes are refused, because on
-// this file system the kernel would not apply their usual meaning.
+// keepsXattr reports whether the mount stores extended attributes with the given name. All other attributes are
+// refused, because the kernel would not act on them in this file system.
 func keepsXattr(name string) bool {
 	if acl.IsName(name) {
 		return true

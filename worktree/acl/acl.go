@@ -48,8 +48,8 @@ type entry struct {
 // List is an access control list. An empty List stands for a file without an access control list.
 type List []entry
 
-// ErrFormat means that bytes are not a valid access control list.
-var ErrFormat = errors.New("no access control list")
+// ErrFormat means that the value of an attribute is not a valid access control list.
+var ErrFormat = errors.New("invalid access control list")
 
 // Parse decodes the value of an extended attribute. It returns ErrFormat if the value is malformed, if a required entry is
 // missing, or if an entry that may occur only once occurs twice. It does not check the order of the entries, which the kernel has
@@ -79,7 +79,7 @@ func Parse(value []byte) (List, error) {
 	}
 	const all = userObj | groupObj | other
 	if len(l) > 0 && (seen&all != all || seen&(user|group) != 0 && seen&mask == 0) {
-		return nil, fmt.Errorf("%w: entries are missing", ErrFormat)
+		return nil, fmt.Errorf("%w: required entries are missing", ErrFormat)
 	}
 	return l, nil
 }

@@ -25,7 +25,7 @@ type Node = inode.Node
 var (
 	ErrNotDir  = errors.New("not a directory")
 	ErrNoNode  = errors.New("no such node") // the inode table does not contain the node
-	ErrResized = errors.New("the content has another size than announced")
+	ErrResized = errors.New("contents have another size than was reported before")
 )
 
 // Blob is a blob together with the place at which the mount shows it. The place is needed because git attributes, which are
@@ -58,10 +58,11 @@ type Source interface {
 	Looked(b Blob)
 	// Here reports whether the contents of a blob are on this host, and Open returns them without a conversion. It never waits.
 	Here(b Blob) bool
-	// Searched reports whether the process of the request ctx is a program that reads all files below directories (ok), and whether the
-	// directory at path ("" is the root) is one of these (target).
+	// Searched reports whether the process of the request ctx is a program that reads all files below some directories
+	// (ok), and whether the directory at path ("" is the root) is one of these directories (target).
 	Searched(ctx context.Context, path string) (target, ok bool)
-	// Arriving reports whether the contents of all files have been requested for such a program, and have not arrived yet.
+	// Arriving reports whether a program that reads all files below a directory (see Searched) has caused requests for
+	// the contents of all these files, and some contents have not arrived yet.
 	Arriving() bool
 	// Open returns the verified contents that the mount shows for a blob. It waits until the blob is fetched.
 	Open(ctx context.Context, b Blob) (Content, error)
@@ -98,7 +99,8 @@ type Tree struct {
 
 // Modes state which file types and permissions unchanged paths have.
 type Modes struct {
-	// Umask has the permissions that a checkout would not give. Those of the owner are always given. nil: 022.
+	// Umask contains the permissions that unchanged paths do not have, as in a checkout with this umask. Permissions of
+	// the owner are never removed. nil stands for 022.
 	Umask *uint32
 	// GroupWrite gives the group of every unchanged path the permissions of its owner.
 	GroupWrite bool
@@ -205,7 +207,7 @@ func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 		a.Size = baseSize(in.Node)
 	}
 	if a.Size > 0 {
-		a.Blocks = (a.Size + 511) / 512 // if the number were lower, tar and cp would search for holes
+		a.Blocks = (a.Size + 511) / 512 // with a lower number of blocks, tar and cp would search for holes
 	}
 	return a
 }
@@ -230,7 +232,7 @@ func (t *Tree) KnownSize(n Node) int64 {
 	return size
 }
 
-// Here reports whether the contents of a base node can be read at once.
+// Here reports whether the contents of a base node can be read without waiting.
 func (t *Tree) Here(n Node) bool {
 	r, ok := t.Table.Record(n)
 	return ok && t.src.Here(t.Blob(n, r))
@@ -257,7 +259,8 @@ func (t *Tree) LoadSize(ctx context.Context, n Node) error {
 	return err
 }
 
-// SizeHere returns the same size as KnownSize, but neither reports the lookup to the Source nor stores the size in the table.
+// SizeHere returns the same size as KnownSize, but neither reports the call to the Source as a lookup nor stores the
+// size in the table.
 func (t *Tree) SizeHere(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -296,7 +299,7 @@ func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	}
 	if ok && told != c.Size() {
 		defer c.Release()
-		return nil, fmt.Errorf("open %q: announced %d bytes, got %d: %w", t.Table.Path(n), told, c.Size(), ErrResized)
+		return nil, fmt.Errorf("open %q: file was reported to have %d bytes, but has %d: %w", t.Table.Path(n), told, c.Size(), ErrResized)
 	}
 	return c, nil
 }

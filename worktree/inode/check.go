@@ -55,7 +55,7 @@ func (t *Table) check(root object.ID, lossy uint64) error {
 func (t *Table) checkStart(root object.ID) error {
 	h := t.header()
 	if h.magic != tableHeader.magic || h.version != tableHeader.version || h.size != tableHeader.size {
-		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
+		return fmt.Errorf("check header %q of version %d: %w", h.magic, h.version, ErrTable)
 	}
 	r := t.At(Root)
 	if err := t.checkRecord(Root, r, Root); err != nil {
@@ -72,7 +72,7 @@ func (t *Table) checkStart(root object.ID) error {
 func (t *Table) checkBlock(dir Node, b Block) error {
 	end := uint64(b.First) + uint64(b.Count)
 	if b.First <= dir || end > uint64(t.records.Len())/recordSize {
-		return fmt.Errorf("node %d: children %d+%d: %w", dir, b.First, b.Count, ErrTable)
+		return fmt.Errorf("node %d: invalid range of children %d+%d: %w", dir, b.First, b.Count, ErrTable)
 	}
 	before := ""
 	for n := b.First; uint64(n) < end; n++ {
@@ -82,7 +82,7 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 		}
 		name := t.Name(r)
 		if name <= before || CheckName(name) != nil {
-			return fmt.Errorf("node %d: name %q behind %q: %w", n, name, before, ErrTable)
+			return fmt.Errorf("node %d: name %q is not sorted after %q: %w", n, name, before, ErrTable)
 		}
 		before = name
 	}
@@ -99,12 +99,13 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 		for ; next < b.First; next++ {
 			r := t.At(next)
 			if r.kind != 0 && uint64(next) < lossy {
-				return fmt.Errorf("node %d: in no directory: %w", next, ErrTable)
+				return fmt.Errorf("node %d: no directory contains it: %w", next, ErrTable)
 			}
 			*r = Record{}
 		}
 		for ; next < b.First+Node(b.Count); next++ {
-			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // avoid needless stores, which make the page dirty
+			// compare before the store, because a store makes the page dirty
+			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 {
 				r.lookups.Store(0)
 			}
 		}
@@ -122,14 +123,14 @@ func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
 	if r.kind < KindFile || r.kind > KindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
 		off+length > uint64(t.names.Len()) {
-		return fmt.Errorf("node %d: kind %d, parent %d, name at %d: %w", n, r.kind, r.parent, off, ErrTable)
+		return fmt.Errorf("node %d: invalid kind %d, parent %d or name offset %d: %w", n, r.kind, r.parent, off, ErrTable)
 	}
 	id, err := object.FromBytes(r.id[:min(int(r.idLen), len(r.id))])
 	if (err != nil || int(r.idLen) != len(id.Bytes())) && (n != Root || r.idLen != 0) {
-		return fmt.Errorf("node %d: object id of %d bytes: %w", n, r.idLen, ErrTable)
+		return fmt.Errorf("node %d: invalid object id of %d bytes: %w", n, r.idLen, ErrTable)
 	}
 	if size, ok := r.Size(); ok && !r.kind.IsDir() && size < 0 {
-		return fmt.Errorf("node %d: size %d: %w", n, size, ErrTable)
+		return fmt.Errorf("node %d: invalid size %d: %w", n, size, ErrTable)
 	}
 	if sum := r.sum(t.Name(r)); sum != r.crc {
 		return fmt.Errorf("node %d: checksum %08x, want %08x: %w", n, sum, r.crc, ErrTable)
@@ -149,7 +150,7 @@ func checkEntries(entries []object.TreeEntry) error {
 			return fmt.Errorf("entry %q: unknown mode %o", e.Name, uint32(e.Mode))
 		}
 		if i > 0 && entries[i-1].Name >= e.Name {
-			return fmt.Errorf("entry %q: duplicate", e.Name)
+			return fmt.Errorf("entry %q: occurs twice", e.Name)
 		}
 	}
 	return nil

@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 )
 
-// kernelState is the state that becomes invalid when the kernel no longer has the mount. It is stored in a mapped file next to
-// the table, so that it is up to date when the process dies. A takeover continues the file; any other Open creates the file
-// again. The file contains a header. What follows the header has no meaning.
+// kernelState is the state that becomes invalid when the kernel no longer has the mount. It is stored in a mapped file
+// next to the table, so that it is up to date when the process dies. A takeover continues the file; any other Open
+// creates the file again. The file contains a header; bytes behind the header are not used.
 type kernelState struct {
 	*mapped.File
 	continued bool // true if the state of the previous process is continued

@@ -83,13 +83,13 @@ func (t *Table) checkRoots(lossy uint64) error {
 func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {
-			return nil, fmt.Errorf("root %d of %d records: %w", n, limit, ErrTable)
+			return nil, fmt.Errorf("read root %d of a table with %d records: %w", n, limit, ErrTable)
 		}
 		r := t.At(n)
 		id, err := object.FromBytes(r.id[:min(int(r.idLen), len(r.id))])
 		if r.kind != KindDir || Node(r.parent) != n || r.name&maxName != 0 || r.crc != r.sum("") ||
 			(err != nil || len(id.Bytes()) != int(r.idLen)) && r.idLen != 0 {
-			return nil, fmt.Errorf("node %d: not a root: %w", n, ErrTable)
+			return nil, fmt.Errorf("node %d is in the list of roots, but is not a root: %w", n, ErrTable)
 		}
 		roots, limit = append(roots, n), uint64(n) // an older root must have a lower number, so the list cannot have a cycle
 		n = r.before()

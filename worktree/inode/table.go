@@ -59,7 +59,7 @@ type Node = overlay.Node
 const Root Node = 1
 
 // ErrTable means that a file is not an inode table, is damaged, or belongs to another base tree.
-var ErrTable = errors.New("bad inode table")
+var ErrTable = errors.New("invalid inode table")
 
 // Table is an open inode table. Its methods may be called from any goroutine, except Close, after which only Shown may be called.
 type Table struct {
@@ -311,7 +311,7 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	defer t.kernel.endAdd(t)
 	b, nextName := Block{Node(t.next.Load()), len(entries)}, t.nextName
 	if uint64(b.First)+uint64(b.Count) > maxNode {
-		return Block{}, fmt.Errorf("add %d nodes to %d: table is full", b.Count, b.First)
+		return Block{}, fmt.Errorf("add %d nodes to directory %d: table is full", b.Count, b.First)
 	}
 	if err := t.grow(b.First + Node(b.Count)); err != nil {
 		return Block{}, err
@@ -319,7 +319,8 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	for i, e := range entries {
 		at, err := t.addName(e.Name)
 		if err != nil {
-			t.nextName = nextName // otherwise each attempt on a full disk would leave unused names in the file
+			// give back the space of the names, which otherwise would stay unused after each attempt on a full disk
+			t.nextName = nextName
 			return Block{}, err
 		}
 		r := t.At(b.First + Node(i))

@@ -47,7 +47,7 @@ var (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errBad means that a file is not a journal, or cannot be continued.
-var errBad = errors.New("journal cannot be continued")
+var errBad = errors.New("change journal cannot be continued")
 
 // record is one record of the file.
 type record struct {
@@ -196,7 +196,7 @@ func (j *Journal) resume() error {
 			break
 		}
 		if r.number <= last || r.number > maxNumber {
-			return fmt.Errorf("record %d behind %d: %w", r.number, last, errBad)
+			return fmt.Errorf("record %d follows record %d: %w", r.number, last, errBad)
 		}
 		last = r.number
 		l.passed(last, size)
@@ -293,11 +293,11 @@ func (l *log) read(off int) (r record, size int, err error) {
 		return r, 0, nil
 	}
 	if length == 0 || off+recordSize(length) > l.size {
-		return r, 0, fmt.Errorf("record at %d has %d bytes: %w", off, length, errBad)
+		return r, 0, fmt.Errorf("record at %d has an invalid length of %d bytes: %w", off, length, errBad)
 	}
 	r = record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length : off+recordHeader+length]}
 	if uint32(word>>32) != r.sum() {
-		return r, 0, fmt.Errorf("record at %d: checksum: %w", off, errBad)
+		return r, 0, fmt.Errorf("record at %d: wrong checksum: %w", off, errBad)
 	}
 	return r, recordSize(length), nil
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // errRestarted means that a rewrite was given up, because the journal was closed or has begun a new epoch.
-var errRestarted = errors.New("the journal began a new epoch or was closed")
+var errRestarted = errors.New("change journal has begun a new epoch or was closed")
 
 // MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks,
 // because a rewrite reads every record and creates a file. Note must not do this, because the callers of Note hold locks.
@@ -74,7 +74,7 @@ func (j *Journal) rewrite() error {
 	if err := r.write(name); err != nil {
 		return errors.Join(err, r.next.unmap(), j.fs.Remove(name))
 	}
-	_ = r.old.unmap() // the records of the old file are no longer needed
+	_ = r.old.unmap() // an error has no effect, because the records of the old file are no longer needed
 	return nil
 }
 
@@ -189,7 +189,7 @@ func (r *rewriting) write(name string) error {
 			rec := j.log.at(r.off)
 			size := recordSize(len(rec.path))
 			if next.end+size+8 > j.room {
-				failed = errors.New("the records that were appended during the rewrite do not fit")
+				failed = errors.New("records that were appended during the rewrite do not fit")
 				return false
 			}
 			if failed = next.grow(next.end + size + 8); failed != nil {

@@ -40,13 +40,13 @@ func (s *Set) BeforeEmpty(n overlay.Node, f *overlay.File) {
 	s.overwrite(n, false, func(keep keeper) error { return f.SetAside(maxFileSize, keep) })
 }
 
-// keeper adds contents to the kept files, as part of an update of the overlay. number identifies the contents in the overlay, and
-// size is in bytes. It returns false if the contents need not be kept.
+// keeper adds contents to the kept files, as part of an update of the overlay. number identifies the contents in the
+// overlay, and size is their length in bytes. keeper returns false if the contents need not be kept.
 type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
 
-// overwrite keeps the contents of file n under each of its names. The function by must call its argument, the keeper, in an
-// update of the overlay. copied is true if by makes a copy of the contents. If by returns an error, the contents count as lost,
-// and the caller makes the write nevertheless.
+// overwrite keeps the contents of file n under each of its names. The function by must pass its argument, the keeper,
+// to an update of the overlay. copied is true if by makes a copy of the contents. If by returns an error, the contents
+// count as lost, and the caller still makes the write.
 func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 	if !s.on {
 		return
@@ -71,7 +71,7 @@ func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 		}
 		return len(kept) > 0
 	})
-	if err != nil { // the caller makes the write nevertheless
+	if err != nil { // the error is only logged, because the caller must make the write anyway
 		for _, k := range kept {
 			s.Undo(k)
 		}

@@ -169,7 +169,7 @@ func (s *Set) unkeep(list []*File) {
 		return
 	}
 	err := s.layer.Update(func(tx *overlay.Tx) error { tx.Unkeep(list[0].id, list[len(list)-1].id); return nil })
-	if err != nil { // the error has one effect: the next Open requests one more checkpoint
+	if err != nil { // the only effect of the error is that the next Open requests one more checkpoint
 		s.log.Warn("a checkpoint has removed files, and the overlay keeps them", zap.Error(err))
 	}
 	release(list)
@@ -306,8 +306,8 @@ func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool 
 	return true
 }
 
-// settled reports whether the file k need not be kept, because the Set has kept an entry for the same path within the last
-// massTime. The caller holds s.mu.
+// settled reports whether the file k need not be kept, because the Set has kept an entry for the same path less than
+// massTime ago. The caller holds s.mu.
 func (s *Set) settled(k *File) bool {
 	before := s.paths[k.Path]
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)

@@ -42,7 +42,8 @@ const (
 )
 
 const (
-	// maxFiles is the maximum number of files in the set. If programs write to more files, stat(2) may show an old time of one of them.
+	// maxFiles is the maximum number of files in the set. If programs write to more files at the same time, stat(2) may
+	// return an old time for some of them.
 	maxFiles = 1 << 18
 	// settling is an upper bound, with a large margin, for the time from Add until stat(2) shows the write.
 	settling = 2 * time.Second
@@ -62,7 +63,7 @@ func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	if err := w.file.Load(true); err != nil {
 		return err
 	}
-	now := time.Now() // a time after the last write of each file, so that no file is removed from the set too early
+	now := time.Now() // later than the last write to any file in the set, so that no file is removed too early
 	w.used = uint64(w.file.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
