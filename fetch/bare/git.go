@@ -106,9 +106,8 @@ type remoteAccess struct {
 	login *os.File // file with the login, which becomes git's descriptor 3; nil: no login
 }
 
-// run runs stock git in the git directory gitDir, with the environment and the login in the parameter with, and returns git's
-// output. For commands that contact no remote, the parameter is the zero value. An error contains the last line that git has
-// written to standard error.
+// run runs stock git in the git directory gitDir, with the given environment and login, and returns git's output. An
+// error contains the last line that git has written to standard error.
 func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir

@@ -107,7 +107,7 @@ func (r *Repo) WriteListed(list []packedrefs.Ref) error {
 // Listed returns the refs that WriteListed has recorded.
 func (r *Repo) Listed() []packedrefs.Ref { return readRefs(r.listedFile()) }
 
-// ForgetListed removes what WriteListed has recorded.
+// ForgetListed removes the list of refs that WriteListed has recorded.
 func (r *Repo) ForgetListed() error {
 	if err := os.Remove(r.listedFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget refs: %w", err)

@@ -59,7 +59,7 @@ func (r *Repo) Format() (object.Format, bool) { return formatOf(r.Path()) }
 func (r *Repo) Prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := r.Format(); ok {
 		if have != f {
-			return fmt.Errorf("open store: object format is %s, the remote's is %s", have, f)
+			return fmt.Errorf("open store: its object format is %s, but that of the remote is %s", have, f)
 		}
 		if err := r.markPartial(partial); err != nil {
 			return fmt.Errorf("open store: %w", err)
@@ -149,7 +149,7 @@ func quoteConfig(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
 }
 
-// formatOf returns the object format of a git directory, and false if there is no git directory.
+// formatOf returns the object format of a git directory, and false if the git directory does not exist.
 func formatOf(gitDir string) (object.Format, bool) {
 	if _, err := os.Stat(filepath.Join(gitDir, "HEAD")); err != nil {
 		return 0, false
@@ -185,7 +185,8 @@ func Peek(dir string) (Info, bool) {
 	if err != nil {
 		return info, true
 	}
-	for line := range strings.Lines(string(config)) { // the method create has written one line with the URL
+	// the method create has written the URL in one line of the configuration
+	for line := range strings.Lines(string(config)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "url = "); ok {
 			info.URL = unquoteConfig(value)
 			break

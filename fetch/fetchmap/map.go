@@ -1,10 +1,11 @@
-// Package fetchmap shows where in the tree of a mount the contents are on this host, and where requests go: a Survey counts files,
-// fetched files and requests by directory, and returns the largest directories as a Map, whose size is limited.
+// Package fetchmap shows for which parts of a mount's tree the contents are on this host, and which parts are read: a
+// Survey counts files, fetched files and requests by directory, and returns the largest directories as a Map, whose
+// size is limited.
 //
-// A Survey exists only while a client follows a mount. It asks for each missing blob whether it has arrived, and paces itself: the caller
-// waits after each Update for a multiple of the time that it took (Pace).
+// A Survey exists only while a client follows a mount. It checks for each missing blob whether the blob has arrived. To
+// limit the processor time, the caller waits after each Update for a multiple of the time that the Update took (Pace).
 //
-// Locks: Survey.mu is a leaf. It is not held while the tree is read.
+// Locks: a goroutine that holds Survey.mu acquires no other lock. Survey.mu is not held while the tree is read.
 package fetchmap
 
 import (
@@ -17,8 +18,8 @@ import (
 const (
 	DefaultBoxes = 150
 	MaxBoxes     = 600
-	maxChildren  = 40   // directories of one directory
-	leastShare   = 1000 // a directory with less than this part of the whole is not shown alone
+	maxChildren  = 40   // number of subdirectories that are shown for one directory
+	leastShare   = 1000 // a directory with less than 1/leastShare of the whole tree is not shown separately
 )
 
 // MapRequest selects what a Map shows.
@@ -28,36 +29,45 @@ type MapRequest struct {
 	Boxes int    `json:"boxes,omitempty"` // maximum number of directories in the map; 0: 150
 }
 
-// Map is the state of a tree, and what happened in it since the message before.
+// Map is the state of a tree, and the requests in it since the previous Map.
 type Map struct {
-	Seconds   float64 `json:"seconds"`    // time since the message before, in seconds
+	Seconds   float64 `json:"seconds"`    // time since the previous message, in seconds
 	Requests  int64   `json:"requests"`   // requests of the kernel in this time
-	Waited    int64   `json:"waited"`     // those that had to wait for the remote
-	Reads     int64   `json:"reads"`      // those that read from files
-	Hits      int64   `json:"hits"`       // reads less requests that waited
+	Waited    int64   `json:"waited"`     // number of these requests that had to wait for the remote
+	Reads     int64   `json:"reads"`      // number of these requests that read from files
+	Hits      int64   `json:"hits"`       // Reads minus Waited
 	ReadBytes int64   `json:"read_bytes"` // bytes that were read from files
-	Known     bool    `json:"known"`      // the tree was counted; false: the first count is not finished, and the tree is empty
-	Tree      MapDir  `json:"tree"`       // the directory that the request names
+	// true if the tree was counted; until the first count has ended, the tree is empty
+	Known bool   `json:"known"`
+	Tree  MapDir `json:"tree"` // counts of the directory that the request names
 }
 
-// MapDir counts the files of the base tree in a directory and below it. A file counts as often as it has paths.
+// MapDir counts the files of the base tree in a directory and below it. A file with several paths is counted once for
+// each path.
 type MapDir struct {
-	// Name is the name in the directory above, with "/" if directories without other entries were joined. It is "" for Tree.
-	Name         string   `json:"name"`
-	Files        int64    `json:"files"`              // number of files and links
-	Fetched      int64    `json:"fetched"`            // number of these whose contents are on this host
-	Fetching     int64    `json:"fetching"`           // number of these whose contents were requested, or wait to be requested
-	Bytes        int64    `json:"bytes"`              // size of all files, in bytes; a file of unknown size counts as the average
-	FetchedBytes int64    `json:"fetched_bytes"`      // bytes of fetched files
-	Requests     int64    `json:"requests"`           // requests of the kernel since the message before, estimated from samples
-	Waited       int64    `json:"waited"`             // requests that had to wait for the remote
-	Unlisted     bool     `json:"unlisted,omitempty"` // a directory in it is not on this host, so its files are not counted
-	Own          bool     `json:"own,omitempty"`      // the files in the directory above that are in none of its directories
-	More         int      `json:"more,omitempty"`     // number of directories that this entry stands for, because each is small; 0: one
-	Dirs         []MapDir `json:"dirs,omitempty"`     // the directories in it, largest first; none: the map does not show them
+	// Name is the name in the parent directory. If a directory contains one directory and nothing else, both are joined
+	// to one entry, whose name has a "/" between them. Name is "" for Map.Tree.
+	Name     string `json:"name"`
+	Files    int64  `json:"files"`    // number of files and links
+	Fetched  int64  `json:"fetched"`  // number of these whose contents are on this host
+	Fetching int64  `json:"fetching"` // number of these whose contents were requested, or wait to be requested
+	// size of all files, in bytes; the average size is used for files of unknown size
+	Bytes        int64 `json:"bytes"`
+	FetchedBytes int64 `json:"fetched_bytes"` // bytes of fetched files
+	// requests of the kernel since the previous message, estimated from samples
+	Requests int64 `json:"requests"`
+	Waited   int64 `json:"waited"` // requests that had to wait for the remote
+	// the tree of a directory below it is not on this host, so the files there are not counted
+	Unlisted bool `json:"unlisted,omitempty"`
+	// the entry stands for the files in the parent directory itself, without its subdirectories
+	Own  bool `json:"own,omitempty"`
+	More int  `json:"more,omitempty"` // number of directories that this entry stands for, because each is small; 0: one
+	// the subdirectories, largest first; empty if the map does not show them
+	Dirs []MapDir `json:"dirs,omitempty"`
 }
 
-// Weight returns the size of a directory in a map by bytes or by files.
+// Weight returns the size by which directories are selected for a map: in bytes if bytes is true, otherwise the number
+// of files.
 func (d *MapDir) Weight(bytes bool) int64 {
 	if bytes {
 		return d.Bytes
@@ -72,18 +82,19 @@ func (d *MapDir) add(o MapDir) {
 	d.Requests, d.Waited, d.Unlisted = d.Requests+o.Requests, d.Waited+o.Waited, d.Unlisted || o.Unlisted
 }
 
-// selection chooses the directories of a Map: it opens the largest one again and again, until the map has as many as the request allows.
+// selection chooses the directories of a Map: it repeatedly adds the subdirectories of the largest directory, until the
+// map has as many directories as the request allows.
 type selection struct {
-	dirs   []dir    // of a survey; those below a directory follow it
-	totals []MapDir // with all below
+	dirs   []dir    // directories of the Survey; those below a directory follow it
+	totals []MapDir // counts of each directory in dirs, with everything below it
 	open   []place
 	least  int64
 	bytes  bool
 }
 
-// place is a directory that the map has and that can be opened.
+// place is a directory in the map whose subdirectories may be added.
 type place struct {
-	at     int // index in dirs
+	at     int // index of the directory in dirs; 0 for entries without subdirectories
 	out    *MapDir
 	weight int64
 }
@@ -122,13 +133,14 @@ func (s *selection) choose(root, boxes int) MapDir {
 	return tree
 }
 
-// below returns the entries of a directory, largest first: its directories, its own files, and one entry for what is small. It returns
-// none for a directory that has only files.
+// below returns the entries of a directory, largest first: its subdirectories, its own files, and one entry for all
+// small subdirectories together. It returns none for a directory that has only files.
 func (s *selection) below(at int) []place {
 	var list []place
 	for i := at + 1; i < s.dirs[at].end; i = s.dirs[i].end {
 		from, d := i, s.totals[i]
-		for s.dirs[from].end > from+1 && s.dirs[from+1].end == s.dirs[from].end && s.dirs[from].Files == 0 { // one directory and nothing else
+		// a directory that contains one directory and nothing else is joined with it
+		for s.dirs[from].end > from+1 && s.dirs[from+1].end == s.dirs[from].end && s.dirs[from].Files == 0 {
 			from++
 			d.Name += "/" + s.totals[from].Name
 		}

@@ -12,13 +12,13 @@ const (
 	// maxBlobs is the number of missing blobs that a Survey remembers, about 20 MB. If more are missing, each Update walks through the
 	// whole tree.
 	maxBlobs = 1 << 19
-	// recount is the age at which a count is made again, because contents may have been evicted.
+	// recount is the age at which a count of everything is repeated, because contents may have been evicted.
 	recount = 30 * time.Second
-	// share is the part of one processor's time that a Survey may use: one of so many.
+	// share limits the processor time of a Survey to 1/share of one processor.
 	share = 50
 )
 
-// Tree is the tree that a mount shows. Its methods do not wait for the remote.
+// Tree is the tree that a mount shows. Its methods never wait for the remote.
 type Tree interface {
 	// Shown returns the id of the tree.
 	Shown() object.ID
@@ -28,7 +28,7 @@ type Tree interface {
 	BlobState(id object.ID) (size int64, fetched, pending bool)
 }
 
-// dir is a directory with the counts of its own files. Its directories follow it in Survey.dirs.
+// dir is a directory with the counts of the files directly in it. Its subdirectories follow it in Survey.dirs.
 type dir struct {
 	MapDir
 	end     int   // index after the last directory below it
@@ -47,25 +47,27 @@ type blob struct {
 type Survey struct {
 	tree    Tree
 	shown   object.ID // tree that was counted
-	counted time.Time // when the last walk began
-	blobs   []blob    // at most maxBlobs
-	again   bool      // everything must be counted again: more blobs were missing, or directories have not arrived yet
+	counted time.Time // time at which the last count of everything began
+	blobs   []blob    // blobs to check in the next Update; at most maxBlobs
+	// the next Update must count everything, because more than maxBlobs blobs were missing or directories have not
+	// arrived yet
+	again bool
 
 	mu     sync.Mutex
-	dirs   []dir          // the root first, each directory before those below it
+	dirs   []dir          // the root is first, and each directory precedes those below it
 	byPath map[string]int // index in dirs
 
 	since  time.Time // time of the last Map
 	before Counters
-	bytes  int64 // that were read since the last Map
+	bytes  int64 // number of bytes that were read from files since the last Map
 }
 
-// Counters count the requests of a mount since its start. Events may be samples, so counters are more precise.
+// Counters count the requests of a mount since its start. They are more precise than Events, which may be samples.
 type Counters struct {
 	Requests, Waited, Reads int64 // requests, those that had to wait for the remote, and those that read from files
 }
 
-// NewSurvey returns a Survey that has not counted anything yet. The counters are those of this moment.
+// NewSurvey returns a Survey that has not counted anything yet. c are the present counters.
 func NewSurvey(t Tree, c Counters) *Survey {
 	return &Survey{tree: t, dirs: []dir{{end: 1}}, byPath: map[string]int{"": 0}, before: c, since: time.Now()}
 }
@@ -73,12 +75,13 @@ func NewSurvey(t Tree, c Counters) *Survey {
 // Event is a request of the kernel, or a sample that stands for several.
 type Event struct {
 	Weight int64  // number of requests for which the event stands
-	Path   string // of the file or directory, relative to the mount
+	Path   string // path of the file or directory, relative to the mount
 	Waited bool   // the request had to wait for the remote
-	Bytes  int64  // that were read from a file
+	Bytes  int64  // number of bytes that were read from a file
 }
 
-// Note counts a request in its directory, or in the nearest one above it that the tree has.
+// Note counts a request for its directory or, if the tree does not have that directory, for the nearest directory above
+// it.
 func (s *Survey) Note(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,11 +98,12 @@ func (s *Survey) Note(e Event) {
 	}
 }
 
-// Pace returns how long the caller must wait after an Update that took the time took, so that a Survey needs little of a processor.
+// Pace returns how long the caller must wait after an Update, so that the Survey uses little processor time. took is
+// the duration of the Update.
 func Pace(took time.Duration) time.Duration { return share * took }
 
-// Update counts again: only what was missing, unless the mount shows another tree, directories have not arrived yet, or the last count of
-// everything is old.
+// Update updates the counts. It checks only the blobs that were missing at the last count, unless the mount shows
+// another tree, directories have not arrived yet, or the last count of everything is older than recount.
 func (s *Survey) Update() {
 	if s.counted.IsZero() || s.shown != s.tree.Shown() || s.again || time.Since(s.counted) > recount {
 		s.count()
@@ -140,7 +144,7 @@ func (s *Survey) Update() {
 	}
 }
 
-// count walks through the whole tree.
+// count counts everything, by a walk through the whole tree.
 func (s *Survey) count() {
 	w := walk{tree: s.tree, byPath: map[string]int{}}
 	began, shown := time.Now(), s.tree.Shown()
@@ -148,7 +152,7 @@ func (s *Survey) count() {
 	s.blobs, s.again, s.shown, s.counted = w.blobs, w.many || w.unlisted, shown, began
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for path, at := range s.byPath { // requests that were counted meanwhile
+	for path, at := range s.byPath { // keep the numbers of requests that were counted before and during the walk
 		if now, ok := w.byPath[path]; ok {
 			w.dirs[now].Requests, w.dirs[now].Waited = s.dirs[at].Requests, s.dirs[at].Waited
 		}
@@ -162,11 +166,12 @@ type walk struct {
 	dirs   []dir
 	byPath map[string]int
 	blobs  []blob
-	// many means that the blobs were too many to be remembered, unlisted that a directory is not on this host.
+	// many means that more than maxBlobs blobs are missing; unlisted means that the tree of a directory is not on this
+	// host.
 	many, unlisted bool
 }
 
-// enter counts a directory and all below it.
+// enter counts a directory and everything below it.
 func (w *walk) enter(id object.ID, path, name string) {
 	at := len(w.dirs)
 	w.dirs = append(w.dirs, dir{MapDir: MapDir{Name: name}})
@@ -193,7 +198,7 @@ func (w *walk) enter(id object.ID, path, name string) {
 	w.dirs[at] = own
 }
 
-// file counts a file of the directory d, whose index is at.
+// file counts a file of the directory d. at is the index of d.
 func (w *walk) file(d *dir, at int32, id object.ID) {
 	size, fetched, pending := w.tree.BlobState(id)
 	d.Files++
@@ -218,7 +223,7 @@ func (w *walk) file(d *dir, at int32, id object.ID) {
 	w.blobs = append(w.blobs, blob{id, at, fetched, size >= 0})
 }
 
-// Map returns the state of the tree, and what happened since the last call. The counters are those of this moment.
+// Map returns the state of the tree, and the requests since the last call. c are the present counters.
 func (s *Survey) Map(r MapRequest, c Counters) Map {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +236,7 @@ func (s *Survey) Map(r MapRequest, c Counters) Map {
 	for i := range s.dirs {
 		s.dirs[i].Requests, s.dirs[i].Waited = 0, 0
 	}
-	at := s.byPath[strings.Trim(r.Path, "/")] // the root if the tree has no such directory
+	at := s.byPath[strings.Trim(r.Path, "/")] // byPath returns 0, the root, if the tree has no such directory
 	if r.Boxes <= 0 {
 		r.Boxes = DefaultBoxes
 	}
@@ -239,7 +244,8 @@ func (s *Survey) Map(r MapRequest, c Counters) Map {
 	return m
 }
 
-// totals returns the counts of each directory with all below it. Files of unknown size count as the average. The caller holds mu.
+// totals returns the counts of each directory with everything below it. The average size is used for files of unknown
+// size. The caller holds mu.
 func (s *Survey) totals() []MapDir {
 	var files, unsized, bytes int64
 	for i := range s.dirs {

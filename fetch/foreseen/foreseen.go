@@ -20,7 +20,8 @@ const (
 	queueAhead = 2 * pipeline.MaxPrefetchBatch
 	// alongside is the maximum number of wants that the request of a reader contains besides its own.
 	alongside = 512
-	// maxPassed is the maximum number of files of a profile that are examined to find these wants.
+	// maxPassed is the maximum number of files of a profile that After examines to find the wants for a reader's
+	// request.
 	maxPassed = 4096
 	// lacksTime is the maximum time for which Lacks waits for trees, and lacksPaths the number of paths that it examines.
 	lacksTime  = 5 * time.Millisecond
@@ -36,7 +37,7 @@ type File struct {
 // Source is the part of a mount's view that a Prefetcher uses. Its functions may be called from any goroutine.
 type Source struct {
 	Pipe *pipeline.Pipeline
-	Tree func() object.ID // the tree that the mount shows
+	Tree func() object.ID // returns the tree that the mount shows
 	// Entries returns the entries of a tree. It waits for a missing tree.
 	Entries func(ctx context.Context, tree object.ID) ([]object.TreeEntry, error)
 	// Walk calls visit for the files of the shown tree, in the order of the tree, until visit returns false. WalkFrom does the same for
@@ -54,7 +55,7 @@ type Source struct {
 // Prefetcher prefetches the files of read profiles in one mount. The methods may be called from any goroutine.
 type Prefetcher struct {
 	source  Source
-	current atomic.Pointer[list] // the files of the profile that is being prefetched; nil: none
+	current atomic.Pointer[list] // the files of the profile that is being prefetched; nil if none is
 }
 
 // New returns a Prefetcher.
@@ -63,7 +64,7 @@ func New(s Source) *Prefetcher { return &Prefetcher{source: s} }
 // list contains the files of a read profile, as far as they were found in the tree. A reader that has to wait for one of them will
 // probably read the following ones next, so these are its neighbours, and not the files of its directory.
 type list struct {
-	whole bool // the whole tree will be read
+	whole bool // whether the whole tree will be read
 
 	mu    sync.Mutex
 	files []File         // in the order of the profile; elements are only appended
@@ -217,7 +218,7 @@ func (p *Prefetcher) After(ctx context.Context, id object.ID, path string) (c pi
 		return len(c.Wants) < alongside
 	}
 	if !ok {
-		_ = p.source.WalkFrom(ctx, path, add) // after an error, the reader requests fewer neighbours
+		_ = p.source.WalkFrom(ctx, path, add) // an error is ignored: the reader then requests fewer neighbours
 		return c, true
 	}
 	for _, f := range next[:min(len(next), maxPassed)] {
@@ -232,7 +233,8 @@ func (p *Prefetcher) After(ctx context.Context, id object.ID, path string) (c pi
 type finder struct {
 	source Source
 	root   object.ID
-	dirs   map[string]map[string]object.TreeEntry // entries by name, of the directories read so far by path
+	// entries by name, for each directory read so far; the key is its path
+	dirs map[string]map[string]object.TreeEntry
 }
 
 // finder returns a finder for the shown tree.

@@ -29,7 +29,8 @@ func (s *Store) Fetch(ctx context.Context, commit object.ID, depth int) (*transp
 	}
 	r, w := io.Pipe()
 	go func() {
-		// The host may remove a pack after the walk has read it; then the pack ends with an error, and the remote is asked.
+		// If the host removes a pack after the walk has read it, the pack that is sent ends with an error, and the
+		// caller requests the commit from the remote.
 		w.CloseWithError(odb.WritePack(ctx, w, p.format, c.objects))
 	}()
 	return &transport.FetchResponse{Shallow: c.shallow, Pack: r}, nil
@@ -115,18 +116,20 @@ func (c *closure) add(id object.ID, want object.Type, limit int64) ([]byte, erro
 	return content, nil
 }
 
-// History is the state of the remote when the host has last fetched its whole history.
+// History describes the refs of the remote at the time when the host last fetched its whole history.
 type History struct {
 	Refs     []packedrefs.Ref
 	Head     string      // full name of the HEAD branch; "": not known
 	Boundary []object.ID // commits whose parents the remote lacks
 }
 
-// copyTries is the number of times that the list of packs is read again because the host has joined packs since.
+// copyTries is the maximum number of times that the list of packs is read, because the host may join packs while they
+// are copied.
 const copyTries = 5
 
-// History passes every pack of the host that the function has does not know by name to the function store, which must verify all of its
-// objects. The packs together contain the history of the refs in the result. ok is false if the host has not fetched the history.
+// History copies the history that the host has fetched. It passes each pack of the host whose name the function has
+// does not know to the function store, which must verify all objects. After that, all objects that are reachable from
+// the refs in the result are stored. ok is false if the host has not fetched the history.
 func (s *Store) History(has func(name string) bool, store func(pack io.Reader) error) (h History, ok bool, err error) {
 	if s.open() == nil || !s.repo().Complete() {
 		return h, false, nil
@@ -153,7 +156,8 @@ func (s *Store) History(has func(name string) bool, store func(pack io.Reader) e
 	return h, true, nil
 }
 
-// openPacks opens all packs that the function has does not know. Packs that the host removes afterwards can still be read.
+// openPacks opens all packs of the host, except those for whose names the function has returns true. Packs that the
+// host removes afterwards can still be read.
 func (s *Store) openPacks(has func(name string) bool) (files []*os.File, err error) {
 	for range copyTries {
 		var paths map[string]bool

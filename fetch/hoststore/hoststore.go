@@ -1,13 +1,15 @@
-// Package hoststore reads what another daemon has fetched: the stores and the cache of contents in the state directory of a host, which
-// is mounted into a container or a virtual machine, usually read-only.
+// Package hoststore reads objects that another daemon has fetched: the stores and the cache of contents in the state
+// directory of a host, which is mounted into a container or a virtual machine, usually read-only.
 //
-// Terms. The host is the daemon that owns the directory. A Host is that directory, and a Store the objects of one remote in it. All
-// methods work on files that the host may extend, join, evict and remove at the same time: a file that was opened can be read to its
-// end, and whatever cannot be read counts as missing, so that the caller requests it from the remote.
+// Terms. The host is the daemon that owns the directory. A Host is that directory, and a Store contains the objects of
+// one remote in it. The host may extend, join, evict and remove files at any time while they are read. A file that was
+// opened can be read to its end. Everything that cannot be read counts as missing, so that the caller requests it from
+// the remote.
 //
-// The package never writes below the directory and takes no lock there. The host is another trust domain, so every object is hashed
-// before it is returned. Only two kinds of statements are believed without a hash, as they are when a remote makes them: sizes of
-// missing blobs, and the refs of a history. No program is run on the directory, because a git directory can name programs.
+// The package never writes below the directory and takes no lock there. The host is another trust domain, so every
+// object is hashed before it is returned. Only two kinds of information are used without verification, as if a remote
+// had sent them: sizes of missing blobs, and the refs of a history. No program is run on the directory, because a git
+// directory can name programs.
 //
 // A nil Store has no objects. Lock order: Host.mu and Store.mu are never held together.
 package hoststore
@@ -27,8 +29,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// retryAfter is the time after which a part of the directory that could not be opened is tried again. The host may create a store after
-// the guest has started.
+// retryAfter is the time after which the package tries again to open a part of the directory that could not be opened.
+// The host may create a store later than its guest starts.
 const retryAfter = time.Second
 
 // Host is the state directory of a host. The methods may be called from any goroutine.
@@ -78,7 +80,7 @@ type Store struct {
 	dir  string // the store's directory
 
 	mu     sync.Mutex
-	parts  *parts    // nil until the store was opened
+	parts  *parts    // open files of the store; nil until the store was opened
 	tried  time.Time // when opening the store was last tried
 	failed error     // error of the last attempt; nil if the store does not exist
 	closed bool
@@ -102,9 +104,9 @@ func (s *Store) Close() {
 	if s.parts == nil {
 		return
 	}
-	s.parts.objects.Close() // never fails
+	s.parts.objects.Close() // closing objects that were only read never fails
 	if s.parts.sizes != nil {
-		s.parts.sizes.Close() // the table was only read
+		s.parts.sizes.Close() // an error is ignored, because the table was only read
 	}
 }
 
@@ -142,8 +144,9 @@ func (s *Store) open() *parts {
 // repo returns the bare repository of the store, of which only files are read.
 func (s *Store) repo() *bare.Repo { return bare.New(bare.Config{Dir: s.dir}) }
 
-// Problem returns the reason why a part of the directory cannot be read, such as missing access rights. It returns nil if the directory
-// can be read or lacks one part; a directory without any part is probably the wrong one.
+// Problem returns the reason why a part of the directory cannot be read, such as missing access rights. It returns nil
+// if the directory can be read, even if one part of it does not exist. If neither part exists, the directory is
+// probably the wrong one, and Problem returns an error.
 func (s *Store) Problem() error {
 	if s == nil {
 		return nil
@@ -159,7 +162,7 @@ func (s *Store) Problem() error {
 		s.host.mu.Unlock()
 	}
 	if err == nil && isMissing(filepath.Join(s.host.dir, "stores")) && isMissing(filepath.Join(s.host.dir, "blobs")) {
-		err = errors.New("it contains neither stores nor blobs")
+		err = errors.New("directory contains neither stores nor blobs")
 	}
 	if err != nil {
 		return fmt.Errorf("read the host's directory %s: %w", s.host.dir, err)

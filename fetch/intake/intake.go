@@ -1,5 +1,5 @@
-// Package intake stores the blobs of an answer beside their decoding. While a decoder works on the next objects, a goroutine stores the
-// objects before them, many at once, because each write to the cache on disk costs a system call.
+// Package intake stores the blobs of an answer while the decoder works on the next ones. A goroutine stores many
+// objects at once, because each write to the cache on disk costs a system call.
 package intake
 
 import (
@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// The limits of a batch: a larger one would delay its first objects, and takes more memory.
+// The limits of a batch: a larger batch would delay its first objects and use more memory.
 const (
 	batchObjects = 64
-	batchBytes   = 256 << 10 // contents in memory
+	batchBytes   = 256 << 10 // total size of the contents in memory, in bytes
 	batchesAhead = 2         // number of batches that wait to be stored
 )
 
@@ -20,12 +20,12 @@ const (
 type Intake struct {
 	store func([]odb.Object) error
 	next  []odb.Object // objects that no batch contains yet
-	bytes int64        // size of their contents in memory
+	bytes int64        // total size of the contents of next in memory, in bytes
 	full  chan []odb.Object
 
 	mu     sync.Mutex
 	queued int        // number of batches that are not stored yet
-	err    error      // first error of store
+	err    error      // first error that the function store has returned
 	stored *sync.Cond // signals that a batch was stored
 }
 
@@ -59,14 +59,15 @@ func (q *Intake) run() {
 	}
 }
 
-// failure returns the first error of store.
+// failure returns the first error that the function store has returned.
 func (q *Intake) failure() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.err
 }
 
-// Add adds an object. It waits while too many objects are not stored yet. It returns the first error of store.
+// Add adds an object. It waits while too many objects are not stored yet. It returns the first error that the function
+// store has returned.
 func (q *Intake) Add(o odb.Object) error {
 	q.next = append(q.next, o)
 	if q.bytes += int64(len(o.Data)); len(q.next) < batchObjects && q.bytes < batchBytes {
@@ -76,8 +77,8 @@ func (q *Intake) Add(o odb.Object) error {
 	return q.failure()
 }
 
-// Reader returns a reader of r, the pack from which the decoder takes the objects. Before it reads, which may take long, it passes on all
-// objects that were added, so that no object waits for the network.
+// Reader returns a reader of r, the pack from which the decoder takes the objects. Before each read, which may take
+// long, it makes a batch of all objects that were added, so that no object waits for the network.
 func (q *Intake) Reader(r io.Reader) io.Reader { return reader{q, r} }
 
 type reader struct {
@@ -91,7 +92,7 @@ func (r reader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// flush makes the objects in next a batch.
+// flush queues the objects in next as a batch.
 func (q *Intake) flush() {
 	if len(q.next) == 0 {
 		return
@@ -103,7 +104,8 @@ func (q *Intake) flush() {
 	q.next, q.bytes = nil, 0
 }
 
-// Await waits until all objects that were added are stored, and returns the first error of store.
+// Await waits until all objects that were added are stored, and returns the first error that the function store has
+// returned.
 func (q *Intake) Await() error {
 	q.flush()
 	q.mu.Lock()
@@ -114,7 +116,7 @@ func (q *Intake) Await() error {
 	return q.err
 }
 
-// Close waits until all objects are stored, and returns the first error of store.
+// Close waits until all objects are stored, and returns the first error that the function store has returned.
 func (q *Intake) Close() error {
 	err := q.Await()
 	close(q.full)

@@ -1,4 +1,4 @@
-// Package notices keeps messages about reduced service.
+// Package notices collects messages about limits of a mount, such as a remote without filters.
 package notices
 
 import (
@@ -8,7 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// List contains messages about reduced service, such as a remote without filters. The status of a mount shows them to the user.
+// List contains messages about limits of a mount, such as a remote without filters. The status of the mount shows them
+// to the user.
 type List struct {
 	Log *zap.Logger // receives each message once
 

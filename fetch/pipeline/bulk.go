@@ -24,8 +24,8 @@ func (b *bulk) covers(id object.ID) bool {
 	return ok
 }
 
-// join makes a want that is not queued a part of the bulk request, if this request covers the blob, no other batch contains the
-// want, and no reader has waited too long for it. The caller holds shared.mu.
+// join makes a want that is not queued a part of the bulk request, if the answer will probably contain the blob, no
+// other batch contains the want, and no reader has waited too long for it. The caller holds shared.mu.
 func (t *table) join(w prioritize.Want, f *Pending) bool {
 	if f.inBatch != nil || f.hedged || !t.bulk.covers(w.ID) {
 		return false
@@ -35,10 +35,11 @@ func (t *table) join(w prioritize.Want, f *Pending) bool {
 	return true
 }
 
-// SendBulk calls send, which requests blobs together by an object that contains them, and waits for its end. ids are the blobs
-// that the answer will contain; the pipeline does not request them by their ids meanwhile, except those for which a reader has
-// waited too long. When send has ended, wants whose blobs have not arrived are queued again. SendBulk returns the blobs that have
-// not arrived, and the error of send. If another bulk request is in flight, SendBulk first waits for its end.
+// SendBulk calls send, which requests blobs together by an object that contains them, and waits for the end of the
+// request. ids are the blobs that the answer will contain. Until then the pipeline does not request these blobs by
+// their ids, except those for which a reader has waited too long. Then wants whose blobs have not arrived are queued
+// again. SendBulk returns the blobs that have not arrived, and the error of send. If another bulk request is in flight,
+// SendBulk first waits for its end.
 func (p *Pipeline) SendBulk(ctx context.Context, ids map[object.ID]struct{},
 	send func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error) (left map[object.ID]struct{}, err error) {
 	select {
@@ -51,7 +52,7 @@ func (p *Pipeline) SendBulk(ctx context.Context, ids map[object.ID]struct{},
 	p.shared.mu.Lock()
 	for id := range ids {
 		if p.table.cached(id) {
-			delete(ids, id) // another bulk request has fetched it
+			delete(ids, id) // another bulk request has fetched the blob already
 		}
 	}
 	if p.shared.closed || len(ids) == 0 {
@@ -69,7 +70,8 @@ func (p *Pipeline) SendBulk(ctx context.Context, ids map[object.ID]struct{},
 	start := time.Now()
 	err = send(ctx, b.batch, p.Arrived)
 	p.requests[1].Observe(time.Since(start))
-	p.StartCrawl() // the process reads the blobs now, so the fetch of history still has to wait
+	// the process that caused the bulk request reads the blobs now, so the fetch of history must still wait
+	p.StartCrawl()
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	p.table.bulk = nil

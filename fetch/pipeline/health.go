@@ -49,7 +49,7 @@ type outage struct {
 	pause time.Duration
 
 	unreachable bool
-	probing     bool          // a probe (see Health) is in flight
+	probing     bool          // true while the probe (see Health) is in flight
 	next        time.Time     // time before which no request may be sent
 	notBefore   time.Time     // time before which the remote does not want requests (HTTP Retry-After)
 	changed     chan struct{} // closed when the waiting requests should check again; nil if no request waits
@@ -163,7 +163,7 @@ func (h *Health) retryNow() {
 		retry = h.sendProbe
 	}
 	h.timer = nil
-	if failing && unreachable { // try again later, in case no waiting request becomes the probe
+	if failing && unreachable { // start the timer again, in case no waiting request becomes the probe
 		h.timer = time.AfterFunc(maxRetry, h.retryNow)
 	}
 	idle := h.admitting == 0 && h.table.queue.Len() == 0 && !h.probing

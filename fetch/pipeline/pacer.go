@@ -102,17 +102,18 @@ func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 	return c.prefetchSize
 }
 
-// noteBatch records that a background batch was taken from the queue at the time now. best is the class that was passed to
-// batchSize. full is true if the batch has the size that batchSize returned. After a full prefetch batch, the next prefetch batch
-// may be twice as large. Batches of a read profile grow faster, because the files of a profile will be read, and in this order: the first
-// batch is small, so that the first contents arrive soon, and the others are few. The caller holds shared.mu.
+// noteBatch records that a background batch was taken from the queue at the time now. best is the class that was passed
+// to batchSize. full is true if the batch has the size that batchSize returned. After a full prefetch batch, the next
+// prefetch batch may be twice as large. The batches of a read profile grow faster: the first one is small, so that the
+// first contents arrive soon, and the later ones are large, because all files of a profile will probably be read, in
+// this order. The caller holds shared.mu.
 func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	switch {
 	case best <= prioritize.Readahead:
 		return
 	case best == prioritize.Profile:
 		if c.profileSize = min(4*max(c.profileSize, c.prefetchSize), MaxCrawlBatch); !full {
-			c.profileSize = 0 // the profile ends, and the first batch of the next one is small again
+			c.profileSize = 0 // the profile has ended, so the first batch of the next profile is small again
 		}
 		return
 	}

@@ -41,7 +41,7 @@ var (
 	// ErrNotFound means that the remote does not have an object to which a tree refers.
 	ErrNotFound = errors.New("object is missing on the remote")
 	// ErrDeadline means that contents did not arrive within Config.Deadline.
-	ErrDeadline = errors.New("deadline exceeded")
+	ErrDeadline = errors.New("contents did not arrive before the deadline")
 	// ErrClosed means that the pipeline was closed during the call.
 	ErrClosed = errors.New("closed")
 )
@@ -173,7 +173,7 @@ func (p *Pipeline) Close() {
 	p.shared.closed = true
 	close(p.shared.stop)
 	p.shared.wake.Broadcast()
-	p.health.succeeded() // stops the timer for the next attempt after a failure
+	p.health.succeeded() // record a success, which stops the timer for the next attempt after a failure
 	p.health.wakeAll()
 	p.shared.mu.Unlock()
 	p.shared.wg.Wait()
@@ -314,8 +314,8 @@ func (p *Pipeline) AwaitRoom(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// Prefetching returns the number of pending wants that a prefetch or readahead has queued, and of the blobs of a bulk request that
-// have not arrived.
+// Prefetching returns the number of pending wants that a prefetch or readahead has queued, plus the number of blobs of
+// a bulk request that have not arrived.
 func (p *Pipeline) Prefetching() (n int) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -337,7 +337,8 @@ func (p *Pipeline) Lost() int {
 	return p.table.lost
 }
 
-// IsPending reports whether the want for a blob is queued or in flight, or a bulk request fetches the blob.
+// IsPending reports whether the want for a blob is queued or in flight, or the answer to a bulk request will contain
+// the blob.
 func (p *Pipeline) IsPending(id object.ID) bool {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()

@@ -77,9 +77,9 @@ func isLocal(err error) bool {
 	return errors.As(err, &path) || errors.Is(err, syscall.ENOSPC)
 }
 
-// recordFailure counts one more invalid answer, and sets the time of the next automatic request. first is the time between the
-// first failure and the next request. After refusedTries automatic requests there are no more of them, unless the cause is on
-// this host, such as a full disk.
+// recordFailure counts one more invalid answer, and sets the time of the next automatic request. first is the time
+// between the first failure and the next request. After refusedTries automatic requests, no time is set, unless the
+// cause is on this host, such as a full disk.
 func (r *refusal) recordFailure(err error, first time.Duration) {
 	r.Err = err
 	r.tries++
@@ -152,7 +152,7 @@ func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() er
 		return r
 	}
 	var err error
-	if others { // other answers were invalid, so the answer to this request may also be invalid
+	if others { // answers for other objects were invalid, so the answer to this request may also be invalid
 		err = rs.inTurn(ctx, request)
 	} else {
 		err = request()

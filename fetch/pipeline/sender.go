@@ -88,7 +88,7 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 			p.shared.mu.Unlock()
 			time.Sleep(gatherTime)
 			p.shared.mu.Lock()
-			if p.health.unreachable { // a request has failed while the mutex was released
+			if p.health.unreachable { // nothing is sent now, because a request has failed while the mutex was released
 				continue
 			}
 			if b := p.table.take(prioritize.Sibling, foregroundBatch); b != nil {
@@ -181,7 +181,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 			f.attempts-- // the batch failed because of one object that the remote lacks, so this attempt does not count for the other wants
 			p.table.queue.Push(w)
 		case err == nil && f.attempts >= 2:
-			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
+			lost := fmt.Errorf("fetch blob %s: %w: answer does not contain the blob", w.ID, ErrNotFound)
 			p.health.failed(lost, p.RetryOf(w), false)
 			p.table.finish(w.ID, f, nil, lost)
 		case invalid || isTruncated(err) && f.attempts >= maxAttempts && f.waiters == 0:

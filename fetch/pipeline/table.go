@@ -20,8 +20,10 @@ type Pending struct {
 	// waiting.
 	prefetch bool
 	inBatch  *Batch // batch that contains the want; nil while the want is queued or waits for a retry
-	hedged   bool   // a reader has waited too long for the answer to a background batch, so the want is requested by its id
-	attempts int    // number of batches that contained the want so far
+	// true if a reader has waited too long for the answer to a background batch, so that the want is requested by its
+	// id
+	hedged   bool
+	attempts int // number of batches that contained the want so far
 }
 
 // Done returns a channel that is closed when the contents are on this host or the pipeline has given up.
@@ -45,8 +47,8 @@ func (f *Pending) charge(ctx context.Context) {
 type Batch struct {
 	Wants      []prioritize.Want
 	background bool
-	probe      bool // the batch was sent to find out whether the remote answers again
-	suspect    bool // one of the objects in this batch may be the cause of an invalid answer
+	probe      bool // true if the batch was sent to find out whether the remote answers again
+	suspect    bool // true if one of the objects in this batch may be the cause of an invalid answer
 	// urgent is the number of readers that wait for a blob of this batch. While it is not 0, the reading of the answer is not
 	// paused.
 	urgent atomic.Int32

@@ -9,15 +9,15 @@ import (
 // maxBulkRefusals is the number of refused bulk requests after which no further one is sent to a remote.
 const maxBulkRefusals = 3
 
-// Bulks records the objects that the remote did not send with their contents, although commits and trees of the same remote were
-// fetched. Some servers refuse wants of trees. The zero value is ready to use.
+// Bulks records the objects that the remote refused to send with their contents. Some servers refuse wants of trees,
+// although they send commits with their trees. The zero value is ready to use.
 type Bulks struct {
 	mu      sync.Mutex
 	refused map[object.ID]struct{}
 	n       int // number of refused requests
 }
 
-// MayTry reports whether an object may be wanted with its contents.
+// MayTry reports whether a request for an object with its contents may succeed.
 func (b *Bulks) MayTry(id object.ID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

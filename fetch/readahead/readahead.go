@@ -1,16 +1,18 @@
-// Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one
-// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. Choose decides
-// how the rest of a tree is requested for a crawler. Search recognises search programs by their arguments. The package reads no trees and
-// sends no requests; its caller finds the neighbours.
+// Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers
+// of one mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to
+// fetch. Choose decides how the rest of a tree is requested for a crawler. Search recognises search programs by their
+// arguments. The package reads no trees and sends no requests; its caller finds the neighbours.
 //
-// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, forward or
-// backward, skips nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a
-// crawler grow until the rest of the tree is requested at once. Other readers do not get growing windows: builds jump between
-// directories, and scripts that read one file in each directory do not look at the other files.
+// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree,
+// forward or backward, skips nothing, and looks at the files that were fetched for the last window (grep, tar, find
+// -size). The windows of a crawler grow until the rest of the tree is requested at once. Other readers do not get
+// growing windows: builds jump between directories, and scripts that read one file in each directory do not look at the
+// other files.
 //
-// A program whose threads take directories from each other (rg) jumps too. It sweeps: in all directories of a series of misses it
-// reads nearly all files that were fetched. Looks do not count here, because git status looks at all files and reads few. Then the
-// lowest directory that contains all of them is requested at once.
+// A program whose threads take directories from each other (rg) also jumps between directories, but it reads nearly all
+// files that were fetched in each of them. Only reads count here, because git status looks at the attributes of all
+// files and reads few of them. When a series of misses shows such a program, the lowest directory that contains all
+// misses is requested at once.
 package readahead
 
 import (
@@ -39,8 +41,8 @@ const (
 	recent = time.Second
 	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
 	sampled = 32
-	// leastSwept is the number of blobs, and leastDirs the number of directories, of which the readers of a series must have
-	// read blobs to count as a program that reads everything.
+	// leastSwept and leastDirs are the numbers of blobs and of directories that the readers of a series must have read
+	// from to count as one program that reads everything.
 	leastSwept = 2 * FirstWindow
 	leastDirs  = 3
 	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one reader
@@ -78,8 +80,9 @@ type Position struct {
 	read    int    // number of the watched blobs that a reader has read
 }
 
-// continues reports whether the reader at this position, nil for a new reader, looks at what is fetched for it. A reader that reads
-// backward must have read it: git looks at all files and then reads .gitmodules before .gitignore.
+// continues reports whether the reader at this position uses the files that are fetched for it, so that its window may
+// grow. For a reader that reads forward, looking at the files suffices. A reader that reads backward must have read
+// them: git looks at all files and then reads .gitmodules before .gitignore. p is nil for a new reader.
 func (p *Position) continues(o treewalk.Order) bool {
 	switch {
 	case p == nil:
@@ -153,9 +156,10 @@ func (r *Tracker) Next(path string, before *Position, o treewalk.Order, now time
 		p.Window, p.Scope, crawls = WholeTree, scope, true
 	case crawls && before.watched > 0:
 		p.Window = min(before.Window*growth, maxWindow)
-	case crawls && before.Window > FirstWindow: // the last window contained no other file, so it shows nothing about the reader
+	// the last window contained only the file itself, so it shows nothing about the reader
+	case crawls && before.Window > FirstWindow:
 		p.Window = before.Window
-	case known: // the reader jumps, but has waited in this directory before
+	case known: // the reader jumps between directories, but has waited in this directory before
 		p.Window = FirstWindow * growth
 	default:
 		p.Window = FirstWindow
@@ -191,7 +195,7 @@ func (r *Tracker) Move(before *Position, path string) {
 // drop removes the position with index i in r.at. It does nothing if i is negative. The caller holds r.mu.
 func (r *Tracker) drop(i int) {
 	if i < 0 {
-		return // in the meantime, another reader has continued from the same position
+		return // another reader has continued from the same position since, so the position is not in the list any more
 	}
 	for id, w := range r.watched {
 		if w.at == r.at[i] {

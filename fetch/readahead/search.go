@@ -34,10 +34,11 @@ func Searches(ctx context.Context, path string) (target, ok bool) {
 	return ok && scope == path, ok
 }
 
-// Search returns the directory of the tree that a program with these arguments will read completely, if it is a program that searches all
-// files below some directories (rg, grep -r) and reads path now. args begins with the program, and dir is its working directory, an
-// absolute path. The path of the mount need not be known: the directory is the lowest one above path with whose path one of the searched
-// directories ends, and the root of the tree ("") if there is none.
+// Search returns the directory of the tree that a program with these arguments will read completely. ok is false if it
+// is not a program that searches all files below some directories (rg, grep -r). args begins with the program, dir is
+// its working directory as an absolute path, and path is the file or directory that it reads now. Because the path of
+// the mount is not known, the result is the lowest directory above path whose path is the end of the path of a searched
+// directory, or the root of the tree ("") if there is none.
 func Search(args []string, dir, path string) (scope string, ok bool) {
 	if len(args) == 0 {
 		return "", false
@@ -76,13 +77,14 @@ func Search(args []string, dir, path string) (scope string, ok bool) {
 	return scope, true
 }
 
-// syntax is the set of options of a search program that matter here.
+// syntax lists the options of a search program that determine which files it reads.
 type syntax struct {
-	recursive options // with which it searches directories, if it does not always
-	selects   options // with which it skips most files, or stops early
-	globs     options // whose value is a pattern of paths: the program skips most files, unless the pattern begins with "!"
-	patterns  options // whose value is what it searches for, or a file with that
-	values    options // other options with a value, which may be the next argument
+	recursive options // options with which the program searches directories; empty if it always does
+	selects   options // options with which the program skips most files, or stops early
+	// options whose value is a pattern of paths: the program skips most files, unless the pattern begins with "!"
+	globs    options
+	patterns options // options whose value is the text to search for, or a file with such texts
+	values   options // other options with a value, which may be the next argument
 }
 
 var (
@@ -104,7 +106,7 @@ var (
 	}
 )
 
-// options is a set of options: letters and long names.
+// options is a set of options, which have one letter or a long name.
 type options struct {
 	letters string
 	names   []string
@@ -120,7 +122,7 @@ func (o options) has(option string) bool {
 func (s syntax) searched(args []string) (targets []string, ok bool) {
 	ok = len(s.recursive.names) == 0
 	pattern, selects := false, false
-	// note takes account of an option, and of its value, which is the rest of the argument or the next one.
+	// note evaluates an option and its value, which is the rest of the argument or the next argument.
 	note := func(option, value string) {
 		ok = ok || s.recursive.has(option)
 		selects = selects || s.selects.has(option) || s.globs.has(option) && !strings.HasPrefix(value, "!")
@@ -162,7 +164,7 @@ func (s syntax) searched(args []string) (targets []string, ok bool) {
 		}
 	}
 	if !pattern && len(rest) > 0 {
-		rest = rest[1:] // the first argument is the pattern
+		rest = rest[1:] // without one of the options in patterns, the first argument is the text to search for
 	}
 	return rest, ok && !selects
 }

@@ -16,7 +16,7 @@ const (
 
 // Smudging records the waits of one reader for filtered contents.
 type Smudging struct {
-	Edge string // the last path that the reader waited for or that was smudged ahead, whichever is later
+	Edge string // the last path that the reader waited for or that was smudged ahead, whichever is later in the tree
 	// waits is the number of waits in this directory in which the reader skipped at most smudgeSlack files.
 	waits int
 	// window is the number of files that were smudged ahead after the last wait.
@@ -31,7 +31,7 @@ func (s *Smudging) Waited(path string, gap int) int {
 	case treewalk.DirOf(path) != treewalk.DirOf(s.Edge), gap > smudgeSlack, s.waits == 0:
 		*s = Smudging{Edge: path, waits: 1}
 		return 0
-	case gap < 0: // path precedes the edge, so another of several concurrent readers waits for path
+	case gap < 0: // path precedes the edge, so another reader, which runs at the same time, waits for path
 		return 0
 	}
 	s.Edge = path

@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// sweeps reports whether the readers of the series read nearly everything that is fetched, in at least leastDirs different
-// parts of the directory scope, which contains all misses of the series. A build that reads all sources of one directory is not
-// such a program, because it stays in one part, and neither is one that skips the files of other kinds. The caller holds r.mu.
+// sweeps reports whether the readers of the series read nearly all files that are fetched, in at least leastDirs
+// different parts of one directory. scope is this directory, the lowest one that contains all misses of the series. The
+// result is false for a build that reads all sources of one directory, because it stays in one part, and for a program
+// that skips some kinds of files. The caller holds r.mu.
 func (r *Tracker) sweeps() (scope string, ok bool) {
 	s := r.series
 	for i, p := range r.at {
@@ -25,10 +26,11 @@ func (r *Tracker) sweeps() (scope string, ok bool) {
 	return scope, parts >= leastDirs
 }
 
-// judge adds the result of the window at p to the series.
+// judge adds the counts of the window at position p to the series.
 func (s *series) judge(p *Position) {
 	switch {
-	case p.watched == 0 || !s.dirs[p.Path[:strings.LastIndexByte(p.Path, '/')+1]]: // no other file, or of an earlier series
+	// ignore a window that contained no other file, or that belongs to an earlier series
+	case p.watched == 0 || !s.dirs[p.Path[:strings.LastIndexByte(p.Path, '/')+1]]:
 	case 10*p.read >= 8*p.watched:
 		s.swept += p.read
 	default:
@@ -36,8 +38,8 @@ func (s *series) judge(p *Position) {
 	}
 }
 
-// scope returns the lowest directory that contains all directories of the series, and the number of its parts in which misses
-// were: the directory itself without subdirectories, and its subdirectories.
+// scope returns the lowest directory that contains all directories of the series, and the number of parts of this
+// directory in which misses occurred. Its parts are the files directly in it, and each of its subdirectories.
 func (s *series) scope() (scope string, parts int) {
 	dirs := slices.Collect(maps.Keys(s.dirs))
 	scope = dirs[0]

@@ -67,8 +67,9 @@ func (d Dir) Add(name string, r Recording) error {
 	return d.change(name, func(old Profile, _ error) (Profile, bool) { return old.Merge(r), true })
 }
 
-// change replaces a profile by the first result of the function edit, if the second result is true. The parameters of edit are the
-// present profile and, if it does not exist or is damaged, the error of Read.
+// change calls the function edit, and replaces a profile by its first result if its second result is true. The
+// parameters of edit are the present profile and the error of Read, which is not nil if the profile does not exist or
+// is damaged.
 func (d Dir) change(name string, edit func(old Profile, err error) (Profile, bool)) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -102,7 +103,8 @@ func (d Dir) Delete(name string) error {
 	if err := ValidName(name); err != nil {
 		return err
 	}
-	if _, err := os.Stat(d.Path); err != nil { // locking would create the directory
+	// check first whether the directory exists, because locking would create it
+	if _, err := os.Stat(d.Path); err != nil {
 		return fmt.Errorf("delete read profile: %w", err)
 	}
 	unlock, err := d.lock()

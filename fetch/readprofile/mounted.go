@@ -2,19 +2,21 @@ package readprofile
 
 import "errors"
 
-// Selection is the part of a mount request that names the read profile of the mount. Its JSON fields are fields of the request itself.
+// Selection is the part of a mount request that names the read profile of the mount. Its JSON fields are fields of the
+// mount request.
 type Selection struct {
-	// Profile is the name of the read profile: the files that programs read in the mount are recorded in it, and those of earlier
-	// recordings are prefetched before others, unless prefetch is "none". "": "auto"; "none": nothing is recorded, and no profile is used.
+	// Profile is the name of the read profile. The files that programs read in the mount are recorded in it, and the
+	// files of earlier recordings are prefetched before others, unless prefetch is "none". "" stands for "auto". "none"
+	// means that nothing is recorded and no profile is used.
 	Profile string `json:"profile,omitempty"`
 	// ShareProfile stores the profile on the session remote too, and reads it from there if this host has no profile with that name.
 	ShareProfile bool `json:"share_profile,omitempty"`
 }
 
-// errNothingToShare means that a mount without a profile is to share it.
-var errNothingToShare = errors.New("a mount with the profile none has nothing to share")
+// errNothingToShare means that a request asks to share the read profile of a mount that has none.
+var errNothingToShare = errors.New("share read profile: a mount with the profile \"none\" has no read profile")
 
-// Validate returns an error if no mount can have this profile.
+// Validate returns an error if a mount request must not contain this selection.
 func (s Selection) Validate() error {
 	switch {
 	case s.Profile == None && s.ShareProfile:

@@ -1,13 +1,14 @@
-// Package readprofile stores which files programs read after a mount, so that the next mount of the same remote can fetch these files
-// before they are read.
+// Package readprofile stores which files programs read after a mount, so that the next mount of the same remote can
+// fetch these files before they are read.
 //
-// Terms. A recording is the list of the paths that were read in one mount, in the order of the first reads. A profile is the result of
-// several recordings that have the same name, such as "auto" or "build". It contains paths and no object ids, so it can be used at any
-// commit: paths that the tree does not have are skipped. A mount that reads nearly the whole tree has a recording without paths, which
-// states only that.
+// Terms. A recording is the list of the paths that were read in one mount, in the order of the first reads. A profile
+// is the result of several recordings that have the same name, such as "auto" or "build". It contains paths and no
+// object ids, so it can be used at any commit: paths that the tree does not have are skipped. The recording of a mount
+// that reads nearly the whole tree contains no paths, only the flag Whole.
 //
-// Promises. Parse accepts only profiles within the limits below whose paths can be paths of a tree, so a profile of another machine can
-// be parsed. Files are replaced as a whole, under a lock, so that mounts which end at the same time lose no recording.
+// Promises. Parse accepts only profiles within the limits below whose paths can be paths of a tree, so it is safe to
+// parse a profile from another machine. Files are replaced as a whole, under a lock, so that mounts which end at the
+// same time lose no recording.
 package readprofile
 
 import (
@@ -30,7 +31,7 @@ const (
 	MaxSize = 16 << 20
 	// maxPath is the maximum length of a path in bytes. Longer paths are not recorded.
 	maxPath = 4096
-	// Recordings is the number of recordings in a row that do not contain a path, after which the profile drops the path.
+	// Recordings is the number of consecutive recordings without a path after which the profile drops the path.
 	Recordings = 8
 )
 
@@ -58,8 +59,9 @@ func ValidName(name string) error {
 
 // Path is a file that a read profile contains.
 type Path struct {
-	Name   string // path relative to the root of the tree
-	Missed uint8  // number of recordings in a row, the newest first, that do not contain the path; less than Recordings
+	Name string // path relative to the root of the tree
+	// number of consecutive recordings, up to the newest one, that do not contain the path; less than Recordings
+	Missed uint8
 }
 
 // Profile is the result of recordings. The zero value is a profile without recordings.
@@ -67,7 +69,7 @@ type Profile struct {
 	Paths []Path // in the order in which the files will probably be read
 	// Whole states that the whole tree is read, after Paths.
 	Whole bool
-	// WholeMissed is the number of recordings in a row, the newest first, that have not read the whole tree.
+	// WholeMissed is the number of consecutive recordings, up to the newest one, that have not read the whole tree.
 	WholeMissed uint8
 	Recordings  uint64    // number of recordings
 	Recorded    time.Time // end of the newest recording, in whole seconds

@@ -27,7 +27,7 @@ type Target struct {
 	Name   string    // full name of the ref; "" if the user passed the id of a commit
 	Want   object.ID // object to request: the annotated tag if the ref names one, otherwise the commit
 	Commit object.ID
-	Others bool // the branch of HEAD does not exist, but other branches do
+	Others bool // true if the branch of HEAD does not exist, but other branches do
 }
 
 // Unborn reports whether the ref names a branch that has no commit yet, such as HEAD of an empty repository.
@@ -39,7 +39,7 @@ func (t Target) Unborn() bool { return t.Want.IsZero() }
 func Resolve(ctx context.Context, remote *transport.Remote, format object.Format, ref string) (Target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != format {
-			return Target{}, fmt.Errorf("find %s: the remote's object format is %s", ref, format)
+			return Target{}, fmt.Errorf("find %s: the remote has no such commit, because its object format is %s", ref, format)
 		}
 		return Target{Want: id, Commit: id}, nil
 	}

@@ -8,7 +8,7 @@ import (
 // Turns makes tasks with the same key run one after the other. The zero value is ready to use.
 type Turns[K comparable] struct {
 	mu      sync.Mutex
-	running map[K]chan struct{} // each channel is closed when its task ends
+	running map[K]chan struct{} // tasks in progress by their keys; each channel is closed when its task ends
 }
 
 // Begin waits until no task with this key runs, and then returns. Other callers with the same key then wait until the returned function
