@@ -121,7 +121,8 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 		return snap, nil
 	}
 	if snap.Partial && readSnapshot(snap, a.storage.host.Get) {
-		snap.once.Do(func() { close(snap.ready) }) // readers find the trees on the host while they are copied
+		// make the commit available before its trees are copied, because readers find the trees on the host already
+		snap.once.Do(func() { close(snap.ready) })
 	}
 	if err := a.stream(ctx, caps, target, snap); err != nil {
 		return nil, err
@@ -174,7 +175,8 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 // the fetch fails before the commit has been read, stream returns the error.
 func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t remoteref.Target, snap *Snapshot) error {
 	req := transport.FetchRequest{Wants: []object.ID{t.Want}, Haves: a.repo.CompleteTips(), Tags: true}
-	if caps.Shallow { // the request has a depth even if it has haves, because the remote may lack all of these commits
+	// the request has a depth even if it contains haves, because the remote may not have any of those commits
+	if caps.Shallow {
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {
@@ -206,9 +208,9 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t re
 		cancel()
 		return ErrClosed
 	}
-	// receive closes ready when the commit arrives, and finish closes it if the pack ends without the commit.
+	// receive closes snap.ready when the commit arrives; finish closes it if the pack ends without the commit
 	<-snap.ready
-	stopWatching() // from now on the fetch continues when ctx ends, until Store.Close cancels it
+	stopWatching() // after this call the end of ctx does not cancel the fetch; only Store.Close does
 	if snap.Tree.IsZero() {
 		<-snap.done
 		if snap.err == nil {
@@ -233,7 +235,9 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	}
 	broken, err := a.store(ctx, resp, snap)
 	if broken && resp.Relayed && ctx.Err() == nil {
-		return a.receive(ctx, req, snap) // the relay is not used for a while now
+		// send the request again, now to the git server, because the failure has made the remote bypass the relay for a
+		// while
+		return a.receive(ctx, req, snap)
 	}
 	return err
 }
@@ -254,8 +258,8 @@ func (a *acquirer) receiveFromHost(ctx context.Context, snap *Snapshot) error {
 	return err
 }
 
-// store stores the pack of an answer. Each object can be read as soon as it has arrived. The result broken reports that the pack is not
-// complete or invalid.
+// store stores the pack of an answer. Each object can be read as soon as it has arrived. broken is true if the pack is
+// incomplete or invalid.
 func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, snap *Snapshot) (broken bool, err error) {
 	defer resp.Pack.Close()
 	snap.shallow = resp.Shallow

@@ -237,7 +237,7 @@ func (v *View) lfsConfig(entries []object.TreeEntry) (object.TreeEntry, bool) {
 func findBlob(entries []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, e := range entries {
 		if e.Name > name {
-			break // the entries are sorted
+			break // the entries are sorted, so none of the following ones has the name
 		}
 		if e.Name == name && e.Mode.IsBlob() {
 			return e, true
@@ -253,7 +253,8 @@ func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
 
 // localFile opens a .gitattributes or .lfsconfig file. If it is not on this host, the error is odb.ErrNotFound.
 func (v *View) localFile(id object.ID, _ string) (Content, error) {
-	if !v.store.storage.cached(id) { // the index is asked first, because content looks for a file, and a walk asks for every path
+	// The index of the cache is checked first, because content opens a file, and a walk calls localFile for every path.
+	if !v.store.storage.cached(id) {
 		return nil, odb.ErrNotFound
 	}
 	if c, ok := v.store.storage.stored(id); ok {

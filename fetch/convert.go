@@ -31,8 +31,8 @@ const maxConverted = 512 << 20
 
 // results are the cache keys under which the result of a conversion may be stored. They have the type of an object id.
 type results struct {
-	own    object.ID // result that belongs to the mount and its settings, or that does not depend on any settings
-	shared object.ID // result that all mounts with the same driver share; zero if there is none
+	own    object.ID // key of the result for this mount and its settings, or of a result that depends on no settings
+	shared object.ID // key of the result that all mounts with the same driver share; zero if there is none
 }
 
 // resultsOf returns the cache keys of the result of converting the blob at path by the rule r. The output of a filter driver may
@@ -46,7 +46,7 @@ func (v *View) resultsOf(id object.ID, r convert.Rule, path string) (k results) 
 		return k
 	}
 	if d.Process == "" && !strings.Contains(d.Smudge, "%f") {
-		path = "" // the driver does not get the path
+		path = "" // the result does not depend on the path, because the driver does not get it
 	}
 	k.own = cacheKey("driver", v.conversions.owner(), id.String(), r.Key(), path)
 	if d.Shared != "" {
@@ -65,7 +65,8 @@ func cacheKey(parts ...string) object.ID {
 	return key
 }
 
-// result returns the stored result of a conversion. A result of the mount has precedence, so that a file does not change.
+// result returns the stored result of a conversion. If there are two, it returns that of the mount, so that a file does
+// not change. It returns false if none is stored.
 func (s *storage) result(k results) (Content, bool) {
 	c, ok := s.content(k.own)
 	if !ok && !k.shared.IsZero() {
@@ -74,7 +75,7 @@ func (s *storage) result(k results) (Content, bool) {
 	return c, ok
 }
 
-// resultSize returns the size in bytes of what result returns. It reads no file.
+// resultSize returns the size in bytes of the contents that result returns. It reads no file.
 func (s *storage) resultSize(k results) (int64, bool) {
 	n, ok := s.blobs.Size(k.own)
 	if !ok && !k.shared.IsZero() {
@@ -122,7 +123,7 @@ func wholeOf(c Content) ([]byte, error) {
 // conversion continues when these readers stop waiting, because most of it may be done by then. The fields below waiters do not
 // change after the channel done is closed.
 type smudge struct {
-	by      *conversions // the mount whose programs convert
+	by      *conversions // conversions of the mount whose programs convert the blob
 	done    chan struct{}
 	waiters atomic.Int32
 	err     error
@@ -194,7 +195,9 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 			v.conversions.filters.markUnfiltered(k.own)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
-			continue // the mount that ran the conversion was unmounted or lost its last reader, so the next iteration starts a new conversion
+			// The mount that ran the conversion was unmounted, or no reader waited any more. The next iteration starts
+			// a new conversion.
+			continue
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:
@@ -203,7 +206,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 		if c, ok := v.store.storage.result(k); ok {
 			return c, nil
 		}
-		return nil, fmt.Errorf("read %s: converted contents were evicted at once: the cache is too small", b.Path)
+		return nil, fmt.Errorf("read %s: cache is too small: converted contents were evicted at once", b.Path)
 	}
 }
 
@@ -234,7 +237,7 @@ func (v *View) smudge(b Blob, r convert.Rule, k results, flight object.ID, ahead
 
 // errUnchanged means that a driver has returned its input. Programs such as git-lfs also do this if they fail and are configured to
 // continue, so the output is not stored as the result of the driver.
-var errUnchanged = errors.New("the filter has changed nothing")
+var errUnchanged = errors.New("filter has returned its input unchanged")
 
 // runPrograms converts contents with external programs and stores the result in the cache. If the result is small, runPrograms also
 // returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms is a part.
@@ -244,7 +247,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k result
 		return nil, nil
 	}
 	if v.conversions.filters == nil {
-		return nil, errors.New("filters cannot run for this view")
+		return nil, errors.New("filter programs cannot run, because the view has none")
 	}
 	c, err := v.openStored(ctx, b.ID, b.Path, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 	if err != nil {
@@ -381,13 +384,13 @@ func (o *spool) discard() {
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data
-		// A result of nil means that the contents are large. Therefore empty contents are returned as an empty slice that is not nil.
+		// The caller treats nil as large contents, so empty contents are returned as an empty slice that is not nil.
 		if data == nil {
 			data = []byte{}
 		}
 		return data, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, Data: data})
 	}
 	f := o.file
-	o.file = nil // the method keep of storage closes the file
+	o.file = nil // storage.keep closes the file, so discard must not
 	return nil, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, File: f})
 }

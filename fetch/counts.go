@@ -46,7 +46,7 @@ func (v *RawView) Blobs(visit func(object.ID)) {
 
 // count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
-	cs.storage.objects.Refresh() // an error leaves the packs that are known
+	cs.storage.objects.Refresh() // after an error, the count covers the packs that were visible before
 	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(treewalk.File) {}}
 	cs.trees.WalkLocal(tree, "", func(f treewalk.File) { c.add(f) })
 	return c.Counts
@@ -62,14 +62,14 @@ type treeCount struct {
 // maxCounts is the maximum number of trees in the map counts.known.
 const maxCounts = 256
 
-// CountsSince returns a count of the shown tree that is not older than the time in the parameter then. All mounts of the tree
-// share a count, because counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count, and
-// the new count continues for later callers.
+// CountsSince returns a count of the shown tree that began at the time then or later. All mounts of the tree share a
+// count, because counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count,
+// and the new count continues for later callers.
 func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
 	return v.store.counts.since(ctx, v.Shown(), then)
 }
 
-// since returns a count of a tree that is not older than the time in the parameter then, as RawView.CountsSince does.
+// since returns a count of a tree that began at the time then or later, as RawView.CountsSince does.
 func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Counts {
 	for {
 		cs.mu.Lock()

@@ -25,13 +25,14 @@ const (
 	bulkTries = 2
 )
 
-// crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains path:
-// directories of which nearly nothing is on this host as a whole, and other blobs by their ids, first those after path, then those
-// before path, which may be empty. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl
-// does not start another one. It returns the number of blobs to request together with the blob at path: few if the others probably come
-// with a bulk request.
+// crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains
+// path. It is called for a reader that reads everything. A directory of which nearly nothing is on this host is
+// requested as a whole. The other blobs are requested by their ids: first those after path, then those before path;
+// path may be empty. If such a goroutine is running for this view, crawl does not start another one. crawl returns the
+// number of blobs to request together with the blob at path, which is low if a bulk request probably fetches the
+// others.
 func (v *RawView) crawl(path, scope string) (window int) {
-	if path != "" { // a reader waits for this blob
+	if path != "" { // path is the path of a blob for which a reader waits
 		v.store.fetcher.pipe.StartCrawl()
 	}
 	window = alongside
@@ -68,8 +69,9 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	return window
 }
 
-// Searches reports whether the process of the request ctx, which lists the directory at path, is a program that reads all files below
-// directories (ok), and whether path is one of these (target). If it is, the contents are requested at once.
+// Searches reports whether the process of the request ctx, which lists the directory at path, is a program that reads
+// all files below some directories (ok), and whether path is one of these directories (target). If it is, Searches
+// starts requests for their contents.
 func (v *RawView) Searches(ctx context.Context, path string) (target, ok bool) {
 	target, ok = readahead.Searches(ctx, path)
 	if target {
@@ -78,7 +80,7 @@ func (v *RawView) Searches(ctx context.Context, path string) (target, ok bool) {
 	return target, ok
 }
 
-// Crawled reports whether the rest of the tree is being requested for a reader that reads everything.
+// Crawled reports whether the goroutine of crawl is requesting the rest of the tree for a reader that reads everything.
 func (v *RawView) Crawled() bool { return v.crawling.Load() }
 
 // noteSearch calls crawl if a search program reads a missing blob. It is called before
@@ -136,8 +138,8 @@ func (v *RawView) fetchWhole(ctx context.Context, scope string) (missing bool) {
 	return true
 }
 
-// bulkWant returns the object to want so that the answer contains everything below the directory d: the commit if d is the root
-// of the commit with which the mount began and the server can leave out the history, otherwise the tree.
+// bulkWant returns the object whose request fetches everything below the directory d. This is the commit if d is the
+// root of the commit with which the mount began and the server can leave out the history, and otherwise the tree of d.
 func (v *RawView) bulkWant(d *readahead.Dir) object.ID {
 	if d.Path == "" && d.ID == v.commitTree && v.store.fetcher.bulks.MayTry(v.commit) {
 		return v.commit

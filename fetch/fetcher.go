@@ -91,7 +91,7 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 			}
 			_, data, err := f.storage.objects.Get(id, object.MaxTreeSize)
 			if err != nil {
-				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted: %w", id, err)
+				return nil, 0, nil, fmt.Errorf("read base %s of a delta: contents were evicted from the cache: %w", id, err)
 			}
 			return bytes.NewReader(data), int64(len(data)), func() {}, nil
 		},
@@ -99,7 +99,7 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 		if o.Type == object.Blob {
 			return blobs.Add(o)
 		}
-		o.Discard() // the request was for blobs
+		o.Discard() // the object is no blob, and the request was for blobs only
 		return nil
 	})
 	if err != nil {

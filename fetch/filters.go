@@ -18,17 +18,18 @@ import (
 // maxUnfiltered is the maximum size in bytes of the file of Filters that is read; it has 65 bytes for each file of the mount.
 const maxUnfiltered = 1 << 30
 
-// Filters runs the filter drivers of one mount. It also records which files a driver did not convert, because these files keep
-// their contents and their size as long as the kernel has the mount, also in a successor. A later mount runs the driver again.
+// Filters runs the filter drivers of one mount. It also records the files that a driver did not convert: such a file
+// keeps its contents and its size as long as the kernel has the mount, even after a takeover. A later mount runs the
+// driver again.
 //
-// The record is a file in the home of the mount. Its first line is the digest of the settings for which sizes of converted
-// contents are known in the mount. Each further line is the cache key of a result that is not used.
+// The record is a file in the home of the mount. Its first line is the digest of the settings for which sizes of
+// converted contents are known in the mount. Each further line is the cache key of a result that must not be used.
 type Filters struct {
 	*filter.Programs
 	owner string // identifies the session and its settings; part of the cache keys of results that belong to the mount
 	path  string
 	log   *zap.Logger
-	// continued is true in a takeover, in which the mount must go on although the disk may be full.
+	// continued is true in a takeover, in which errors of writing the record are ignored, because the disk may be full.
 	continued bool
 
 	mu         sync.Mutex
@@ -37,13 +38,14 @@ type Filters struct {
 	unfiltered map[object.ID]bool // cache keys (see results) of the files that a driver did not convert
 }
 
-// OpenFilters returns the Filters of a mount. session identifies the mount's session, digest its settings, and path is the path
-// of the record. In a takeover, the Filters of the predecessor are continued. Otherwise the results known so far are still valid
-// only if same is true: the settings are those of the last mount, and that mount had no unconverted files.
+// OpenFilters returns the Filters of a mount. session identifies the mount's session, digest identifies its settings,
+// and path is the path of the record. In a takeover, the Filters of the predecessor are continued. Otherwise, same
+// reports whether the results of earlier mounts are still valid: the settings are those of the last mount, and that
+// mount had no unconverted files.
 func OpenFilters(p *filter.Programs, session, digest, path string, takeOver bool, log *zap.Logger) (f *Filters, same bool, err error) {
 	text, err := disk.ReadRegular(path, maxUnfiltered)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, false, fmt.Errorf("read unconverted files: %w", err)
+		return nil, false, fmt.Errorf("read list of files that the filter did not convert: %w", err)
 	}
 	f = &Filters{Programs: p, path: path, log: log, continued: takeOver, digest: digest, unfiltered: map[object.ID]bool{}}
 	before, lines, _ := strings.Cut(string(text), "\n")
@@ -56,8 +58,8 @@ func OpenFilters(p *filter.Programs, session, digest, path string, takeOver bool
 	return f, same, nil
 }
 
-// parseUnfiltered parses the lines of the record after the first. It skips an incomplete line, whose writer was killed before the
-// kernel could see the result.
+// parseUnfiltered parses the lines of the record after the first. It skips an incomplete last line: its writer was
+// killed before the kernel received the contents.
 func parseUnfiltered(lines string) map[object.ID]bool {
 	all := map[object.ID]bool{}
 	for line := range strings.Lines(lines) {
@@ -76,7 +78,8 @@ func (f *Filters) Begin() (err error) {
 	if f.continued {
 		if f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0); err == nil {
 			if len(f.unfiltered) > 0 {
-				_, _ = f.file.WriteString("\n") // ends the line of a predecessor that was killed while it wrote; empty lines are skipped
+				// complete the line that a killed predecessor may have written in part; empty lines are skipped
+				_, _ = f.file.WriteString("\n")
 			}
 			return nil
 		}
@@ -94,13 +97,14 @@ func (f *Filters) Begin() (err error) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("record unconverted files: %w", err)
+		return fmt.Errorf("record files that the filter did not convert: %w", err)
 	}
 	return nil
 }
 
-// markUnfiltered records that the driver did not convert a file. key is the cache key of the result that belongs to the mount. The record
-// is written before the kernel gets the contents, so that a successor returns the same.
+// markUnfiltered records that the driver did not convert a file. key is the cache key of the result that belongs to the
+// mount. The record is written before the kernel gets the contents, so that a successor also returns the unconverted
+// contents.
 func (f *Filters) markUnfiltered(key object.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +120,7 @@ func (f *Filters) markUnfiltered(key object.ID) {
 	}
 }
 
-// left reports whether leave was called for a key.
+// left reports whether the driver did not convert the file with this cache key, so that the file stays unconverted.
 func (f *Filters) left(key object.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

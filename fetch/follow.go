@@ -78,7 +78,7 @@ func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities
 	if err := a.fetcher.ingest(ctx, resp.Pack, nil); err != nil {
 		return err
 	}
-	if len(resp.Shallow) > 0 { // true if the remote is a shallow repository
+	if len(resp.Shallow) > 0 { // commits without parents in the answer mean that the remote is a shallow repository
 		return a.repo.AddBoundary(resp.Shallow, a.storage.hasParents)
 	}
 	return nil

@@ -43,7 +43,7 @@ type history struct {
 	// refs are the refs that the remote had when the history was last completed, and those that were added by Listing.Here since then. The
 	// slice is replaced, never changed.
 	refs []packedrefs.Ref
-	read bool // whether refs contains what is on disk
+	read bool // whether refs contains the refs that are stored on disk
 }
 
 // maxHistoryWait is the maximum time for which the fetch of history is delayed because readers wait for the remote.
@@ -81,8 +81,8 @@ func (h *history) setState(state History) {
 	h.state = state
 }
 
-// fetchExclusively waits for the lock that excludes other processes, and then fetches the history. The function busy reports
-// whether readers wait for the remote. While busy returns true, fetchExclusively pauses the reading of the pack.
+// fetchExclusively waits for the lock that excludes other processes, and then fetches the history. While busy returns
+// true, because readers wait for the remote, fetchExclusively does not read the pack.
 func (h *history) fetchExclusively(ctx context.Context, listed *Listing, busy func() bool) error {
 	unlock, err := h.repo.LockHistory(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func (h *history) copyFromHost(ctx context.Context) error {
 	// A ref without its commit would make the remote leave out objects that the store lacks.
 	for _, r := range past.Refs {
 		if !h.storage.objects.Has(r.ID) {
-			return fmt.Errorf("commit %s of %s is not in the host's packs", r.ID, r.Name)
+			return fmt.Errorf("copy history of the host: commit %s of %s is missing in its packs", r.ID, r.Name)
 		}
 	}
 	if err := h.repo.AddBoundary(past.Boundary, h.storage.hasParents); err != nil {
@@ -278,7 +278,8 @@ func (h *history) list() []packedrefs.Ref {
 	if read {
 		return refs
 	}
-	refs = joined(h.repo.Refs(), h.repo.Listed()) // without the lock, because it waits for the disk
+	// The files are read without the lock, because reading them waits for the disk.
+	refs = joined(h.repo.Refs(), h.repo.Listed())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.read {
@@ -290,7 +291,8 @@ func (h *history) list() []packedrefs.Ref {
 // defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
 // not known or does not exist.
 func (h *history) defaultBranch() string {
-	head := h.repo.Head() // until the history is complete, the default branch of `git init`
+	// before the history is complete, Head returns the default branch of `git init`, which may not exist
+	head := h.repo.Head()
 	if !slices.ContainsFunc(h.list(), func(r packedrefs.Ref) bool { return r.Name == head }) {
 		return ""
 	}

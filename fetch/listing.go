@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// listingAge is the maximum age of a Listing from which the history is fetched. For an older one, the remote is asked again.
+	// listingAge is the maximum age of a Listing from which the history is fetched. If the Listing is older, the refs
+	// are requested again.
 	listingAge = time.Minute
-	// maxTags is the maximum number of annotated tags that the method Here of a Listing fetches. Others come with the history.
+	// maxTags is the maximum number of annotated tags that the method Here of a Listing fetches. Further tags are
+	// fetched with the history.
 	maxTags = 256
 )
 
-// listedRefs are the prefixes of the refs that a clone has.
+// listedRefs are the prefixes of the refs that git clone fetches.
 var listedRefs = []string{"HEAD", "refs/heads/", "refs/tags/"}
 
-// Listing is a list of the branches and tags of the remote, which is requested before the history is. The history is fetched from the
-// same list, so that the list costs no additional request.
+// Listing is a list of the branches and tags of the remote. It is requested before the history, which is then fetched
+// from the same list, so that the list costs no additional request.
 type Listing struct {
 	store *Store
 	done  chan struct{} // closed when the list has arrived, or when the request has failed
@@ -51,10 +53,12 @@ func (s *Store) List() *Listing {
 	return l
 }
 
-// Here returns the listed branches and tags that git can use before the history is fetched, and the full name of the remote's default
-// branch if it is one of them: those whose objects are on this host. A ref to a missing commit would make git request this commit with its
-// history when it lists or shows refs. Here first requests annotated tags of commits on this host that have not come with the commits. From
-// now on, Store.Refs includes the refs. Here waits until the list has arrived; the caller has waited for the trees of the mounted commit.
+// Here returns the branches and tags of the list that git can use before the history is fetched: those whose objects
+// are on this host. head is the full name of the remote's default branch if it is one of them. The other refs are left
+// out, because for a ref to a missing commit git would request this commit with its history when it lists or shows
+// refs. Here first requests annotated tags of commits on this host, if the tags were not fetched with the commits. From
+// then on, Store.Refs includes the refs. Here waits until the list has arrived; the caller must have waited for the
+// trees of the mounted commit.
 func (l *Listing) Here(ctx context.Context, mounted object.ID) (refs []packedrefs.Ref, head string, err error) {
 	select {
 	case <-l.done:
@@ -71,7 +75,8 @@ func (l *Listing) Here(ctx context.Context, mounted object.ID) (refs []packedref
 	usable := s.history.usable(mounted)
 	if tags := s.history.lackingTags(list, usable); len(tags) > 0 {
 		if err := s.history.fetchTags(ctx, tags); err != nil {
-			s.log.Debug("fetch annotated tags", zap.Error(err)) // they come with the history
+			// the error is only logged, because the tags are fetched again with the history
+			s.log.Debug("fetch annotated tags", zap.Error(err))
 		}
 	}
 	def := list.Unborn
@@ -129,8 +134,8 @@ func (h *history) has(id object.ID) bool {
 	return err == nil
 }
 
-// usable returns a function that reports whether git can use a commit before the history is fetched: the commit and its parents are on
-// this host, or it is part of the boundary. mounted is a commit of which this is known.
+// usable returns a function that reports whether git can use a commit before the history is fetched: the commit and its
+// parents are on this host, or it is part of the boundary. mounted is a commit that is known to be usable.
 func (h *history) usable(mounted object.ID) func(object.ID) bool {
 	boundary := h.repo.Boundary()
 	return func(id object.ID) bool {
@@ -149,7 +154,8 @@ func (h *history) fetchTags(ctx context.Context, tags []transport.Ref) error {
 		}
 	}
 	caps, err := h.fetcher.remote.Capabilities(ctx)
-	if err != nil { // for example, a remote of which stock git fetches the tags with the commit
+	// an error is possible, for example, if stock git fetches from this remote and has fetched the tags with the commit
+	if err != nil {
 		return err
 	}
 	if caps.Filter {

@@ -35,7 +35,8 @@ const (
 	// searchGrace is the time between the prefetch of the first class and that of the next ones, in which a program that reads
 	// everything may start: see awaitCrawl.
 	searchGrace = 150 * time.Millisecond
-	// crawlGrace is the time after the last request for a program that reads everything, in which the program reads what has arrived.
+	// crawlGrace is the time for which a prefetch still waits after the last request for a program that reads
+	// everything, while the program reads the contents that have arrived.
 	crawlGrace = time.Second
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
@@ -43,7 +44,7 @@ const (
 	wantPoll = 200 * time.Millisecond
 )
 
-// prefetchKey identifies a prefetch. Several mounts with the same key run their prefetches one after the other.
+// prefetchKey identifies a prefetch. Prefetches of several mounts with the same key run one after the other.
 type prefetchKey struct {
 	tree   object.ID
 	policy PrefetchPolicy
@@ -142,9 +143,9 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	return err
 }
 
-// awaitCrawl waits while a program reads everything (see crawl), and for the time crawlGrace after the last request for it. The contents
-// for such a program come with few large requests, which a server answers faster than the same number of wants by id. Besides, a walk
-// through the tree would take processor time from the program.
+// awaitCrawl waits while a program reads everything (see crawl), and for the time crawlGrace after the last request for
+// that program. Its contents are fetched with few large requests, which a server answers faster than requests that name
+// the same blobs by id. Besides, a walk through the tree would take processor time from the program.
 func (v *RawView) awaitCrawl(ctx context.Context) error {
 	for v.crawling.Load() {
 		for v.crawling.Load() {
@@ -186,7 +187,7 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 			return ctx.Err()
 		}
 		if wait == offlineWait && queued <= room {
-			return nil // the requests for the next wants will show whether the remote answers again
+			return nil // continue, because the requests for the next wants will show whether the remote answers again
 		}
 	}
 }
@@ -223,11 +224,12 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 		// The first iteration queues the wants. Later iterations check the results.
 		if asked {
 			progress(h)
-			// If a blob is neither pending nor on this host, the pipeline has given up its want.
+			// The pipeline has given up a want whose blob is neither pending nor on this host.
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
-			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // longer than a read would wait
+			// the remote was unreachable for longer than a read waits
+			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() {
 				_, cause := p.Health().Failure()
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.Health().DeadlineError(cause))
 			}

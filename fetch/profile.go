@@ -11,7 +11,7 @@ import (
 // Record makes the view record in r which files programs read. If r is nil, the view records nothing.
 func (v *RawView) Record(r *readprofile.Recorder) { v.reads.Store(r) }
 
-// newForeseen returns the part of the view that prefetches read profiles.
+// newForeseen returns the Prefetcher of the view, which prefetches the files of read profiles.
 func (v *RawView) newForeseen() *foreseen.Prefetcher {
 	return foreseen.New(foreseen.Source{
 		Pipe: v.store.fetcher.pipe, Tree: v.Shown, Entries: v.store.trees.Entries, Missing: v.missing, AwaitRoom: v.awaitQueue,

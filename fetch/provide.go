@@ -81,7 +81,7 @@ func (p *provision) run(ctx context.Context) error {
 		return err
 	}
 	s.repo.AwaitRoom(ctx, func() bool { return s.storage.joining.Load() > 0 })
-	defer s.fetcher.pipe.BeginForeground()() // until run returns, the pipeline delays prefetches
+	defer s.fetcher.pipe.BeginForeground()() // while run runs, the pipeline delays prefetches
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {
 			return err
@@ -95,7 +95,9 @@ func (p *provision) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := p.failure(); !joined && (err == nil || pipeline.IsFinal(err)) {
-			break // every request of this round got a complete answer, so the remote lacks the objects that are still missing
+			// The remote has answered every request of this round completely, so it does not have the objects that are
+			// still missing.
+			break
 		}
 	}
 	// During the last round, some of the objects may have arrived through requests of readers, which store contents in the cache,
@@ -151,7 +153,9 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers are missing.
 	_, err := p.s.storage.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
-		return nil // the objects are still missing, so the next step requests them from the remote
+		// the error is ignored: the objects are still missing in the packs, so the next step requests them from the
+		// remote
+		return nil
 	}
 	return err
 }

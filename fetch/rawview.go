@@ -54,7 +54,7 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
 	}
-	v.store.storage.refresh() // another process may have added a pack
+	v.store.storage.refresh() // Another process may have added a pack that contains the blob.
 	if n, ok := v.store.storage.contentSize(id); ok {
 		return n, true, nil
 	}
@@ -74,7 +74,8 @@ func (v *RawView) Show(tree object.ID) { v.tree.Store(&tree) }
 // Shown returns the tree that the mount shows.
 func (v *RawView) Shown() object.ID { return *v.tree.Load() }
 
-// Run calls work and waits for its end, which Store.Close also waits for. It returns false without a call if the store is closed.
+// Run calls work and returns when work has ended. Store.Close also waits for its end. If the store is closed, Run
+// returns false and does not call work.
 func (v *RawView) Run(work func()) bool {
 	done := make(chan struct{})
 	if !v.store.tasks.Start(func(context.Context) { work(); close(done) }) {
@@ -172,18 +173,20 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 		}
 	}
 	if c, here := v.store.storage.stored(id); here {
-		if !ok { // Wait has stored large contents on disk without returning them, so their bytes are added to the metrics here
+		// Wait has stored large contents on disk and returned no bytes, so their number is added to the metrics here.
+		if !ok {
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
 		return c, nil
 	}
-	if _, err := v.store.storage.materialize(id); err != nil { // a request on behalf of git has stored the blob in a pack
+	// a request on behalf of git has stored the blob in a pack only; copy it to the cache
+	if _, err := v.store.storage.materialize(id); err != nil {
 		return nil, err
 	}
 	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}
-	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
+	return nil, fmt.Errorf("read %s: cache is too small: blob %s was evicted when it arrived", path, id)
 }
 
 // missing reports whether a blob can only be read by a request to a remote.

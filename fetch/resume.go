@@ -21,7 +21,7 @@ type Base struct {
 	Format object.Format
 	// Shown is the tree of the session that the mount showed; zero if the mount showed the tree of Commit.
 	Shown object.ID
-	// Own are the object directories of the mount. The commit may be in one of them instead of in the store.
+	// Own contains the object directories of the mount. The commit may be in one of them instead of in the store.
 	Own []*Local
 }
 
@@ -35,11 +35,11 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 	return s
 }
 
-// resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. If the branch was unborn,
-// the snapshot is that of an unborn branch, even if the branch exists on the remote by now.
+// resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. If the branch was
+// unborn, the snapshot is that of an unborn branch, even if the branch exists on the remote by now.
 //
-// A commit that is only in the directory of another mount is fetched, because it is lost to this mount when the other one ends, and git in
-// this mount does not find it. If it cannot be fetched, the other mount's copy is used.
+// A commit that is only in the object directory of another mount is fetched: git in this mount does not find that
+// directory, and the commit is lost when the other mount ends. If it cannot be fetched, the other mount's copy is used.
 func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		// The store may have been deleted since the earlier mount. For an unborn branch, the git directory of the store is needed
@@ -72,7 +72,8 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 func (a *acquirer) connect() {
 	a.tasks.Start(func(ctx context.Context) {
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
+			// the error is only logged, because the caller of the next request will get it
+			a.log.Debug("connect to remote", zap.Error(err))
 		}
 	})
 }
@@ -86,17 +87,18 @@ func (a *acquirer) connectFor(commit object.ID) {
 		return
 	}
 	a.tasks.Start(func(ctx context.Context) {
-		// The request contains a filter although it is not known yet whether the remote supports filters, because a query would
-		// take one more round trip.
+		// The request contains a filter although it is not known yet whether the remote supports filters, because
+		// finding that out would take one more round trip.
 		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none", Tags: true})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
+			// the error is only logged, because the caller of the next request will get it
+			a.log.Debug("connect to remote", zap.Error(err))
 		}
 	})
 }
 
 // errIncomplete means that trees of a commit are missing because the previous process ended while it fetched them.
-var errIncomplete = errors.New("some trees were not fetched")
+var errIncomplete = errors.New("trees of the commit are missing, because their fetch was interrupted")
 
 // reopen returns the snapshot of a mount that this process takes over from another process. It sends no request. If trees are
 // missing, Snapshot.Wait returns errIncomplete, and the caller can fetch the trees by calling acquire with the same commit.

@@ -51,7 +51,7 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 	seconds := f.storage.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
-	came := map[object.ID]bool{} // blobs that have arrived, from any remote
+	came := map[object.ID]bool{} // ids of the blobs that have arrived from any remote
 	if len(theirs) > 0 {
 		n, secondErr = f.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true

@@ -288,7 +288,9 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		own = append(slices.Clone(own), l.Missing(theirs)...) // the session remote may lack an object that the Local expects on it
+		// request those objects from the Store's remote, too: the session remote may lack an object although the Local
+		// expects it there
+		own = append(slices.Clone(own), l.Missing(theirs)...)
 	}
 	err := l.provideRest(ctx, own, ownAlong)
 	if err == nil || ctx.Err() != nil {

@@ -22,7 +22,7 @@ type sizeRequest struct {
 	done chan struct{}
 	// first is the blob whose reader started the request.
 	first object.ID
-	err   error // does not change after done is closed
+	err   error // error of the request; does not change after done is closed
 }
 
 // askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path in the tree. ok
@@ -38,8 +38,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
 		return 0, false, nil
 	}
-	// The request in flight may have been started by another reader, for other files. In this case the loop waits for another
-	// request. It ends at the latest when a request that this reader has started is answered.
+	// The request in flight may have been started by another reader, for other files. In this case the loop waits for a
+	// second request. It ends at the latest when a request that this reader has started is answered.
 	for err == nil {
 		var r *sizeRequest
 		if r, err = v.sizeRequest(id, path); err != nil {
@@ -61,7 +61,9 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 			metrics.Charge(ctx, metrics.Sized, 0, 0)
 			return n, true, nil
 		}
-		if r.first == id { // the request that this reader started was answered without the size, so the remote does not have the blob
+		// this reader has started the request, and the answer does not contain the size, so the remote does not have
+		// the blob
+		if r.first == id {
 			return 0, false, nil
 		}
 	}

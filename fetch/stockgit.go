@@ -93,11 +93,11 @@ func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID, 
 	return a.storage.addFetched(ctx)
 }
 
-// printed is the last list of refs that `git ls-remote` has printed. mu protects the fields below mu.
+// printed is the last list of refs that `git ls-remote` has printed. mu protects all other fields.
 type printed struct {
 	mu   sync.Mutex
 	refs bare.RemoteRefs
-	at   time.Time // zero: no list
+	at   time.Time // time at which the list was printed; zero: there is no list
 }
 
 // listRemote lists the refs of the remote with stock git, and keeps the list.

@@ -136,7 +136,8 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
 	}
-	if s.objects.Has(id) { // unlike Size, Has does not look at the directory of packs for each missing blob of a tree
+	// Has is called first, because unlike Size it does not read the directory of packs again for each missing blob.
+	if s.objects.Has(id) {
 		if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
 			return n, true
 		}
@@ -171,7 +172,7 @@ func (s *storage) cachedSize(id object.ID) (int64, bool) {
 // none of them.
 func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 	c, ok := s.stored(id)
-	if !ok && s.copyFrom(s.host.Source(), id) == nil { // the host may have the blob in a pack
+	if !ok && s.copyFrom(s.host.Source(), id) == nil { // copy the blob to the cache if the host has it in a pack
 		c, ok = s.content(id)
 	}
 	if !ok {
@@ -181,7 +182,7 @@ func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 }
 
 // errEvicted means that the cache evicted a blob between the look-up of its size and the reading of its contents.
-var errEvicted = errors.New("evicted during the copy")
+var errEvicted = errors.New("contents were evicted from the cache while they were copied")
 
 // keep stores contents in the cache on disk. If the disk cannot be written, it keeps small contents in memory, and returns an
 // error for large ones.
@@ -231,15 +232,17 @@ func (s *storage) keepAll(objects []odb.Object) (kept []odb.Object, err error) {
 func (s *storage) materialize(id object.ID) (bool, error) {
 	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
-		return s.copyFrom(s.host.Source(), id) == nil, nil // an object that is damaged on the host is requested from the remote
+		// an error is treated as a missing object, because an object that is damaged on the host is requested from the
+		// remote
+		return s.copyFrom(s.host.Source(), id) == nil, nil
 	}
 	if err != nil || t != object.Blob {
-		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
+		return false, fmt.Errorf("read blob %s from local pack: object is a %s: %w", id, t, err)
 	}
 	return true, s.copyBlob(from, id, size)
 }
 
-// copyFrom copies a blob from a source of the host, which may be nil, into the cache.
+// copyFrom copies a blob from a source of the host into the cache. If host is nil, it returns an error.
 func (s *storage) copyFrom(host odb.Source, id object.ID) error {
 	if host == nil {
 		return odb.ErrNotFound
@@ -282,7 +285,7 @@ func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
 	}
 	sum, err := h.Sum()
 	if err == nil && sum != id {
-		err = fmt.Errorf("content hashes to %s", sum)
+		err = fmt.Errorf("contents have the wrong hash %s", sum)
 	}
 	return err
 }

@@ -106,14 +106,15 @@ func Open(cfg Config) (*Store, error) {
 		log: cfg.Log,
 	}
 	s.counts = newCounts(s.trees, s.storage, s.tasks)
-	s.tasks.Start(func(context.Context) { s.notices.AddError(cfg.Host.Problem()) }) // reads the index of the host's cache
+	// Problem reads the index of the host's cache, which takes time, so it is called in the background.
+	s.tasks.Start(func(context.Context) { s.notices.AddError(cfg.Host.Problem()) })
 	// The object format of an existing store is recorded on disk, so its packs can be opened although the remote may be unreachable.
 	if f, ok := s.repo.Format(); ok {
 		if err := s.storage.openObjects(f); err != nil {
 			s.fetcher.pipe.Close()
 			return nil, err
 		}
-		// After an error, a look-up tries again.
+		// An error is ignored, because the next look-up reads the set again.
 		s.tasks.Start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) })
 	}
 	return s, nil

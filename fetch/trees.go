@@ -32,7 +32,7 @@ type trees struct {
 	// arrives or streams becomes 0.
 	arrivals map[object.ID]chan struct{}
 	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
-	// odd holds the odd entries of the trees that have some, since they were parsed.
+	// odd holds the odd entries of the trees that have some, for all trees that this process has parsed.
 	odd map[object.ID][]object.OddEntry
 }
 
@@ -138,7 +138,7 @@ func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 		return nil, fmt.Errorf("read tree %s: %w", id, err)
 	}
 	if typ != object.Tree {
-		return nil, fmt.Errorf("read tree %s: it is a %s", id, typ)
+		return nil, fmt.Errorf("read tree %s: object is a %s", id, typ)
 	}
 	entries, odd, err := object.ReadTree(id.Format(), content)
 	if err != nil {
@@ -182,7 +182,9 @@ func (t *trees) fetchLater(id object.ID) {
 	t.tasks.Start(func(ctx context.Context) {
 		if err := t.fetch(ctx, id); err != nil {
 			if pipeline.IsRefused(err) {
-				err = nil // the remote answered, and the next reader of the tree requests it again
+				// an error in the answer is not reported, because the remote has answered; the next reader requests the
+				// tree again
+				err = nil
 			} else {
 				t.fetcher.pipe.Health().ReportFailure(err, func() { t.fetchLater(id) })
 				return
@@ -261,7 +263,7 @@ func (t *trees) fetch(ctx context.Context, id object.ID) error {
 // the tree.
 func (t *trees) request(ctx context.Context, id object.ID) error {
 	if err := t.storage.objects.Refresh(); err == nil && t.storage.objects.Has(id) {
-		return nil // another process has fetched the tree since the caller searched for it
+		return nil // Another process has fetched the tree since the caller checked.
 	}
 	caps, err := t.fetcher.remote.Capabilities(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ type View struct {
 	conversions *conversions
 	root        object.ID // tree whose .gitattributes files apply
 	checkout    checkout
-	rules       rules // protected by conversions.mu
+	rules       rules // .gitattributes files of root; protected by conversions.mu
 }
 
 // checkout names the ref and the commit that filter drivers receive as the source of a checkout. The ref and the commit stay the
@@ -98,7 +98,7 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	return v.store.storage.resultSize(v.resultsOf(b.ID, r, b.Path))
 }
 
-// Here reports whether Open returns the contents of a file at once, exactly as they are stored.
+// Here reports whether Open returns the contents of a file without waiting and without a conversion.
 func (v *View) Here(b Blob) bool {
 	r, ok := v.knownRule(b.ID, b.Path)
 	return ok && r.IsZero() && v.store.storage.cached(b.ID)
