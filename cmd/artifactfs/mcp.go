@@ -17,10 +17,10 @@ func mcpCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
 		Short: "Serve the tools of a session to a coding agent, over the Model Context Protocol",
-		Long: `Mcp offers the tools checkpoint, log, diff, compare, restore, fork, note, transcript, request_approval, approvals,
-cache_get, cache_put, lock, unlock, locks, describe, status and prefetch to a coding agent. The agent starts this
-command and exchanges messages of the Model Context Protocol with it over stdin and stdout. There is no tool that grants
-an approval.
+		Long: `Mcp offers the tools checkpoint, log, diff, compare, restore, fork, promote, note, annotate, annotations, transcript,
+request_approval, approvals, cache_get, cache_put, lock, unlock, locks, describe, status and prefetch to a coding agent.
+The agent starts this command and exchanges messages of the Model Context Protocol with it over stdin and stdout. There
+is no tool that grants an approval.
 
 The tools operate on the session that is mounted at DIR, or that has the name SESSION. The default is the session whose
 mount contains the current directory. The session is looked up at each call of a tool, so it can be mounted later.
