@@ -137,13 +137,13 @@ const (
 //
 // A push of the session whose client has ended may still be in progress on the server. If it changes or locks a ref, Delete lists the
 // refs again and deletes what is there then. The last attempt copies all refs of the session to the trash, also those that an earlier
-// one has removed, because Undelete restores the refs of one deletion.
+// one has removed, because Undelete restores the refs of one deletion. So does the deletion that follows an interrupted one.
 func Delete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID, head string,
 	of func(there map[string]object.ID) map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	mine = of(there)
 	refs := maps.Clone(mine)
-	gone := map[string]object.ID{} // refs that an earlier attempt has removed
-	var earlier []transport.RefUpdate
+	gone, earlier := begun(name, there, mine)
+	maps.Copy(mine, gone)
 	for try := range deleteTries {
 		// Each attempt has names of its own in the trash, because a server that was killed may have left locks of the names.
 		at := now.Add(time.Duration(try) * time.Second)
@@ -170,7 +170,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 		for ref := range mine {
 			id, copied := there[Ref(name, ref, at)]
 			if copied {
-				earlier = append(earlier, transport.RefUpdate{Name: Ref(name, ref, at), Old: id})
+				earlier[Ref(name, ref, at)] = id
 			}
 			switch {
 			case !there[ref].IsZero():
@@ -182,9 +182,44 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 	}
 	if err == nil {
 		// If this fails, for example because of a lock, Expire removes the copies later.
-		_, _ = move(ctx, remote, earlier, false)
+		var removals []transport.RefUpdate
+		for ref, id := range earlier {
+			removals = append(removals, transport.RefUpdate{Name: ref, Old: id})
+		}
+		_, _ = move(ctx, remote, removals, false)
 	}
 	return mine, kept, err
+}
+
+// begun returns what an interrupted deletion of the session called name has left: the refs that it has removed, and its copies in
+// the trash. The map mine holds the refs of the session that are still there. Both results are empty if the
+// last deletion of this name was of another session: one of its own refs then had another value.
+func begun(name string, there, mine map[string]object.ID) (gone, copies map[string]object.ID) {
+	gone, copies = map[string]object.ID{}, map[string]object.ID{}
+	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
+	if i < 0 {
+		return gone, copies
+	}
+	d := List(there)[i]
+	same := false
+	for ref, id := range mine {
+		if strings.HasPrefix(ref, session.Prefix) && ref != session.OwnerRef {
+			if d.refs[ref] != id {
+				return gone, copies
+			}
+			same = true
+		}
+	}
+	if !same {
+		return gone, copies
+	}
+	for ref, id := range d.refs {
+		if mine[ref].IsZero() {
+			gone[ref] = id
+		}
+		copies[Ref(name, ref, d.At)] = id
+	}
+	return gone, copies
 }
 
 // deleteOnce tries to move refs, the refs of the session called name, to the trash. It also copies the refs gone to the trash, which

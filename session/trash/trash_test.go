@@ -282,6 +282,30 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 	}
 }
 
+// A deletion that was interrupted amid its removals is completed by the next one, and the session comes back as a whole.
+func TestDeleteIsRepeated(t *testing.T) {
+	p := newPlace(t)
+	p.set(ofSession)
+	before := p.there()
+	p.mustDelete(deletion)
+	own := session.SegmentRef("s", "main", 1) // the interrupted deletion has removed all other refs
+	p.set(map[string]int{own: ofSession[own]})
+	for _, at := range []time.Time{deletion, deletion.Add(time.Minute)} {
+		p.mustDelete(at)
+		if list := trash.List(p.there()); len(list) != 1 {
+			t.Errorf("deleted sessions: got %+v, want one", list)
+		}
+		p.set(map[string]int{own: ofSession[own]})
+	}
+	gittest.Must(t, p.dir, "update-ref", "-d", own)
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.there(); !maps.Equal(got, before) {
+		t.Errorf("refs after undelete: got %v, want %v", got, before)
+	}
+}
+
 func TestUndeleteTakesNewest(t *testing.T) {
 	p := newPlace(t)
 	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
