@@ -13,7 +13,7 @@ import (
 type kind struct {
 	// name appears in the text that replaces the secret.
 	name  string
-	hints []string // texts in lower case; the secret, or the text before it, begins with one of them
+	hints []string // texts in lower case; the secret, or the text before it, begins with one of them; nil: prefixes
 	// shape returns the regular expression, which must match from the beginning of the hint.
 	shape func() *regexp.Regexp
 	word  bool // the hint must not follow a letter, a digit or an underscore
@@ -45,6 +45,13 @@ var kinds = []kind{
 	{name: "api key", hints: []string{"sk_", "rk_", "hf_", "dckr_pat_", "dop_v1_", "sg."},
 		shape: begin(`(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|` +
 			`dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{40,})`), word: true},
+	{name: "token", shape: begin(`(?i)[a-z0-9_.-]{2,}?[a-z0-9][a-z0-9_.~|:+/-]{13,}=*`), word: true, doubt: true},
+	{name: "token", hints: []string{"4b1d", "absk", "akcp", "aqvn", "cmvmdu", "dapi", "eaac", "eaam", "ezak", "eztk", "ltai", "pat", "sk"},
+		shape: begin(`(?:4b1d[A-Za-z0-9]{38}|ABSK[A-Za-z0-9+/]{109,}|AKCp[A-Za-z0-9]{69}|AQVN[A-Za-z0-9_-]{35,38}|` +
+			`cmVmdU[A-Za-z0-9]{58}|dapi[a-f0-9]{32}|EAA[CM][A-Za-z0-9]{100,}|EZ[AT]K[A-Za-z0-9]{54}|LTAI[A-Za-z0-9]{20}|` +
+			`pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|SK[a-fA-F0-9]{32})\b`), word: true},
+	{name: "token", hints: []string{".webhook.office.com/"}, shape: begin(`\.webhook\.office\.com/([A-Za-z0-9@/_-]{20,})`), secret: 1},
+	{name: "token", hints: []string{"_gitlab_session"}, shape: begin(`_gitlab_session=([A-Za-z0-9]{16,})`), secret: 1},
 	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`), word: true},
 	{name: "password", hints: []string{"://"}, shape: begin(`://[^\s/:@"'<>\\]*:([^\s/@"'<>\\]+)@`), secret: 1},
 	{name: "token", hints: []string{"://"}, shape: begin(`://([A-Za-z0-9_.~%+-]{16,})@`), secret: 1, doubt: true},
@@ -59,6 +66,18 @@ var kinds = []kind{
 	{name: "secret", hints: []string{"secret", "token", "passphrase", "api", "access", "private", "auth", "credential"},
 		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)` +
 			`[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
+}
+
+// prefixes are the texts with which tokens of services begin, as the services document them.
+var prefixes = []string{
+	"a3-", "access-development-", "access-production-", "access-sandbox-", "age-secret-key-1", "api_org_", "atatt3",
+	"authress_", "bedrock-api-key-", "clojars_", "dnkey-", "doo_v1_", "dor_v1_", "dp.pt.", "dt0c01.", "duffel_live_",
+	"duffel_test_", "eyjrijoi", "figd_", "fio-u-", "flwpubk_", "flwseck_", "fm1a_", "fm1r_", "fm2_", "fo1_", "glc_",
+	"glsa_", "gr1348941", "gsk_", "hrku-aa", "hvb.", "hvs.", "lin_api_", "lsv2_", "nrak-", "nrii-", "nrjs-", "ntn_",
+	"ops_eyj", "p8e-", "pat.", "pmak-", "pnu_", "pplx-", "pscale_oauth_", "pscale_pw_", "pscale_tkn_", "pul-", "r8_",
+	"rdme_", "rubygems_", "sat.", "sgp_", "sha256~", "shippo_live_", "shippo_test_", "shpat_", "shpca_", "shppa_",
+	"shpss_", "sm_aat_", "sm_pat_", "sm_sat_", "sntrys_", "sntryu_", "sq0atp-", "tfp_", "tk-us-", "tvly-", "xai-",
+	"xkeysib-",
 }
 
 // begin returns an expression that matches only at the beginning of a text. It is compiled at its first use: each
@@ -98,6 +117,9 @@ func lower(text string) string {
 
 // places returns the positions of all hints in low, in ascending order.
 func (k kind) places(low string) (all []int) {
+	if k.hints == nil {
+		return wordPlaces(low)
+	}
 	for _, h := range k.hints {
 		for from := 0; ; {
 			i := strings.Index(low[from:], h)
@@ -111,6 +133,33 @@ func (k kind) places(low string) (all []int) {
 	slices.Sort(all)
 	return all
 }
+
+// wordPlaces returns the positions in low at which a word begins with one of prefixes.
+func wordPlaces(low string) (all []int) {
+	by := prefixesByPair()
+	for at := range max(len(low)-1, 0) {
+		list := by[pair(low[at:])]
+		if list == nil || at > 0 && isWord(low[at-1]) {
+			continue
+		}
+		if slices.ContainsFunc(list, func(p string) bool { return strings.HasPrefix(low[at:], p) }) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// pair returns a number for the first two bytes of text.
+func pair(text string) int { return int(text[0])<<8 | int(text[1]) }
+
+// prefixesByPair returns the elements of prefixes by their first two bytes.
+var prefixesByPair = sync.OnceValue(func() *[1 << 16][]string {
+	var by [1 << 16][]string
+	for _, p := range prefixes {
+		by[pair(p)] = append(by[pair(p)], p)
+	}
+	return &by
+})
 
 // isWord reports whether c is a lower-case letter, a digit or an underscore.
 func isWord(c byte) bool {

@@ -53,6 +53,31 @@ func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
 	}
 }
 
+// Tokens of services are found by their prefixes, wherever a sentence or JSON ends them.
+func TestTokensOfServices(t *testing.T) {
+	for _, token := range []string{
+		"hvs." + letters(24), "glsa_" + letters(32) + "_1a2B3c4D", "lin_api_" + letters(40), "pplx-" + letters(48), "gsk_" + letters(40),
+		"shpat_" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "dapi" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "AGE-SECRET-KEY-1" + strings.ToUpper(letters(58)),
+		"SK" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "pscale_tkn_" + letters(40), "fm2_" + letters(80), "ops_eyJ" + letters(60), "PMAK-" + letters(24) + "-" + letters(34),
+	} {
+		for _, c := range []string{"see %.", "(%)", `{"t":"%"}`, "%,next", "X=%", "'%'"} {
+			before, after, _ := strings.Cut(c, "%")
+			got, n := Redact(before + token + after)
+			if n != 1 || !strings.HasPrefix(got, before+"[redacted ") || strings.Contains(got, token[len(token)/2:]) {
+				t.Errorf("redact %q in %q: got %q, %d", token, c, got, n)
+			}
+		}
+	}
+	for _, text := range []string{
+		"pat.match(text)", "pul-requests are open", "live_test_upload_v2_with_3_parts", "xai-like-names-are-words",
+		"skipped 3 of 12", "SKIP1234", "patch.go:12", "dapi is a word", "AAAAEAACabCd1234EfGh5678", "a3-column layout", "shpat_ is the prefix",
+	} {
+		if got, n := Redact(text); got != text || n != 0 {
+			t.Errorf("redact %q, which has no secret: got %q", text, got)
+		}
+	}
+}
+
 func TestWhatIsNoSecretStays(t *testing.T) {
 	for _, text := range []string{
 		"", "the password is not known", "tokens: 12345", "token = next()", "max_tokens=4096", "SECRET=$SECRET", "password=${DB_PASSWORD}", "API_KEY=<your key>",
