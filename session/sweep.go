@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -311,16 +310,13 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	if len(wanted) == 0 {
 		return "", nil
 	}
-	var list bytes.Buffer
+	var list strings.Builder
 	for id := range wanted {
 		list.WriteString(id.String() + "\n")
 	}
 	base := filepath.Join(m.sources.own.dir, "pack", "pack")
-	cmd := gitcmd.New(ctx, "--git-dir", m.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q",
-		"--threads=1", "--delta-base-offset", base)
-	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoFetch, gitcmd.NoPrompt)
-	cmd.Stdin = &list
-	out, err := gitcmd.Output(cmd)
+	git := gitcmd.Repo{Dir: m.dir, Options: []string{"-c", "core.hooksPath=" + os.DevNull}, Env: []string{gitcmd.NoFetch}}
+	out, err := git.Output(ctx, list.String(), "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
 	if err != nil {
 		return "", err
 	}

@@ -109,9 +109,7 @@ type remoteAccess struct {
 // run runs stock git in the git directory gitDir, with the given environment and login, and returns git's output. An
 // error contains the last line that git has written to standard error.
 func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = gitDir
-	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, gitcmd.NoPrompt, gitcmd.PlainText)
+	cmd := gitcmd.Repo{Dir: gitDir, Base: with.env.ForRemote()}.Command(ctx, args...)
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}

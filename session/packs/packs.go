@@ -93,25 +93,17 @@ func Git(gitDir string, ids []object.ID, env ...string) func(ctx context.Context
 			in.WriteString(id.String())
 			in.WriteByte('\n')
 		}
-		var stderr gitcmd.Tail
-		cmd.Stdin, cmd.Stderr = &in, &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			return fmt.Errorf("create pack: %w", err)
-		}
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("create pack: %w", err)
-		}
-		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
-		if copyErr != nil { // without a reader, git would block on the pipe
-			out.Close()
-		}
-		err = cmd.Wait()
-		if copyErr != nil {
-			return fmt.Errorf("send pack: %w", copyErr)
+		cmd.Stdin = &in
+		var sendErr error
+		err := gitcmd.Stream(cmd, func(out io.Reader) error {
+			_, sendErr = bufio.NewReaderSize(out, 64<<10).WriteTo(w)
+			return sendErr
+		})
+		if sendErr != nil {
+			return fmt.Errorf("send pack: %w", sendErr)
 		}
 		if err != nil {
-			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
+			return fmt.Errorf("create pack: %w", err)
 		}
 		return nil
 	}

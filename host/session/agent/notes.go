@@ -92,7 +92,6 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 
 // gitAt returns a git command that uses the git directory dir and no working tree, and that fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
-	cmd.Dir, cmd.Env = dir, append(cmd.Env, gitcmd.Identity()...)
-	return cmd
+	r := gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"--work-tree=" + dir}, Env: gitcmd.Identity()}
+	return r.Command(ctx, args...)
 }

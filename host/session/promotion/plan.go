@@ -339,15 +339,13 @@ func (p *promotion) readTree(ctx context.Context, id object.ID) ([]object.TreeEn
 
 // git runs git in the scratch repository, passes the string in as standard input, and returns the standard output.
 func (p *promotion) git(ctx context.Context, in string, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, append([]string{"-c", "core.commitGraph=false"}, args...)...)
-	cmd.Dir, cmd.Stdin = p.scratch.Dir(), strings.NewReader(in)
 	// The author is the caller, and not the user who started the daemon.
-	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
+	base := slices.DeleteFunc(gitcmd.Environ(nil), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_AUTHOR_") || strings.HasPrefix(v, "GIT_COMMITTER_")
 	})
-	cmd.Env = append(cmd.Env, "GIT_DIR="+p.scratch.Dir(), gitcmd.NoPrompt, gitcmd.PlainText, p.o.objects())
-	cmd.Env = append(append(cmd.Env, p.r.Identity...), p.committer...)
-	return gitcmd.Output(cmd)
+	r := gitcmd.Repo{Dir: p.scratch.Dir(), Objects: p.o.objects(), Base: base, Env: slices.Concat(p.r.Identity, p.committer),
+		Options: []string{"-c", "core.commitGraph=false"}}
+	return r.Output(ctx, in, args...)
 }
 
 // runGit returns the method git without standard input, for package merge.

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/refname"
@@ -261,7 +262,7 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	}
 	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: branch, Old: old, New: next.tip}}}
 	if len(ids) > 0 {
-		req.Pack = packs.Git(p.scratch.Dir(), ids, p.o.objects())
+		req.Pack = packs.Git(p.scratch.Dir(), ids, gitcmd.Alternates(p.o.objects()...))
 	}
 	if p.r.DryRun {
 		if req.Pack != nil { // an object that cannot be sent is found by creating the pack

@@ -92,19 +92,16 @@ func (o *Session) provider(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return o.Provide(ctx, ids) }
 }
 
-// objects returns the variable that makes git read the objects of the session.
-func (o *Session) objects() string {
+// objects returns the directories with the objects of the session.
+func (o *Session) objects() []string {
 	dirs := []string{filepath.Join(o.Repo.Dir(), "objects")}
 	for _, dir := range o.Objects() {
 		dirs = append(dirs, filepath.Join(dir, "objects"))
 	}
-	return gitcmd.Alternates(dirs...)
+	return dirs
 }
 
 // git runs git in the repository of the session, and returns its standard output.
 func (o *Session) git(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = o.Repo.Dir()
-	cmd.Env = append(cmd.Env, "GIT_DIR="+o.Repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText, o.objects())
-	return gitcmd.Output(cmd)
+	return gitcmd.Repo{Dir: o.Repo.Dir(), Objects: o.objects()}.Output(ctx, "", args...)
 }
