@@ -57,8 +57,7 @@ func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // in returns the git command of the method command in a repository that stands for the git directory.
-func (c *commands) in(ctx context.Context, r guard.Repo, args ...string) *exec.Cmd {
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir", r.Dir, "--work-tree", c.workTree, "--no-optional-locks"}, args...)...)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), r.Env()...)
-	return cmd
+func (c *commands) in(ctx context.Context, r gitcmd.Repo, args ...string) *exec.Cmd {
+	r.Cwd, r.Options, r.Env = "/", []string{"--work-tree", c.workTree, "--no-optional-locks"}, []string{gitcmd.NoFetch}
+	return r.Command(ctx, args...)
 }

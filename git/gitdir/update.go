@@ -56,7 +56,7 @@ func (c *commands) updateWithin(ctx context.Context, limit time.Duration, files 
 	}
 	ctx = context.WithoutCancel(ctx)
 	var state *os.ProcessState
-	err = guard.Update(ctx, c.path, func(r guard.Repo) error {
+	err = guard.Update(ctx, c.path, func(r gitcmd.Repo) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		cmd := c.in(ctx, r, append(patient, args...)...)

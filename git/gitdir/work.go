@@ -89,10 +89,8 @@ func staged(ctx context.Context, path string) bool {
 	if err != nil {
 		return true
 	}
-	cmd := gitcmd.New(ctx, "--git-dir", r.Dir, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
-		"--cached", "--quiet", "HEAD", "--")
-	cmd.Dir, cmd.Env = path, append(append(cmd.Env, gitcmd.NoFetch), r.Env()...)
-	return cmd.Run() != nil
+	r.Cwd, r.Options, r.Env = path, []string{"--work-tree", path, "-c", "core.fsmonitor=false"}, []string{gitcmd.NoFetch}
+	return r.Command(ctx, "diff-index", "--cached", "--quiet", "HEAD", "--").Run() != nil
 }
 
 // sumOf returns a hash of the files in the directory, except those in ignored and the files of artifactfs.

@@ -74,57 +74,43 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-// Repo is a git directory for git commands of the daemon.
-type Repo struct {
-	Dir     string   // path, for --git-dir and GIT_DIR
-	Objects []string // further objects directories in which git must look
-}
-
-// Env returns the variables that make git look in Objects, and in the directories also.
-func (r Repo) Env(also ...string) []string {
-	if len(r.Objects)+len(also) == 0 {
-		return nil
-	}
-	return []string{gitcmd.Alternates(append(also, r.Objects...)...)}
-}
-
 // Open returns the git directory in which the daemon runs commands that do not change HEAD or the configuration: the guarded directory
 // with the present HEAD and settings, or the git directory at path itself if no container can change it.
-func Open(ctx context.Context, path string) (Repo, error) {
+func Open(ctx context.Context, path string) (gitcmd.Repo, error) {
 	if !Exists(path) {
-		return Repo{Dir: path}, nil
+		return gitcmd.Repo{Dir: path}, nil
 	}
 	return openGuarded(ctx, path, path+suffix)
 }
 
 // Alone returns a guarded directory of the git directory at path, whether or not a container can change that. The slice objects lists
 // the objects directories from which the git directory borrows.
-func Alone(ctx context.Context, path string, objects []string) (Repo, error) {
+func Alone(ctx context.Context, path string, objects []string) (gitcmd.Repo, error) {
 	dir := path + aloneSuffix
 	if err := fill(ctx, path, dir); err != nil {
-		return Repo{}, fmt.Errorf("guard git directory: %w", err)
+		return gitcmd.Repo{}, fmt.Errorf("guard git directory: %w", err)
 	}
-	return Repo{dir, objects}, nil
+	return gitcmd.Repo{Dir: dir, Objects: objects}, nil
 }
 
 // openGuarded brings the directory dir, which guards the git directory at path, up to date, and returns it with the objects that Create
 // has recorded.
-func openGuarded(ctx context.Context, path, dir string) (Repo, error) {
+func openGuarded(ctx context.Context, path, dir string) (gitcmd.Repo, error) {
 	if err := fill(ctx, path, dir); err != nil {
-		return Repo{}, fmt.Errorf("guard git directory: %w", err)
+		return gitcmd.Repo{}, fmt.Errorf("guard git directory: %w", err)
 	}
 	objects, err := os.ReadFile(filepath.Join(path+suffix, objectsName))
 	if err != nil {
-		return Repo{}, fmt.Errorf("guard git directory: %w", err)
+		return gitcmd.Repo{}, fmt.Errorf("guard git directory: %w", err)
 	}
-	return Repo{dir, strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")}, nil
+	return gitcmd.Repo{Dir: dir, Objects: strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")}, nil
 }
 
 // Update calls f with a git directory in which a command may change HEAD. For a guarded directory, Update holds HEAD.lock of the git
 // directory at path, as git does, and copies the new HEAD there.
-func Update(ctx context.Context, path string, f func(Repo) error) (err error) {
+func Update(ctx context.Context, path string, f func(gitcmd.Repo) error) (err error) {
 	if !Exists(path) {
-		return f(Repo{Dir: path})
+		return f(gitcmd.Repo{Dir: path})
 	}
 	lock, err := takeLock(ctx, filepath.Join(path, "HEAD"))
 	if err != nil {

@@ -16,29 +16,28 @@ func repository(t *testing.T, format string) string {
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 	path := filepath.Join(t.TempDir(), "git")
-	run(t, Repo{Dir: path}, "init", "--quiet", "--bare", "--object-format="+format, "--initial-branch=main", path)
-	run(t, Repo{Dir: path}, "config", "core.bare", "false")
-	tree := run(t, Repo{Dir: path}, "write-tree")
-	commit := run(t, Repo{Dir: path}, "-c", "user.name=u", "-c", "user.email=u@x", "commit-tree", "-m", "one", tree)
-	run(t, Repo{Dir: path}, "update-ref", "HEAD", commit)
+	run(t, gitcmd.Repo{Dir: path}, "init", "--quiet", "--bare", "--object-format="+format, "--initial-branch=main", path)
+	run(t, gitcmd.Repo{Dir: path}, "config", "core.bare", "false")
+	tree := run(t, gitcmd.Repo{Dir: path}, "write-tree")
+	commit := run(t, gitcmd.Repo{Dir: path}, "-c", "user.name=u", "-c", "user.email=u@x", "commit-tree", "-m", "one", tree)
+	run(t, gitcmd.Repo{Dir: path}, "update-ref", "HEAD", commit)
 	if err := Create(path, []string{filepath.Join(path, "objects")}); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func run(t *testing.T, r Repo, args ...string) string {
+func run(t *testing.T, r gitcmd.Repo, args ...string) string {
 	t.Helper()
-	cmd := gitcmd.New(t.Context(), append([]string{"--git-dir", r.Dir}, args...)...)
-	cmd.Env = append(cmd.Env, r.Env()...)
-	out, err := gitcmd.Output(cmd)
+	r.Cwd = "/"
+	out, err := r.Output(t.Context(), "", args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(out))
 }
 
-func open(t *testing.T, path string) Repo {
+func open(t *testing.T, path string) gitcmd.Repo {
 	t.Helper()
 	r, err := Open(t.Context(), path)
 	if err != nil {
@@ -51,7 +50,7 @@ func open(t *testing.T, path string) Repo {
 func TestOpen(t *testing.T) {
 	for _, format := range []string{"sha1", "sha256"} {
 		path := repository(t, format)
-		plain := Repo{Dir: path}
+		plain := gitcmd.Repo{Dir: path}
 		run(t, plain, "config", "core.autocrlf", "input")
 		run(t, plain, "config", "user.name", `A "B" \ C; #`)
 		run(t, plain, "config", "core.eol", "lf\n[filter \"a\"]\nclean = x")
@@ -93,9 +92,9 @@ func TestOpen(t *testing.T) {
 // HEAD and reflogs that a command changes in the guarded directory change in the git directory.
 func TestUpdate(t *testing.T) {
 	path := repository(t, "sha1")
-	plain := Repo{Dir: path}
+	plain := gitcmd.Repo{Dir: path}
 	move := func(args ...string) error {
-		return Update(t.Context(), path, func(r Repo) error {
+		return Update(t.Context(), path, func(r gitcmd.Repo) error {
 			run(t, r, args...)
 			if _, err := os.Lstat(filepath.Join(path, "HEAD.lock")); err != nil {
 				t.Errorf("HEAD is not locked during the change: %v", err)
@@ -104,7 +103,7 @@ func TestUpdate(t *testing.T) {
 		})
 	}
 	// A command that was killed has left its lock file.
-	if err := Update(t.Context(), path, func(r Repo) error { return os.WriteFile(filepath.Join(r.Dir, "HEAD.lock"), nil, 0o600) }); err != nil {
+	if err := Update(t.Context(), path, func(r gitcmd.Repo) error { return os.WriteFile(filepath.Join(r.Dir, "HEAD.lock"), nil, 0o600) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"branch", "--no-track", "next", "main"}, {"symbolic-ref", "-m", "moved", "HEAD", "refs/heads/next"}} {
@@ -138,7 +137,7 @@ func TestUpdate(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Update(ctx, path, func(Repo) error { t.Error("the command ran"); return nil }); err == nil {
+	if err := Update(ctx, path, func(gitcmd.Repo) error { t.Error("the command ran"); return nil }); err == nil {
 		t.Error("change of a locked HEAD: got no error")
 	}
 }

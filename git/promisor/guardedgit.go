@@ -27,7 +27,7 @@ type guardedGit struct {
 	objects []string // alternates of the mount's git directory
 
 	mu   sync.Mutex
-	repo guard.Repo // set by update
+	repo gitcmd.Repo // set by update
 }
 
 // update copies the current HEAD and settings into the guarded directory, which the first call creates.
@@ -48,12 +48,10 @@ func (l *guardedGit) command(ctx context.Context, args ...string) *exec.Cmd {
 	l.mu.Lock()
 	repo := l.repo
 	l.mu.Unlock()
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = repo.Dir // the directory must not be the working tree, because this process serves the mount
-	cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + repo.Dir,
-		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
-	}, repo.Env()...)
+	// The working directory, which is repo.Dir, must not be the working tree, because this process serves the mount.
+	repo.Base = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		gitcmd.NoFetch, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1"}
+	cmd := repo.Command(ctx, args...)
 	// The command gets its own process group, so that its child processes are killed together with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

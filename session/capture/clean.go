@@ -226,15 +226,15 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	}}
 	// The user's values of these settings could make git write a second index file, skip files, or refuse a conversion.
 	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}
-	run.in = staged.Bytes()
+	run.in = staged.String()
 	if _, err := l.c.git(ctx, run, append(settings, "--index-info")...); err != nil {
 		return err
 	}
-	run.in = paths.Bytes()
+	run.in = paths.String()
 	if _, err := l.c.git(ctx, run, append(settings, "--add", "--stdin")...); err != nil {
 		return err
 	}
-	run.in = nil
+	run.in = ""
 	out, err := l.c.git(ctx, run, "ls-files", "-s", "-z")
 	if err != nil {
 		return err

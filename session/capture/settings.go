@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -131,7 +131,7 @@ func readRules(name string) []byte {
 type gitRun struct {
 	dir   string   // working directory; "" means the working directory of this process
 	env   []string // additional environment variables
-	in    []byte   // standard input of git
+	in    string   // standard input of git
 	quiet bool     // treat exit status 1 as empty output: git config exits with 1 if the setting has no value
 }
 
@@ -142,16 +142,11 @@ func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + repo.Dir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false",
-		"-c", "core.untrackedCache=false"}, args...)...)
-	if r.dir != "" {
-		cmd.Dir = r.dir
-	}
+	repo.Options = []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}
 	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
-	cmd.Env = append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText)
-	cmd.Env = append(append(cmd.Env, repo.Env()...), r.env...)
-	cmd.Stdin = bytes.NewReader(r.in)
-	out, err := gitcmd.Output(cmd)
+	repo.Base = append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks)
+	repo.Cwd, repo.Env = cmp.Or(r.dir, "/"), r.env
+	out, err := repo.Output(ctx, r.in, args...)
 	if r.quiet && gitcmd.Exited(err, 1) {
 		return nil, nil
 	}

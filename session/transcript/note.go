@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -125,17 +124,12 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	args = append([]string{"--git-dir", repo.Dir, "--work-tree", repo.Dir, "-c", "core.hooksPath=" + os.DevNull,
-		"-c", "core.fsmonitor=false"}, args...)
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = filepath.Clean(repo.Dir)
-	// The notes have the same author as checkpoints.
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...)
-	var also []string
+	repo.Options = []string{"--work-tree", repo.Dir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}
+	repo.Env = gitcmd.Identity() // the notes have the same author as checkpoints
 	if n.Also != "" {
-		also = append(also, n.Also)
+		repo.Objects = append([]string{n.Also}, repo.Objects...)
 	}
-	cmd.Env = append(cmd.Env, repo.Env(also...)...)
+	cmd := repo.Command(ctx, args...)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(in), &limited{&out, maxNote}
 	if err := gitcmd.Run(cmd); err != nil {

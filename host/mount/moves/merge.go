@@ -361,7 +361,8 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = at.Dir, bytes.NewReader(in)
 	cmd.Env = append(cmd.Env, "GIT_DIR="+at.Dir, gitcmd.NoPrompt, gitcmd.PlainText)
-	cmd.Env = append(cmd.Env, at.Env(origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects"))...)
+	objects := []string{origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects")}
+	cmd.Env = append(cmd.Env, gitcmd.Alternates(append(objects, at.Objects...)...))
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}

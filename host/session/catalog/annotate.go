@@ -218,7 +218,7 @@ func revision(ctx context.Context, dir, name string) (string, error) {
 	}
 	cmd := gitcmd.New(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
 	cmd.Dir = repo.Dir
-	cmd.Env = append(append(cmd.Env, "GIT_DIR="+repo.Dir, gitcmd.NoPrompt, gitcmd.PlainText), repo.Env()...)
+	cmd.Env = append(append(cmd.Env, "GIT_DIR="+repo.Dir, gitcmd.NoPrompt, gitcmd.PlainText), gitcmd.Alternates(repo.Objects...))
 	out, err := gitcmd.Output(cmd)
 	if gitcmd.Exited(err, 1) {
 		err = transcript.ErrNoCommit
