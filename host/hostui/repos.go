@@ -156,7 +156,7 @@ func (rs *repositories) List(_ context.Context, q records.RepoQuery) (page []rec
 
 // Refs returns the refs of a git directory.
 func (rs *repositories) Refs(ctx context.Context, id string) ([]records.Ref, error) {
-	out, err := gitcmd.Output(rs.Git().Command(ctx, "--git-dir="+id, "for-each-ref", "--format=%(objectname) %(refname)"))
+	out, err := rs.Git().In(id).Output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)")
 	if err != nil {
 		return nil, err
 	}

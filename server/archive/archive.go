@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -279,8 +278,8 @@ func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p r
 	_, err = to.Write(bundleHead(w.format, bases, refs))
 	if err == nil {
 		// Objects are stored as differences from those of the bases. With a bitmap, git would also use others, which may be removed later.
-		cmd := w.command(ctx, revs, "pack-objects", "-q", "--revs", "--thin", "--stdout", "--delta-base-offset", "--no-use-bitmap-index")
-		cmd.Stdout = to
+		cmd := w.git().Command(ctx, "pack-objects", "-q", "--revs", "--thin", "--stdout", "--delta-base-offset", "--no-use-bitmap-index")
+		cmd.Stdin, cmd.Stdout = strings.NewReader(revs), to
 		err = gitcmd.Run(cmd)
 	}
 	var info os.FileInfo
@@ -300,7 +299,7 @@ func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p r
 // bases returns the commits outside of a bundle with a list of revisions that the objects in the bundle need: those at the boundary of the
 // revisions, and those of refs that other refs reach, too. It also returns the number of objects in the bundle.
 func (w *writer) bases(ctx context.Context, refs []records.Ref, revs string) (bases []string, count int64, err error) {
-	out, err := gitcmd.Output(w.command(ctx, revs, "rev-list", "--objects", "--boundary", "--stdin"))
+	out, err := w.git().Output(ctx, revs, "rev-list", "--objects", "--boundary", "--stdin")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -321,12 +320,8 @@ func (w *writer) bases(ctx context.Context, refs []records.Ref, revs string) (ba
 	return slices.Sorted(maps.Keys(found)), int64(len(inside)), nil
 }
 
-// command returns a git command in the repository.
-func (w *writer) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
-	cmd := w.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + w.dir}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	return cmd
-}
+// git returns how git runs in the repository.
+func (w *writer) git() gitcmd.Repo { return w.o.Replicas.Git().In(w.dir) }
 
 // bundleHead returns the part of a bundle before its pack (gitformat-bundle(5)).
 func bundleHead(f object.Format, bases []string, refs []records.Ref) []byte {

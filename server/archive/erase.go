@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -92,8 +91,8 @@ func (a *Archiver) eraseLive(ctx context.Context, repoID, name string, before ti
 	for _, c := range changes {
 		revs.WriteString(c.New + "\n^" + c.Old + "\n")
 	}
-	out, err := gitcmd.Output(r.command(ctx, revs.String(), "pack-objects", "-q", "--revs", "--delta-base-offset",
-		filepath.Join(r.scratch, "pack")))
+	out, err := r.git().Output(ctx, revs.String(), "pack-objects", "-q", "--revs", "--delta-base-offset",
+		filepath.Join(r.scratch, "pack"))
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -169,7 +168,7 @@ func (f *fetched) unbundle(ctx context.Context, bundle string) error {
 		return err
 	}
 	// git completes the pack by the objects on which differences are based.
-	cmd := f.command(ctx, "", "index-pack", "--stdin", "--fix-thin")
+	cmd := f.git().Command(ctx, "index-pack", "--stdin", "--fix-thin")
 	cmd.Stdin = r
 	if _, err := gitcmd.Output(cmd); err != nil {
 		return err
@@ -203,12 +202,8 @@ func readHead(r *bufio.Reader) (refs []records.Ref, err error) {
 	}
 }
 
-// command returns a git command in the copy.
-func (f *fetched) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
-	cmd := f.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + f.copy.Dir}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	return cmd
-}
+// git returns how git runs in the copy.
+func (f *fetched) git() gitcmd.Repo { return f.o.Replicas.Git().In(f.copy.Dir) }
 
 // check returns an error unless the copy has all objects that the refs of the session reach.
 func (f *fetched) check(ctx context.Context) error {
@@ -216,7 +211,8 @@ func (f *fetched) check(ctx context.Context) error {
 	for _, r := range f.refs {
 		tips.WriteString(r.ID + "\n")
 	}
-	return gitcmd.Run(f.command(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet"))
+	_, err := f.git().Output(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	return err
 }
 
 // reopened returns the refs of the session. Its metadata is new if the session was closed or archived: it records who has reopened it.

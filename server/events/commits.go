@@ -79,33 +79,21 @@ func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []record
 }
 
 // walk asks git log for the commits of an update.
-func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpdate) (Commits, error) {
-	args := []string{"--git-dir=" + dir, "log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
+func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpdate) (c Commits, err error) {
+	args := []string{"log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
 		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),
 		"--format=tformat:%H%x00%P%x00%ct%x00%an%x00%ae%x00%cn%x00%ce%x00%B", u.New}
 	if !u.Creates() {
 		args = append(args, "^"+u.Old)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cmd := git.ForCommits().Command(ctx, append(args, "--")...)
-	stderr := &gitcmd.Tail{}
-	cmd.Stderr = stderr
-	out, err := cmd.StdoutPipe()
+	err = gitcmd.Stream(git.ForCommits().In(dir).Command(ctx, append(args, "--")...), func(out io.Reader) (err error) {
+		c, err = parseLog(out)
+		return err
+	})
 	if err != nil {
 		return Commits{}, err
 	}
-	if err := cmd.Start(); err != nil {
-		return Commits{}, gitcmd.Failed(cmd, err, nil)
-	}
-	c, err := parseLog(out)
-	if err != nil {
-		cancel()
-	}
-	if failed := cmd.Wait(); failed != nil {
-		return Commits{}, gitcmd.Failed(cmd, failed, stderr.Bytes())
-	}
-	return c, err
+	return c, nil
 }
 
 var errLog = errors.New("invalid output of git log")

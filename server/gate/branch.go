@@ -20,6 +20,9 @@ import (
 // maxPaths is the maximum size in bytes of the list of the paths that a push changes.
 const maxPaths = 64 << 20
 
+// errMany means that the list is longer than maxPaths.
+var errMany = errors.New("too many paths")
+
 // policy is the policy of the repository before the push.
 type policy struct {
 	approval.Policy
@@ -178,37 +181,25 @@ func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c app
 
 // paths returns the paths whose files differ between the old and the new commit of a branch, or all if the branch is created.
 func (j *judge) paths(ctx context.Context, name string, u records.RefUpdate) (paths []string, refused, err error) {
-	args := []string{"--git-dir=" + j.Dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", u.Old, u.New}
+	args := []string{"diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", u.Old, u.New}
 	if u.Creates() {
-		args = []string{"--git-dir=" + j.Dir, "ls-tree", "-r", "-z", "--name-only", u.New}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cmd := j.Git.Command(ctx, args...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	stderr := &gitcmd.Tail{}
-	cmd.Stderr = stderr
-	if err := cmd.Start(); err != nil {
-		return nil, nil, gitcmd.Failed(cmd, err, nil)
+		args = []string{"ls-tree", "-r", "-z", "--name-only", u.New}
 	}
 	var text bytes.Buffer
-	n, err := io.Copy(&text, io.LimitReader(out, maxPaths+1))
-	if n > maxPaths {
-		cancel()
-	}
-	failed := cmd.Wait()
+	err = gitcmd.Stream(j.Git.In(j.Dir).Command(ctx, args...), func(out io.Reader) error {
+		n, err := io.Copy(&text, io.LimitReader(out, maxPaths+1))
+		if n > maxPaths {
+			return errMany
+		}
+		return err
+	})
 	switch {
-	case n > maxPaths:
+	case errors.Is(err, errMany):
 		return nil, approval.Refused(name + " is protected, and the push changes too many files to find the rules for them"), nil
+	case gitcmd.Exited(err, 128) && ctx.Err() == nil:
+		return nil, approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"), nil
 	case err != nil:
 		return nil, nil, err
-	case gitcmd.Exited(failed, 128) && ctx.Err() == nil:
-		return nil, approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"), nil
-	case failed != nil:
-		return nil, nil, gitcmd.Failed(cmd, failed, stderr.Bytes())
 	}
 	return strings.FieldsFunc(text.String(), func(r rune) bool { return r == 0 }), nil, nil
 }

@@ -33,11 +33,17 @@ type made struct {
 	author, committer person
 }
 
+// git runs git in the repository without its replacements of objects, and returns its standard output.
+func (j *judge) git(ctx context.Context, args ...string) ([]byte, error) {
+	r := j.Git.In(j.Dir)
+	r.Options = []string{"--no-replace-objects"}
+	return r.Output(ctx, "", args...)
+}
+
 // log reads commits. The result is empty if the repository lacks some of them.
 func (j *judge) log(ctx context.Context, args ...string) (all []made, err error) {
-	args = append([]string{"--no-replace-objects", "--git-dir=" + j.Dir, "log", "--no-show-signature", "--encoding=UTF-8",
-		"--format=tformat:%P%x00%an%x00%ae%x00%cn%x00%ce"}, args...)
-	out, err := gitcmd.Output(j.Git.Command(ctx, append(args, "--")...))
+	args = append([]string{"log", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%P%x00%an%x00%ae%x00%cn%x00%ce"}, args...)
+	out, err := j.git(ctx, append(args, "--")...)
 	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		return nil, nil
 	}
@@ -60,9 +66,7 @@ func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approva
 	case u.New == approved:
 		return "", nil
 	}
-	run := func(args ...string) ([]byte, error) {
-		return gitcmd.Output(j.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + j.Dir}, args...)...))
-	}
+	run := func(args ...string) ([]byte, error) { return j.git(ctx, args...) }
 	within, err := merge.IsAncestor(run, u.New, approved)
 	switch {
 	case within:

@@ -217,7 +217,7 @@ func (a *attempt) protocols() string {
 
 // git runs a git command in the directory of the attempt.
 func (a *attempt) git(ctx context.Context, args ...string) error {
-	cmd := a.confined().Command(ctx, append([]string{"--git-dir=" + a.dir}, args...)...)
+	cmd := a.confined().In(a.dir).Command(ctx, args...)
 	ended := a.o.Meter.Git(args[0])
 	err := gitcmd.Run(cmd)
 	ended(err)
@@ -242,7 +242,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 		basic := base64.StdEncoding.EncodeToString([]byte(c.user + ":" + c.password))
 		more = append(more, [2]string{"http.extraHeader", "Authorization: Basic " + basic})
 	}
-	args := []string{"--git-dir=" + a.dir, "fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+	args := []string{"fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
 		"--update-shallow"}
 	if a.m.Depth > 0 {
 		args = append(args, "--depth="+strconv.Itoa(a.m.Depth))
@@ -250,7 +250,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 	args = append(append(args, "--", remote.url.String()), refspecs(a.m.Branch)...)
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := a.confined(more...).Command(running, args...)
+	cmd := a.confined(more...).In(a.dir).Command(running, args...)
 	// The whole group is killed, so that helpers of git do not write into a directory that is being removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -408,8 +408,7 @@ func (a *attempt) defaultBranch(remote found, again bool) string {
 
 // fetched returns the refs that git has fetched.
 func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
-	cmd := a.confined().Command(ctx, "--git-dir="+a.dir, "for-each-ref", "--format=%(objectname) %(refname)")
-	out, err := gitcmd.Output(cmd)
+	out, err := a.confined().In(a.dir).Output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errGit, err)
 	}

@@ -200,7 +200,7 @@ func inTheWay(name string) error {
 
 // forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is always forced.
 func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
-	ahead, err := merge.IsAncestor(func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }, u.Old, u.New)
+	ahead, err := merge.IsAncestor(func(args ...string) ([]byte, error) { return p.git(ctx, args...) }, u.Old, u.New)
 	if gitcmd.Exited(err, 128) {
 		return true, nil
 	}
@@ -213,7 +213,7 @@ func (p *Push) kind(ctx context.Context, id string) (string, error) {
 	if t, err := p.pushedKind(id); err == nil {
 		return t, nil
 	}
-	out, err := p.git(ctx, "", "cat-file", "-t", id)
+	out, err := p.git(ctx, "cat-file", "-t", id)
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -236,10 +236,8 @@ func (p *Push) pushedKind(id string) (string, error) {
 }
 
 // git runs git in the directory of the push.
-func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
-	cmd := p.r.git.Command(ctx, append([]string{"--git-dir=" + p.copy.Dir}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	return gitcmd.Output(cmd)
+func (p *Push) git(ctx context.Context, args ...string) ([]byte, error) {
+	return p.r.git.In(p.copy.Dir).Output(ctx, "", args...)
 }
 
 // merges returns the updates of branches that merge sessions: those that an approval has allowed, and that of an act of the server.
@@ -357,9 +355,8 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (rec
 			tips.WriteString(u.New + "\n")
 		}
 	}
-	cmd := p.r.git.Command(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
-	cmd.Stdin = strings.NewReader(tips.String())
-	if err := gitcmd.Run(cmd); gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
+	_, err = p.r.git.In(fresh.Dir).Output(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	if gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
 		return records.Version{}, errMissing
 	} else if err != nil {
 		return records.Version{}, err

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/git/refname"
@@ -122,9 +121,7 @@ func (s *Set) ask(ctx context.Context, dir string, format object.Format, tags []
 	for _, t := range tags {
 		stdin.WriteString(t.ID.String() + "^{}\n")
 	}
-	cmd := s.git.Command(ctx, "--git-dir="+dir, "cat-file", "--batch-check=%(objectname)")
-	cmd.Stdin = strings.NewReader(stdin.String())
-	out, err := gitcmd.Output(cmd)
+	out, err := s.git.In(dir).Output(ctx, stdin.String(), "cat-file", "--batch-check=%(objectname)")
 	if err != nil {
 		return false, fmt.Errorf("peel tags: %w", err)
 	}

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,9 +219,9 @@ func (w *unpacking) prepare() error {
 
 // command returns a git command for a git directory.
 func (w *unpacking) command(ctx context.Context, dir string, args ...string) gitCommand {
-	cmd := w.set.git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + dir}, args...)...)
-	cmd.Env = append(cmd.Env, gitcmd.NoLocks, gitcmd.NoFetch)
-	return gitCommand{cmd}
+	r := w.set.git.In(dir)
+	r.Options, r.Env = []string{"--no-replace-objects"}, []string{gitcmd.NoLocks, gitcmd.NoFetch}
+	return gitCommand{r.Command(ctx, args...)}
 }
 
 // session unpacks the container of a session, and returns what it contains.
@@ -378,40 +377,23 @@ type gitCommand struct{ *exec.Cmd }
 
 // output returns what the command prints, at most limit bytes.
 func (c gitCommand) output(limit int64) ([]byte, error) {
-	var tail gitcmd.Tail
-	c.Stderr = &tail
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	text, readErr := io.ReadAll(io.LimitReader(out, limit+1))
-	if int64(len(text)) > limit {
-		readErr = fmt.Errorf("it has more than %d bytes", limit)
-	}
-	_ = out.Close() // ends a command that has more to print
-	err = gitcmd.Failed(c.Cmd, c.Wait(), tail.Bytes())
-	return text, cmp.Or(readErr, err)
+	var text []byte
+	err := gitcmd.Stream(c.Cmd, func(out io.Reader) (err error) {
+		if text, err = io.ReadAll(io.LimitReader(out, limit+1)); int64(len(text)) > limit {
+			err = fmt.Errorf("it has more than %d bytes", limit)
+		}
+		return err
+	})
+	return text, err
 }
 
 // into runs the command with its output as the input of another one, and returns what that one prints.
 func (c gitCommand) into(to gitCommand) (string, error) {
-	var tail gitcmd.Tail
-	c.Stderr = &tail
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	if err := c.Start(); err != nil {
-		return "", err
-	}
-	to.Stdin = out
-	text, err := gitcmd.Output(to.Cmd)
-	_ = out.Close()
-	if failed := gitcmd.Failed(c.Cmd, c.Wait(), tail.Bytes()); err == nil {
-		err = failed
-	}
+	var text []byte
+	err := gitcmd.Stream(c.Cmd, func(out io.Reader) (err error) {
+		to.Stdin = out
+		text, err = gitcmd.Output(to.Cmd)
+		return err
+	})
 	return string(text), err
 }

@@ -170,42 +170,28 @@ func tips(prefix string, refs []records.Ref) string {
 // walk calls the function visit with each object that git rev-list finds from the revisions in stdin. line has the id and the path of
 // the object.
 func (w *Worker) walk(ctx context.Context, v *view, stdin string, visit func(id object.ID, line string) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cmd := w.o.Replicas.Git().Command(ctx, "--git-dir="+v.on.Dir, "rev-list", "--objects", "--stdin")
+	cmd := w.o.Replicas.Git().In(v.on.Dir).Command(ctx, "rev-list", "--objects", "--stdin")
 	cmd.Stdin = strings.NewReader(stdin)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	stderr := &gitcmd.Tail{}
-	cmd.Stderr = stderr
-	if err := cmd.Start(); err != nil {
-		return gitcmd.Failed(cmd, err, nil)
-	}
-	r := bufio.NewReaderSize(out, 64<<10)
-	for {
-		line, readErr := r.ReadString('\n')
-		if readErr != nil {
-			if readErr != io.EOF {
-				err = readErr
+	return gitcmd.Stream(cmd, func(out io.Reader) error {
+		for r := bufio.NewReaderSize(out, 64<<10); ; {
+			line, err := r.ReadString('\n')
+			if err == io.EOF {
+				return nil
 			}
-			break
+			if err != nil {
+				return err
+			}
+			line = strings.TrimSuffix(line, "\n")
+			text, _, _ := strings.Cut(line, " ")
+			id, err := object.ParseIDOf(v.format, text)
+			if err == nil {
+				err = visit(id, line)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		line = strings.TrimSuffix(line, "\n")
-		text, _, _ := strings.Cut(line, " ")
-		var id object.ID
-		if id, err = object.ParseIDOf(v.format, text); err == nil {
-			err = visit(id, line)
-		}
-		if err != nil {
-			break
-		}
-	}
-	if err != nil {
-		cancel()
-	}
-	return errors.Join(err, gitcmd.Failed(cmd, cmd.Wait(), stderr.Bytes()))
+	})
 }
 
 // plan describes the changes that a collection makes.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -137,11 +136,9 @@ func (w *Worker) view(ctx context.Context, id string) (*view, error) {
 	return v, nil
 }
 
-// git returns a git command in the replica.
+// git runs git in the replica, and returns its standard output.
 func (w *Worker) git(ctx context.Context, v *view, stdin string, args ...string) ([]byte, error) {
-	cmd := w.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + v.on.Dir}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	return gitcmd.Output(cmd)
+	return w.o.Replicas.Git().In(v.on.Dir).Output(ctx, stdin, args...)
 }
 
 // pack makes a pack in the directory scratch, and returns its hash. git reads the list of its contents from stdin.
