@@ -253,11 +253,12 @@ func TestAnnotationsAndApprovals(t *testing.T) {
 		{name: "merge into another branch", token: "ann", ask: "POST " + session1 + "/merge", body: `{"branch":"new"}`, status: 200,
 			want: ok(fmt.Sprintf(merged, "new", "null", 3))},
 		{name: "merge again", token: "ann", ask: "POST " + session1 + "/merge", status: 409,
-			want: refusal(10901, "branch main already has all commits of session work")},
+			want: refusal(10901, "branch main already has all commits of session work; commit changes first, or name another branch")},
 		{name: "merge by an unknown method", token: "ann", ask: "POST " + session1 + "/merge", body: `{"method":"rebase"}`, status: 400,
 			want: fault(10100, `Invalid option: expected one of "ff"|"squash"|"merge"`, "/method")},
 		{name: "grant of a request for a branch that has moved", token: "bob", ask: "POST " + session1 + "/approvals/{request}/grant", status: 409,
-			want: refusal(10901, fmt.Sprintf("request <ulid> cannot be granted: branch main has moved from %.10s to %.10s since the request", w.vars["second"], w.vars["work"]))},
+			want: refusal(10901, fmt.Sprintf("request <ulid> cannot be granted: branch main has moved from %.10s to %.10s since the request; "+
+				"the session's user can request the approval again", w.vars["second"], w.vars["work"]))},
 		{name: "withdraw", token: "ann", ask: "POST " + session1 + "/approvals/{request}/withdraw", status: 200,
 			want: ok(strings.Replace(fmt.Sprintf(request1, "withdrawn", "", vote, false), `"moved":false`, `"moved":true`, 1))},
 	})

@@ -168,15 +168,15 @@ func conflictOf(err error) (c *conflict, detail string) {
 func actFault(p *review.Problem) *Fault {
 	switch p.Kind {
 	case review.Missing:
-		return &Fault{http.StatusNotFound, codeNotFound, p.Text, ""}
+		return &Fault{http.StatusNotFound, codeNotFound, p.Error(), ""}
 	case review.Forbidden:
-		return &Fault{http.StatusForbidden, codeForbidden, p.Text, ""}
+		return &Fault{http.StatusForbidden, codeForbidden, p.Error(), ""}
 	case review.Conflict:
-		return &Fault{http.StatusConflict, codeConflict, p.Text, ""}
+		return &Fault{http.StatusConflict, codeConflict, p.Error(), ""}
 	case review.Refused:
-		return &Fault{http.StatusUnprocessableEntity, codeRefused, p.Text, ""}
+		return &Fault{http.StatusUnprocessableEntity, codeRefused, p.Error(), ""}
 	}
-	return &Fault{http.StatusBadRequest, codeInput, p.Text, ""}
+	return &Fault{http.StatusBadRequest, codeInput, p.Error(), ""}
 }
 
 // entryFault returns the fault of an error that concerns a cache entry.

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/review"
 )
 
 // maxPaths is the maximum size in bytes of the list of the paths that a push changes.
@@ -36,16 +37,13 @@ func (j *judge) current() (policy, error) {
 	}
 	p := policy{}
 	if id := j.assume(approval.PolicyRef); id != "" {
-		text, err := j.file(reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}, id)
-		if err == nil {
-			p.Policy, err = approval.ParsePolicy(text)
-		}
-		switch {
-		case invalid(err):
-			p.refused = approval.Refused(fmt.Sprintf("%s is not valid, and nothing that it may protect can be changed until it is repaired: %v",
-				approval.PolicyRef, err))
-		case err != nil:
+		read, err := review.ReadPolicy(j.file(review.PolicyFile, id))
+		if err != nil {
 			return p, err
+		}
+		if p.Policy = read.Policy; read.Invalid != nil {
+			p.refused = approval.Refused(fmt.Sprintf("%s is not valid, and nothing that it may protect can be changed until it is repaired: %v",
+				approval.PolicyRef, read.Invalid))
 		}
 	}
 	j.policy = &p

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
@@ -189,7 +190,7 @@ type Policy struct {
 // Policy returns the policy of a repository.
 func (s *Service) Policy(ctx context.Context, repo records.Repo) (p Policy, err error) {
 	err = s.look(ctx, repo, func(v *view) error {
-		text, err := v.file(ctx, policyFile)
+		text, err := v.file(ctx, review.PolicyFile)
 		if err != nil {
 			return err
 		}
@@ -207,7 +208,7 @@ func (s *Service) SetPolicy(ctx context.Context, by By, repo records.Repo, text 
 	if _, err := approval.ParsePolicy([]byte(text)); err != nil {
 		return problem(Invalid, "%v", err)
 	}
-	return s.edit(ctx, by, repo, policyFile, "change the policy", func(_ context.Context, v *view, _ []byte) ([]byte, error) {
+	return s.edit(ctx, by, repo, review.PolicyFile, "change the policy", func(_ context.Context, v *view, _ []byte) ([]byte, error) {
 		if now := v.refs[approval.PolicyRef]; expect != nil && *expect != now {
 			return nil, &Problem{Kind: Conflict, Text: "the policy was changed by others", Now: now}
 		}

@@ -65,7 +65,7 @@ func TestMerge(t *testing.T) {
 			w.is(err, Invalid, "not a method")
 			w.push("refs/heads/behind", w.commit(base, map[string]string{"f": "ZERO\none\ntwo\nthree\n"}))
 			_, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "behind", Method: MergeCommit})
-			if p := w.is(err, Conflict, "changed the same lines: f"); len(p.Paths) != 1 {
+			if p := w.is(err, Conflict, "the merge with branch behind has conflicts: f"); len(p.Paths) != 1 {
 				t.Errorf("paths with conflicts: got %q", p.Paths)
 			}
 			w.git("fetch", "-q", w.url, "+refs/heads/*:refs/heads/*")

@@ -10,15 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
-
-// joined is the result of joining a commit of a session with a branch.
-type joined struct {
-	tree    string // tree of the branch afterwards
-	forward bool   // the branch can be moved by a fast-forward
-	none    bool   // the branch has the commit already
-}
 
 // run runs git in a git directory, and returns its standard output.
 func (v *view) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
@@ -44,55 +38,47 @@ func (v *view) workspace(ctx context.Context) (*replica.Copy, error) {
 	return v.copy, nil
 }
 
-// join joins the commit head with a branch whose commit is tip, "" if the branch does not exist. The tree of a merge is written to the
-// workspace. Conflicts are a Problem with the paths.
-func (v *view) join(ctx context.Context, head, tip string) (j joined, err error) {
-	if j.tree, err = v.tree(ctx, head); err != nil {
+// join joins the commit head of a session with a branch whose commit is tip, "" if the branch does not exist. The tree of a merge is
+// written to the workspace.
+func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j review.Joined, err error) {
+	if j.Tree, err = v.tree(ctx, head.String()); err != nil {
 		return j, err
 	}
-	if tip == "" {
-		return joined{tree: j.tree, forward: true}, nil
+	if j.Forward, j.None = tip == "", tip == head.String(); j.Forward || j.None {
+		return j, nil
 	}
-	if tip == head {
-		return joined{tree: j.tree, none: true}, nil
+	onto, err := object.ParseIDOf(v.format, tip)
+	if err != nil {
+		return j, err
 	}
-	bases, err := merge.Bases(v.runIn(ctx, v.git.Dir), tip, head)
-	switch {
-	case gitcmd.Exited(err, 128):
+	bases, err := merge.Bases(v.runIn(ctx, v.git.Dir), tip, head.String())
+	if gitcmd.Exited(err, 128) {
 		return j, problem(Conflict, "the repository lacks commits of the branch or of the session")
-	case err != nil:
-		return j, err
-	case len(bases) == 0:
-		return j, problem(Conflict, "the session and the branch have no common history")
-	case len(bases) > 1:
-		return j, problem(Conflict, "the session and the branch were merged crosswise, so that a merge has several possible bases: "+
-			"merge the branch into the session with git")
-	case bases[0].String() == tip:
-		return joined{tree: j.tree, forward: true}, nil
-	case bases[0].String() == head:
-		j.tree, err = v.tree(ctx, tip)
-		j.none = true
-		return j, err
 	}
-	j.tree, err = v.merge(ctx, head, tip)
+	if err == nil {
+		j.Forward, j.None, err = review.Relate(bases, head, onto, target)
+	}
+	switch {
+	case err != nil || j.Forward:
+	case j.None:
+		j.Tree, err = v.tree(ctx, tip)
+	default:
+		j.Tree, err = v.merge(ctx, head.String(), tip, target)
+	}
 	return j, err
 }
 
 // merge merges two commits in the workspace, and returns the tree.
-func (v *view) merge(ctx context.Context, head, tip string) (string, error) {
+func (v *view) merge(ctx context.Context, head, tip, target string) (string, error) {
 	c, err := v.workspace(ctx)
 	if err != nil {
 		return "", err
 	}
 	merged, err := merge.Commits(v.runIn(ctx, c.Dir), tip, head, merge.Renames(true))
-	if err != nil {
-		return "", err
+	if err == nil {
+		err = review.Conflicts(merged.Conflicted(), target)
 	}
-	if paths := merged.Conflicted(); len(paths) > 0 {
-		return "", &Problem{Kind: Conflict, Paths: paths,
-			Text: "the session and the branch have changed the same lines: " + some(paths) + "; merge the branch into the session with git"}
-	}
-	return merged.Result.String(), nil
+	return merged.Result.String(), err
 }
 
 // changed returns the paths whose files differ between two trees in a git directory. The id "" stands for the empty tree.
@@ -105,9 +91,9 @@ func (v *view) changed(ctx context.Context, dir, from, to string) ([]string, err
 	return git.Paths(ctx, from, to)
 }
 
-// touched returns the paths that the change of a request touches.
-func (v *view) touched(ctx context.Context, request approval.Record) ([]string, error) {
-	sub, dir, base := request.Subject, v.git.Dir, ""
+// Paths implements review.Source.
+func (s source) Paths(ctx context.Context, request approval.Record) ([]string, error) {
+	v, sub, dir, base := s.v, request.Subject, s.v.git.Dir, ""
 	if sub.Base != "" {
 		var err error
 		if base, err = v.tree(ctx, sub.Base); err != nil {
@@ -117,7 +103,7 @@ func (v *view) touched(ctx context.Context, request approval.Record) ([]string, 
 	none := func(gitread.Entry) bool { return false }
 	// The tree of a merge may not have been made yet.
 	if err := v.git.Entries(ctx, sub.Tree, none); errors.Is(err, gitread.ErrNotFound) {
-		tree, err := v.requested(ctx, request)
+		_, tree, err := review.Result(ctx, s, request)
 		if err != nil {
 			return nil, err
 		}

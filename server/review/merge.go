@@ -67,39 +67,41 @@ func (s *Service) Merge(ctx context.Context, by By, repo records.Repo, name stri
 			return c, err
 		}
 		if p.Head.IsZero() || m.Checkpoint == "" {
-			if err := v.committed(ctx, p); err != nil {
+			if err := review.Committed(ctx, source{v, name}, p); err != nil {
 				return c, err
 			}
 		}
-		branch, err := v.branch(m.Branch)
+		branch, err := review.Branch(m.Branch, v.repo.DefaultBranch)
 		if err != nil {
 			return c, err
 		}
 		old := v.refs[branch]
 		if m.Expect != "" && m.Expect != old {
 			return c, &Problem{Kind: Conflict, Now: old,
-				Text: fmt.Sprintf("branch %s is at %.12s, not at %.12s as expected", short(branch), cmp.Or(old, "no commit"), m.Expect)}
+				Text: fmt.Sprintf("branch %s is at %.12s, not at %.12s as expected", review.Short(branch), cmp.Or(old, "no commit"), m.Expect)}
 		}
-		made = Merged{Session: name, Checkpoint: string(p.ID), Method: m.Method, Branch: short(branch), Old: old}
-		w := merging{v: v, by: by, m: m, head: p.Head.String(), tip: old, made: &made}
-		return w.plan(ctx, branch)
+		made = Merged{Session: name, Checkpoint: string(p.ID), Method: m.Method, Branch: review.Short(branch), Old: old}
+		w := merging{v: v, by: by, m: m, head: p.Head, branch: branch, tip: old, made: &made}
+		return w.plan(ctx)
 	})
 	return made, err
 }
 
 // merging is an attempt to put a commit of a session on a branch.
 type merging struct {
-	v         *view
-	by        By
-	m         Merge
-	head, tip string // commits of the session and of the branch; tip is "" if the branch does not exist
-	made      *Merged
+	v      *view
+	by     By
+	m      Merge
+	head   object.ID // commit of the session
+	branch string    // full name of the branch
+	tip    string    // commit of the branch; "" if it does not exist
+	made   *Merged
 }
 
 // plan decides which commit the branch gets.
-func (w *merging) plan(ctx context.Context, branch string) (c change, err error) {
+func (w *merging) plan(ctx context.Context) (c change, err error) {
 	if w.tip == "" && w.m.Method != FastForward {
-		return c, problem(Conflict, "there is no branch %s: only the method ff creates one", short(branch))
+		return c, problem(Conflict, "there is no branch %s: only the method ff creates one", w.made.Branch)
 	}
 	commits, err := w.commits(ctx)
 	if err != nil {
@@ -109,43 +111,43 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 	switch {
 	case err != nil:
 		return c, err
-	case j.none:
-		return c, problem(Conflict, "branch %s already has all commits of session %s", short(branch), w.made.Session)
-	case w.m.Method == FastForward && !j.forward:
+	case j.None:
+		return c, review.Nothing(w.branch, w.made.Session)
+	case w.m.Method == FastForward && !j.Forward:
 		return c, problem(Conflict, "not a fast-forward: branch %s has commits that session %s lacks; "+
-			"use the method merge or squash, or merge the branch into the session with git", short(branch), w.made.Session)
+			"use the method merge or squash, or merge the branch into the session with git", w.made.Branch, w.made.Session)
 	}
 	w.made.Commits = len(commits)
-	if w.made.New = w.head; w.m.Method != FastForward {
-		if w.made.New, err = w.commit(ctx, j.tree, commits); err != nil {
+	if w.made.New = w.head.String(); w.m.Method != FastForward {
+		if w.made.New, err = w.commit(ctx, j.Tree, commits); err != nil {
 			return c, err
 		}
 		c.pack = w.v.pack
 	}
-	c.updates, c.merged = []records.RefUpdate{w.v.update(branch, w.made.New)}, map[string]string{branch: w.made.Session}
+	c.updates, c.merged = []records.RefUpdate{w.v.update(w.branch, w.made.New)}, map[string]string{w.branch: w.made.Session}
 	return c, nil
 }
 
 // join joins the commit of the session with the branch. If an earlier commit of the session was squashed onto the branch, so that the
 // branch has its tree, only the changes after that commit are joined. It also returns the commits that the message of the new commit
 // names: those of the changes in a squash, and all in a merge.
-func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, []branchCommit, error) {
+func (w *merging) join(ctx context.Context, commits []branchCommit) (review.Joined, []branchCommit, error) {
 	if w.m.Method != FastForward {
 		now, err := w.v.tree(ctx, w.tip)
 		if err != nil {
-			return joined{}, nil, err
+			return review.Joined{}, nil, err
 		}
 		i := slices.IndexFunc(commits, func(c branchCommit) bool { return c.tree == now })
 		switch {
 		case i < 0:
 		case w.m.Method == MergeCommit:
-			return joined{tree: commits[0].tree}, commits, nil
+			return review.Joined{Tree: commits[0].tree}, commits, nil
 		default:
 			later, err := w.commits(ctx, commits[i].id)
-			return joined{tree: commits[0].tree, none: i == 0}, later, err
+			return review.Joined{Tree: commits[0].tree, None: i == 0}, later, err
 		}
 	}
-	j, err := w.v.join(ctx, w.head, w.tip)
+	j, err := w.v.join(ctx, w.head, w.tip, w.branch)
 	return j, commits, err
 }
 
@@ -157,7 +159,7 @@ type branchCommit struct {
 
 // commits returns the commits of the session that neither the branch nor the commits known reach, newest first.
 func (w *merging) commits(ctx context.Context, known ...string) (all []branchCommit, err error) {
-	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%H %T %P%n%B", w.head}
+	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%H %T %P%n%B", w.head.String()}
 	if w.tip != "" {
 		known = append(known, w.tip)
 	}
@@ -185,7 +187,7 @@ func (w *merging) commit(ctx context.Context, tree string, commits []branchCommi
 	}
 	args := []string{"--no-replace-objects", "--git-dir=" + c.Dir, "commit-tree", tree, "-p", w.tip}
 	if w.m.Method == MergeCommit {
-		args = append(args, "-p", w.head)
+		args = append(args, "-p", w.head.String())
 	}
 	cmd := w.v.git.Git.Command(ctx, append(args, "-F", "-")...)
 	cmd.Stdin = strings.NewReader(w.message(commits))

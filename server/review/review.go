@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -103,25 +104,18 @@ type By struct {
 func (b By) actor() string { return gate.Actor(b.Token) }
 
 // Kind is the kind of a Problem.
-type Kind int
+type Kind = review.Kind
 
 const (
-	Invalid   Kind = iota // the request contains something that is not valid
-	Missing               // something does not exist
-	Forbidden             // the token does not allow the act
-	Conflict              // the state of the repository does not allow the act
-	Refused               // the policy of the repository does not allow the act
+	Invalid   = review.Invalid
+	Missing   = review.Missing
+	Forbidden = review.Forbidden // the token does not allow the act
+	Conflict  = review.Conflict
+	Refused   = review.Refused
 )
 
-// Problem is the reason why an act is not possible, with a text for the user. Nothing was changed.
-type Problem struct {
-	Kind  Kind
-	Text  string
-	Paths []string // files with conflicts; nil for all other problems
-	Now   string   // present value of what has another value than expected, "" for none
-}
-
-func (p *Problem) Error() string { return p.Text }
+// Problem is the reason why an act is not possible.
+type Problem = review.Problem
 
 // problem returns a Problem of a kind.
 func problem(kind Kind, format string, args ...any) error {

@@ -164,7 +164,7 @@ func TestApprovals(t *testing.T) {
 				t.Errorf("denial: got %+v, %v", a, err)
 			}
 			_, err = w.Answer(t.Context(), w.owner, w.repo, "work", approval.Grant, a.Request.ID, "")
-			w.is(err, Conflict, "it was denied by bob")
+			w.is(err, Conflict, "request was denied by bob")
 			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID[:24], ""); err != nil || !a.Counted || a.Status != approval.Granted {
 				t.Errorf("grant instead of the denial: got %+v, %v", a, err)
 			}
@@ -182,7 +182,7 @@ func TestApprovals(t *testing.T) {
 				t.Errorf("withdrawal: got %+v, %v", a, err)
 			}
 			_, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, "")
-			w.is(err, Conflict, "it was withdrawn")
+			w.is(err, Conflict, "request was withdrawn")
 		})
 	}
 }
@@ -211,7 +211,7 @@ func TestApprovalOfMerge(t *testing.T) {
 	}
 	w.push("refs/heads/next", w.commit(base, map[string]string{"f": "ZERO\none\ntwo\nthree\n", "g": "g\n"}))
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "next"})
-	if p := w.is(err, Conflict, "have changed the same lines: f"); len(p.Paths) != 1 || p.Paths[0] != "f" {
+	if p := w.is(err, Conflict, "the merge with branch next has conflicts: f"); len(p.Paths) != 1 || p.Paths[0] != "f" {
 		t.Errorf("paths with conflicts: got %q", p.Paths)
 	}
 	w.push("refs/heads/next", w.commit("", map[string]string{"x": "x"}))

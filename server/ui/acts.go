@@ -246,8 +246,8 @@ type refusedPage struct {
 }
 
 func (a *acting) refused(problem *review.Problem) error {
-	page := refusedPage{frame: a.frame("Not done", append(a.within(), crumb{a.name, a.sessionPath(a.name)})...), Reason: shown(problem.Text),
-		Text: a.text(), Back: a.back("")}
+	page := refusedPage{frame: a.frame("Not done", append(a.within(), crumb{a.name, a.sessionPath(a.name)})...),
+		Reason: shown(problem.Error()), Text: a.text(), Back: a.back("")}
 	for _, path := range problem.Paths[:min(len(problem.Paths), panelFiles)] {
 		page.Paths = append(page.Paths, shown(path))
 	}

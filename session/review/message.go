@@ -24,8 +24,8 @@ func (c Commit) Subject() string {
 	return Shorten(line, maxLine)
 }
 
-// Title returns a title for the changes of commits, the newest of which is the first: the subject of the oldest commit that is neither a
-// merge nor a correction of another commit. It is "" if there is no commit.
+// Title returns a title for the changes of commits, the newest of which is the first: the subject of the oldest commit
+// that is neither a merge nor a correction of another commit. It is "" if there is no commit.
 func Title(commits []Commit) string {
 	for _, c := range slices.Backward(commits) {
 		s := c.Subject()
@@ -39,7 +39,8 @@ func Title(commits []Commit) string {
 	return ""
 }
 
-// SquashMessage returns the message of a commit that has the changes of commits of a session, the newest of which is the first.
+// SquashMessage returns the message of a commit that has the changes of commits of a session, the newest of which is
+// the first.
 func SquashMessage(commits []Commit) string {
 	if len(commits) == 1 {
 		return commits[0].Message
@@ -47,7 +48,8 @@ func SquashMessage(commits []Commit) string {
 	return Title(commits) + "\n" + listed(commits)
 }
 
-// MergeMessage returns the message of a commit that merges commits of a session into a branch. The newest of them is the first.
+// MergeMessage returns the message of a commit that merges commits of a session into a branch. The newest of them is
+// the first.
 func MergeMessage(session, branch string, commits []Commit) string {
 	return fmt.Sprintf("Merge session %s into %s\n", session, branch) + listed(commits)
 }

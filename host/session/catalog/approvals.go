@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -18,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -37,22 +37,14 @@ type approving struct {
 	pushed session.Checkpoint // newest checkpoint of the session on the session remote
 	newest session.Checkpoint // newest checkpoint of the session, on the session remote or on this host
 
-	policy  approval.Policy
-	problem error // why the policy is not valid; nil if it is valid
-	// paths holds the changed paths of requests, by their ids, as far as a rule of the policy needs them.
-	paths map[string][]string
+	policy review.Policy
+	joined *changed // result of the last call of Join
 }
+
+var _ review.Source = (*approving)(nil)
 
 // Reviews answers requests about approvals, policies and annotations. Its methods are safe for concurrent use.
 type Reviews struct{ Catalog *Catalog }
-
-// approvalsFile returns the name of the file with the approvals of a session.
-func approvalsFile(name string) reffile.File {
-	return reffile.File{Ref: approval.Ref(name), Name: approval.LogFile}
-}
-
-// policyFile is the name of the file with the policy of a repository.
-var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}
 
 // remoteOf returns a request that names the session remote of a session, with the credentials of its mount. The parameter at is the
 // URL of the session remote, or "" if the session is on this host. The embedded session remote of a session of this host is named by
@@ -95,7 +87,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	if err != nil {
 		return nil, err
 	}
-	ap := &approving{all: all, session: r.Session, asked: r, newest: newest, paths: map[string][]string{}}
+	ap := &approving{all: all, session: r.Session, asked: r, newest: newest}
 	defer func() {
 		if err != nil {
 			ap.Close()
@@ -140,14 +132,10 @@ func (ap *approving) turnTo(ctx context.Context, to string) error {
 }
 
 // readPolicy reads the policy of the repository that has the approvals.
-func (ap *approving) readPolicy(ctx context.Context) error {
-	v, err := ap.store().Read(ctx, policyFile)
-	if err != nil {
-		return ap.explain(err)
-	}
-	ap.policy, ap.problem = approval.ParsePolicy(v.Content)
-	clear(ap.paths)
-	return nil
+func (ap *approving) readPolicy(ctx context.Context) (err error) {
+	v, err := ap.store().Read(ctx, review.PolicyFile)
+	ap.policy, err = review.ReadPolicy(v.Content, err)
+	return ap.explain(err)
 }
 
 // mountedElsewhere reports whether the mounted remote of the session is another repository than the one that has the approvals.
@@ -201,52 +189,28 @@ func (ap *approving) explain(err error) error {
 
 // log reads the records of the session.
 func (ap *approving) log(ctx context.Context) (approval.Log, error) {
-	v, err := ap.store().Read(ctx, approvalsFile(ap.session))
+	v, err := ap.store().Read(ctx, review.ApprovalsOf(ap.session))
 	if err != nil {
 		return approval.Log{}, ap.explain(err)
 	}
 	return approval.ParseLog(ap.session, v.Content)
 }
 
-// judge returns the state of a request. If the policy has rules for paths, it compares the trees before and after the change. No request
-// is granted while the policy is not valid.
-func (ap *approving) judge(ctx context.Context, l approval.Log, request approval.Record) (approval.Verdict, error) {
-	now := time.Now()
-	v := ap.policy.Judge(l, request, nil, ap.newest, now)
-	switch {
-	case v.Status != approval.Open && v.Status != approval.Granted:
-		return v, nil
-	case ap.problem != nil:
-		v.Status, v.Missing = approval.Open, "a valid policy: "+ap.problem.Error()
-		return v, nil
-	case request.Subject.Action == approval.Delete || !ap.policy.NeedsPaths(request.Subject.Target):
-		return v, nil
-	}
-	paths, known := ap.paths[request.ID]
-	if !known {
-		c, err := ap.reviewed(ctx, request)
-		if err != nil {
-			return v, err
-		}
-		if paths, err = c.paths(ctx); err != nil {
-			return v, err
-		}
-		ap.paths[request.ID] = paths
-	}
-	return ap.policy.Judge(l, request, paths, ap.newest, now), nil
+// review returns the state of the approvals. The parameters are the records and the results of the method tips.
+func (ap *approving) review(l approval.Log, tips map[string]object.ID, standard string) *review.Review {
+	return &review.Review{Source: ap, Session: ap.session, Log: l, Policy: ap.policy, Newest: ap.newest, Default: standard, Now: time.Now(),
+		Tip: func(target string) string { return text(tips[target]) }}
 }
 
-// shown converts the state of a request into the form of a reply. The parameter tip is the present commit of the branch.
-func (ap *approving) shown(v approval.Verdict, tip object.ID) control.Approval {
+// shown converts the state of a request into the form of a reply.
+func (ap *approving) shown(v review.Approval) control.Approval {
 	r, s := v.Request, v.Request.Subject
-	a := control.Approval{
+	return control.Approval{
 		ID: r.ID, Session: r.Session, Repository: ap.remote.URL(), Action: string(s.Action), Checkpoint: s.Checkpoint,
-		Branch: strings.TrimPrefix(s.Target, "refs/heads/"), Base: s.Base, Tree: s.Tree,
+		Branch: review.Short(s.Target), Base: s.Base, Tree: s.Tree, Moved: v.Moved,
 		Status: string(v.Status), Missing: v.Missing, Actor: r.Actor, Text: r.Text, Reviewers: r.Reviewers,
 		Time: r.Time, Expires: v.Expires, Grants: votes(v.Grants), Denials: votes(v.Denials),
 	}
-	a.Moved = s.Action != approval.Delete && text(tip) != s.Base
-	return a
 }
 
 // text returns an id in hexadecimal, or "" for the zero id.
@@ -352,20 +316,11 @@ func (ap *approving) list(ctx context.Context) ([]control.Approval, error) {
 	if err != nil {
 		return all, err
 	}
-	for _, record := range slices.Backward(l.Records) {
-		if record.Op != approval.Request {
-			continue
-		}
-		v, err := ap.judge(ctx, l, record)
-		if ctx.Err() != nil {
-			return all, ctx.Err()
-		}
-		if err != nil { // for example, the branch was rewritten and its old commit removed
-			v.Status, v.Missing = approval.Open, "a new request: the changed files cannot be read: "+err.Error()
-		}
-		all = append(all, ap.shown(v, tips[record.Subject.Target]))
+	states, err := ap.review(l, tips, "").States(ctx)
+	for _, v := range states {
+		all = append(all, ap.shown(v))
 	}
-	return all, nil
+	return all, err
 }
 
 // SessionPolicy returns the policy of a repository, after it has replaced the policy if the request contains one. Only a valid policy
@@ -397,25 +352,19 @@ func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyReq
 		if _, err := approval.ParsePolicy([]byte(*r.Policy)); err != nil {
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "write policy of", Object: reply.Repository, Cause: err.Error()}
 		}
-		_, err := store.Change(ctx, policyFile, "change the policy", func(reffile.Version) ([]byte, error) { return []byte(*r.Policy), nil })
+		_, err := store.Change(ctx, review.PolicyFile, "change the policy",
+			func(reffile.Version) ([]byte, error) { return []byte(*r.Policy), nil })
 		if err != nil {
 			return reply, fault.ExplainSessionAt("write policy of", reply.Repository, fault.SessionRemote(far, err))
 		}
 	}
-	v, err := store.Read(ctx, policyFile)
+	v, err := store.Read(ctx, review.PolicyFile)
+	p, err := review.ReadPolicy(v.Content, err)
 	if err != nil {
 		return reply, explained(fault.SessionRemote(far, err))
 	}
-	reply.Policy = string(v.Content)
-	if _, err := approval.ParsePolicy(v.Content); err != nil {
-		reply.Problem = err.Error()
+	if reply.Policy = string(v.Content); p.Invalid != nil {
+		reply.Problem = p.Invalid.Error()
 	}
 	return reply, nil
-}
-
-// errRequest returns the error if a request for approval was not found.
-func errRequest(verb, id string) error {
-	return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: verb, Object: "request " + id,
-		Cause: "no request of the session has an id that begins with this text, or several have",
-		Hint:  "run artifactfs session review list --all to see the requests"}
 }

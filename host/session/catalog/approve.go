@@ -5,33 +5,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
-)
-
-const (
-	defaultExpiry = 24 * time.Hour // lifetime of a request that names no other one
-	namedPaths    = 3              // maximum number of paths in an error text
 )
 
 // verbs are the words for the operations in error texts.
 var verbs = map[string]string{control.ApproveRequest: "request approval of", control.ApproveGrant: "grant", control.ApproveDeny: "deny",
 	control.ApproveWithdraw: "withdraw"}
 
-// conflict returns an error that states why an operation on approvals is not possible.
-func conflict(verb, object, cause, hint string) error {
-	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: verb, Object: object, Cause: cause, Hint: hint}
+// explainProblem returns the error for a Problem of package review; the parameter op is the operation. It returns other errors unchanged.
+func (ap *approving) explainProblem(op string, err error) error {
+	var p *review.Problem
+	if !errors.As(err, &p) {
+		return err
+	}
+	e := &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: verbs[op], Cause: p.Text, Hint: p.Hint,
+		Object: cmp.Or(p.Object, "session "+ap.session)}
+	switch p.Kind {
+	case review.Invalid:
+		e.Code, e.Kind = control.ExitUsage, ""
+	case review.Missing:
+		e.Kind, e.Hint = control.CodeNotFound, "run artifactfs session review list --all to see the requests"
+	}
+	return e
 }
 
 // SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of one.
@@ -68,7 +74,6 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	if err != nil {
 		return reply, ap.explain(err)
 	}
-	record := approval.Record{Op: approval.Op(r.Op), Actor: who.Actor, Token: who.Token, Text: r.Text}
 	l, err := ap.log(ctx)
 	if err != nil {
 		return reply, err
@@ -77,51 +82,41 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	if request, ok := l.Find(r.Request); ok && request.Subject.Target != "" {
 		branches = append(branches, request.Subject.Target)
 	} else if r.Branch != "" {
-		branches = append(branches, branchRef(r.Branch))
+		branches = append(branches, "refs/heads/"+review.Short(r.Branch))
 	}
 	tips, standard, err := ap.tips(ctx, branches...)
 	if err != nil {
 		return reply, err
 	}
-	var c *changed
+	v := ap.review(l, tips, standard)
+	var record approval.Record
 	if r.Op == control.ApproveRequest {
-		record.Subject, c, err = ap.subject(ctx, r, tips, standard)
-		record.Reviewers = r.Reviewers
-		record.Time = time.Now().UTC().Truncate(time.Millisecond)
-		record.Expires = record.Time.Add(cmp.Or(r.Expires, defaultExpiry))
-	} else {
-		c, err = ap.answer(ctx, r, l, tips, &record)
-	}
-	if err != nil {
-		return reply, err
-	}
-	if r.Op == control.ApproveRequest || r.Op == control.ApproveGrant {
-		if reply.Changes, err = c.count(ctx); err != nil {
+		if err := ap.pushedAll(approval.Action(r.Action)); err != nil {
 			return reply, err
 		}
-		reply.Merge = c.merge
+		record, err = v.Request(ctx, review.Request{Action: approval.Action(r.Action), Checkpoint: r.ID, Branch: r.Branch,
+			Reviewers: r.Reviewers, Expires: r.Expires, Text: r.Text})
+	} else {
+		record, err = v.Answer(ctx, approval.Op(r.Op), r.Request, who.Actor, r.Text)
 	}
+	if err != nil {
+		return reply, ap.explainProblem(r.Op, err)
+	}
+	if r.Op == control.ApproveRequest || r.Op == control.ApproveGrant {
+		if err := ap.counted(ctx, l, record, &reply); err != nil {
+			return reply, err
+		}
+	}
+	record.Actor, record.Token = who.Actor, who.Token
 	if l, record, err = ap.add(ctx, record); err != nil {
 		return reply, ap.explainRefusal(r.Op, who, err)
 	}
-	request := record
-	if record.Op != approval.Request {
-		request, _ = l.Find(record.Request)
-	}
-	v, err := ap.judge(ctx, l, request)
+	made, err := v.Added(ctx, l)
 	if err != nil {
 		return reply, err
 	}
-	if record.Op == approval.Grant {
-		before := l
-		before.Records = l.Records[:len(l.Records)-1]
-		was, err := ap.judge(ctx, before, request)
-		if err != nil {
-			return reply, err
-		}
-		reply.Counted = was.Status == approval.Granted || v.Missing != was.Missing
-	}
-	reply.Approval = ap.shown(v, tips[request.Subject.Target])
+	request := made.Request
+	reply.Approval, reply.Counted = ap.shown(made), made.Counted
 	reply.Record, reply.Actor, reply.Token = record.ID, record.Actor, record.Token
 	link := sessionlink.Link{Remote: ap.o.far.Remote().URL(), Session: ap.session, Checkpoint: request.ID}
 	reply.Link = link.String()
@@ -161,15 +156,38 @@ func (ap *approving) explainRefusal(op string, who transport.Identity, err error
 	return e
 }
 
-// branchRef returns the full name of a branch.
-func branchRef(branch string) string {
-	return "refs/heads/" + strings.TrimPrefix(branch, "refs/heads/")
+// pushedAll returns an error if this host has a newer checkpoint of the session than the session remote, which would void a request.
+func (ap *approving) pushedAll(action approval.Action) error {
+	s := &approval.Subject{Action: action}
+	if s.Reviews(ap.pushed); !s.VoidedBy(ap.newest) {
+		return nil
+	}
+	return ap.explainProblem(control.ApproveRequest, &review.Problem{Kind: review.Conflict,
+		Text: "checkpoint " + string(ap.newest.ID) + " is not on the session remote yet",
+		Hint: "run artifactfs sync to push it, or to see why it is not pushed"})
+}
+
+// counted adds the numbers of the changes of a request to a reply. The parameter record is the request, or a grant of it.
+func (ap *approving) counted(ctx context.Context, l approval.Log, record approval.Record, reply *control.SessionApproveReply) error {
+	request := record
+	if record.Op != approval.Request {
+		request, _ = l.Find(record.Request)
+	}
+	c, err := ap.joined, error(nil)
+	if request.Subject.Action == approval.Delete {
+		c, err = ap.reviewed(ctx, request)
+	}
+	if err == nil {
+		reply.Merge = c.merge
+		reply.Changes, err = c.count(ctx)
+	}
+	return err
 }
 
 // add appends a record to the approvals. If others append records at the same time, the record is added behind theirs.
 func (ap *approving) add(ctx context.Context, record approval.Record) (l approval.Log, added approval.Record, err error) {
 	message := fmt.Sprintf("%s by %s", record.Op, record.Actor)
-	_, err = ap.store().Change(ctx, approvalsFile(ap.session), message, func(now reffile.Version) ([]byte, error) {
+	_, err = ap.store().Change(ctx, review.ApprovalsOf(ap.session), message, func(now reffile.Version) ([]byte, error) {
 		var err error
 		if l, err = approval.ParseLog(ap.session, now.Content); err != nil {
 			return nil, err
@@ -183,155 +201,69 @@ func (ap *approving) add(ctx context.Context, record approval.Record) (l approva
 	return l, added, ap.explain(err)
 }
 
-// subject returns the content that a new request is for: the checkpoint, the branch with its present commit, and the tree that the
-// branch will have.
-func (ap *approving) subject(ctx context.Context, r control.SessionApproveRequest, tips map[string]object.ID,
-	standard string) (*approval.Subject, *changed, error) {
-	verb, what := verbs[r.Op], "session "+ap.session
-	p, err := ap.o.Find(ctx, r.ID)
-	if err != nil {
-		return nil, nil, err
-	}
-	s := &approval.Subject{Action: approval.Action(r.Action)}
-	newest := string(ap.newest.ID)
-	if s.Reviews(ap.pushed); s.VoidedBy(ap.newest) {
-		return nil, nil, conflict(verb, what, "checkpoint "+newest+" is not on the session remote yet",
-			"run artifactfs sync to push it, or to see why it is not pushed")
-	}
-	if s.Reviews(p); s.VoidedBy(ap.newest) {
-		return nil, nil, conflict(verb, "checkpoint "+string(p.ID), "session has a newer checkpoint, "+newest+", which would void the request",
-			"run artifactfs session fork "+control.ShellWord(ap.session+"@"+string(p.ID))+" DIR, and request the approval for the fork")
-	}
-	if s.Action == approval.Delete {
-		s.Tree = treediff.Name(p.Commit.Format(), p.Tree)
-		c, err := ap.deleted(ctx, p)
-		return s, c, err
-	}
-	if s.Target = standard; r.Branch != "" {
-		s.Target = branchRef(r.Branch)
-	}
-	if !refname.Valid(s.Target) {
-		return nil, nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
-			Cause: fmt.Sprintf("branch %q of %s is not valid", r.Branch, ap.remote.URL()), Hint: "add --into BRANCH"}
-	}
-	if err := ap.committed(ctx, p); err != nil {
-		return nil, nil, err
-	}
-	tip := tips[s.Target]
-	s.Base = text(tip)
-	c, err := ap.change(ctx, p, tip, strings.TrimPrefix(s.Target, "refs/heads/"))
-	if err != nil {
-		return nil, nil, err
-	}
-	s.Tree = treediff.Name(p.Commit.Format(), c.after)
-	return s, c, nil
+// Checkpoint implements review.Source.
+func (ap *approving) Checkpoint(ctx context.Context, name string) (session.Checkpoint, error) {
+	return ap.o.Find(ctx, name)
 }
 
-// committed returns an error unless all files of a checkpoint are in the commit of HEAD. Only commits can be pushed to a branch.
-func (ap *approving) committed(ctx context.Context, p session.Checkpoint) error {
-	verb, what := verbs[control.ApproveRequest], "session "+ap.session
-	if p.Head.IsZero() {
-		return conflict(verb, what, "session has no commit", "commit the changes with git first")
-	}
+// Uncommitted implements review.Source.
+func (ap *approving) Uncommitted(ctx context.Context, p session.Checkpoint) (paths []string, err error) {
 	if err := ap.o.farBase(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	head, err := ap.o.Repo.TreeOf(p.Head)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var paths []string
-	count := 0
 	err = treediff.Trees(ctx, ap.o.tree, head, p.Tree, func(path string, _, _ object.TreeEntry) error {
-		if count++; count <= namedPaths {
-			paths = append(paths, path)
-		}
+		paths = append(paths, path)
 		return nil
 	})
-	if err != nil || count == 0 {
-		return err
-	}
-	names := strings.Join(paths, ", ")
-	if count > namedPaths {
-		names += fmt.Sprintf(" and %d more", count-namedPaths)
-	}
-	return conflict(verb, what, "changes are not committed: "+names,
-		"commit them with git, or remove them; only commits can be pushed to a branch")
+	return paths, err
 }
 
-// answer completes a record that grants, denies or withdraws a request. A grant is refused unless the request is still for the present
-// state of the session and of the branch.
-func (ap *approving) answer(ctx context.Context, r control.SessionApproveRequest, l approval.Log, tips map[string]object.ID,
-	record *approval.Record) (*changed, error) {
-	request, ok := l.Find(r.Request)
-	if !ok {
-		return nil, errRequest(verbs[r.Op], r.Request)
-	}
-	record.Request = request.ID
-	if r.Op != control.ApproveGrant {
-		return nil, nil
-	}
-	refuse := func(cause string) error {
-		return conflict("grant", "request "+request.ID, cause, "the session's user can run artifactfs session review request again")
-	}
-	if ap.problem != nil {
-		return nil, refuse(ap.problem.Error())
-	}
-	v, err := ap.judge(ctx, l, request)
-	if err != nil {
-		return nil, err
-	}
-	switch v.Status {
-	case approval.Denied:
-		// The reviewer who has denied the request may change the decision.
-		if v.Denials[0].Actor != record.Actor || len(v.Denials) > 1 {
-			return nil, refuse("request was denied by " + v.Denials[0].Actor)
+// Join implements review.Source.
+func (ap *approving) Join(ctx context.Context, p session.Checkpoint, base, target string) (review.Joined, error) {
+	var tip object.ID
+	if base != "" {
+		var err error
+		if tip, err = object.ParseID(base); err != nil {
+			return review.Joined{}, err
 		}
-	case approval.Withdrawn:
-		return nil, refuse("request was withdrawn")
-	case approval.Expired:
-		return nil, refuse("request has expired at " + v.Expires.Format(time.RFC3339))
-	case approval.Void:
-		return nil, refuse("request is void, because the session was changed after the review: its newest checkpoint is " + string(ap.newest.ID))
 	}
-	s := request.Subject
-	if tip := tips[s.Target]; s.Action != approval.Delete && text(tip) != s.Base {
-		return nil, refuse(fmt.Sprintf("branch %s has moved from %.10s to %.10s since the request", strings.TrimPrefix(s.Target, "refs/heads/"),
-			cmp.Or(s.Base, "no commit"), cmp.Or(text(tip), "no commit")))
-	}
-	c, err := ap.reviewed(ctx, request)
+	c, none, err := ap.change(ctx, p, tip, target)
 	if err != nil {
-		return nil, err
+		return review.Joined{}, err
 	}
-	if p, err := ap.o.Find(ctx, s.Checkpoint); err != nil {
-		return nil, err
-	} else if s.Action != approval.Delete && s.Commit != p.Head.String() {
-		return nil, refuse(fmt.Sprintf("request is for the commit %s, but HEAD of its checkpoint is %s", cmp.Or(s.Commit, "of no name"), p.Head))
+	ap.joined = c
+	return review.Joined{Tree: treediff.Name(p.Commit.Format(), c.after), Forward: !none && !c.merge, None: none}, nil
+}
+
+// Paths implements review.Source.
+func (ap *approving) Paths(ctx context.Context, request approval.Record) (paths []string, err error) {
+	c, err := ap.reviewed(ctx, request)
+	if err == nil {
+		paths, err = c.paths(ctx)
 	}
-	if got := treediff.Name(ap.o.Repo.Format(), c.after); got != s.Tree {
-		return nil, refuse("request is for the tree " + s.Tree + ", but its checkpoint results in the tree " + got)
+	if err != nil && ctx.Err() == nil {
+		err = &review.Problem{Kind: review.Conflict, Text: err.Error()}
 	}
-	return c, nil
+	return paths, err
 }
 
 // reviewed returns the change that a request is for.
 func (ap *approving) reviewed(ctx context.Context, request approval.Record) (*changed, error) {
-	s := request.Subject
 	if err := ap.o.far.Trees(ctx, ap.session); err != nil {
 		return nil, fault.SessionRemote(ap.o.far.Remote(), err)
 	}
-	p, err := ap.o.Find(ctx, s.Checkpoint)
+	p, err := ap.o.Find(ctx, request.Subject.Checkpoint)
 	if err != nil {
 		return nil, err
 	}
-	if s.Action == approval.Delete {
-		return ap.deleted(ctx, p)
+	if request.Subject.Action == approval.Delete {
+		base, err := ap.o.baseTree(ctx) // the changes of the session since its base commit are removed
+		return &changed{ap: ap, before: base, after: p.Tree}, err
 	}
-	var base object.ID
-	if s.Base != "" {
-		if base, err = object.ParseID(s.Base); err != nil {
-			return nil, err
-		}
-	}
-	return ap.change(ctx, p, base, strings.TrimPrefix(s.Target, "refs/heads/"))
+	_, err = ap.Join(ctx, p, request.Subject.Base, request.Subject.Target)
+	return ap.joined, err
 }

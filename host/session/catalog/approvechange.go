@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
@@ -25,35 +26,26 @@ type changed struct {
 	merge         bool      // after is the tree of a merge
 }
 
-// deleted returns the changes that the deletion of a session removes: those of its newest checkpoint since the base commit.
-func (ap *approving) deleted(ctx context.Context, p session.Checkpoint) (*changed, error) {
-	base, err := ap.o.baseTree(ctx)
-	return &changed{ap: ap, before: base, after: p.Tree}, err
-}
-
 // change returns the change of a branch whose present commit is tip, if the commits of a checkpoint are pushed to it or merged into it.
-// It returns an error if the merge has conflicts. The parameter branch is the name of the branch for error texts.
-func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID, branch string) (*changed, error) {
+// The result none reports that the branch has all of them. The parameter target is the full name of the branch.
+func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID, target string) (c *changed, none bool, err error) {
 	// Trees of the checkpoint's commits that the base commit also has were not fetched with the checkpoint.
 	if err := ap.o.farBase(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	head, err := ap.o.Repo.TreeOf(p.Head)
-	if err != nil || tip.IsZero() {
-		return &changed{ap: ap, after: head}, err
-	}
-	if tip == p.Head {
-		return nil, ap.nothing(branch)
+	if err != nil || tip.IsZero() || tip == p.Head {
+		return &changed{ap: ap, after: head}, tip == p.Head, err
 	}
 	before, err := ap.snapshot(ctx, tip)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	ancestor, missing := ap.contains(p.Head, tip)
 	if ancestor {
-		return &changed{ap: ap, before: before, after: head}, nil
+		return &changed{ap: ap, before: before, after: head}, false, nil
 	}
-	return ap.merged(ctx, mergeOf{branch: branch, tip: tip, head: p.Head, theirs: before, ours: head, history: missing})
+	return ap.merged(ctx, mergeOf{target: target, tip: tip, head: p.Head, theirs: before, ours: head, history: missing})
 }
 
 // snapshot returns the tree of a commit, after it has fetched the commit with its trees from the repository of the branch. The trees of
@@ -64,12 +56,6 @@ func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID,
 	}
 	tree, err := ap.target.Snapshot(ctx, commit)
 	return tree, ap.explain(err)
-}
-
-// nothing returns the error if a branch already has all commits of the session.
-func (ap *approving) nothing(branch string) error {
-	return conflict(verbs[control.ApproveRequest], "session "+ap.session, "branch "+branch+" already has all commits of the session",
-		"commit changes first, or add --into BRANCH to name another branch")
 }
 
 // contains reports whether the commit tip is reachable from the commit head through commits of the session. The result missing lists
@@ -99,58 +85,50 @@ func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID
 
 // mergeOf describes a merge: the commit head of the session is merged into a branch.
 type mergeOf struct {
-	branch       string
+	target       string      // full name of the branch
 	tip, head    object.ID   // commits of the branch and of the session
 	theirs, ours object.ID   // trees of tip and head
 	history      []object.ID // commits from which the history of head goes on in the repository of the branch
 }
 
 // merged returns the change of a branch by a merge, with the tree that git merge results in. If the history shows that the merge is a
-// fast-forward, it returns that change.
-func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
+// fast-forward, it returns that change. The result none reports that there is nothing to merge.
+func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bool, err error) {
 	bases, err := ap.bases(ctx, m)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	refuse := func(cause string) error {
-		return conflict(verbs[control.ApproveRequest], "session "+ap.session, cause,
-			"merge branch "+m.branch+" into the session with git, commit, and request the approval again")
-	}
+	forward, none, err := review.Relate(bases, m.head, m.tip, m.target)
 	switch {
-	case len(bases) == 0:
-		return nil, refuse("the session and branch " + m.branch + " have no common history")
-	case len(bases) > 1:
-		return nil, refuse("the session and branch " + m.branch + " were merged crosswise, so that a merge has several possible bases")
-	case bases[0] == m.tip:
-		return &changed{ap: ap, before: m.theirs, after: m.ours}, nil
-	case bases[0] == m.head:
-		return nil, ap.nothing(m.branch)
+	case err != nil:
+		return nil, false, err
+	case forward:
+		return &changed{ap: ap, before: m.theirs, after: m.ours}, false, nil
+	case none:
+		return &changed{ap: ap, before: m.theirs, after: m.theirs}, true, nil
 	}
 	base, err := ap.snapshot(ctx, bases[0])
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	renames, err := ap.provideMerge(ctx, base, m.ours, m.theirs)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	// Git finds the base of a merge through commits, whose history may not be here.
 	objects, theirs, ours, err := treediff.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := ap.target.Write(ctx, objects); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	// Git detects renames only if all contents that it compares are here.
 	result, err := merge.Commits(ap.run(ctx), theirs.String(), ours.String(), merge.Renames(renames))
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = review.Conflicts(result.Conflicted(), m.target)
 	}
-	if paths := result.Conflicted(); len(paths) > 0 {
-		return nil, refuse("the merge with branch " + m.branch + " has conflicts: " + strings.Join(paths[:min(len(paths), namedPaths)], ", "))
-	}
-	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, nil
+	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, false, err
 }
 
 // bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer

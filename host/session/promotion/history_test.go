@@ -123,10 +123,4 @@ func TestTexts(t *testing.T) {
 			t.Errorf("text of the prompt %s: got %q, want %q", record, got, want)
 		}
 	}
-	if got := named([]string{"a", "b"}); got != "a, b" {
-		t.Errorf("paths: got %q", got)
-	}
-	if got := named(make([]string, maxNamed+5)); !strings.HasSuffix(got, " and 5 more") {
-		t.Errorf("paths: got %q", got)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
@@ -258,7 +259,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 		return tree, err
 	}
 	if paths := merged.Conflicted(); len(paths) > 0 {
-		return tree, p.refused(control.CodeConflict, "the branch and the session have changed the same lines: "+named(paths),
+		return tree, p.refused(control.CodeConflict, "the branch and the session have changed the same lines: "+review.Some(paths, maxNamed),
 			"run git fetch and git merge in the mount, resolve the conflicts, and promote again")
 	}
 	return merged.Result, nil

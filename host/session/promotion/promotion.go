@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/packs"
+	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -141,17 +142,8 @@ func (p *promotion) committed(ctx context.Context) error {
 		return err
 	}
 	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "promote", Object: "session " + p.o.Name,
-		Cause: "changes are not committed: " + named(changed),
+		Cause: "changes are not committed: " + review.Some(changed, maxNamed),
 		Hint:  "run git commit, or name the checkpoint HEAD to leave these changes out: artifactfs session promote HEAD"}
-}
-
-// named returns the first paths for an error, and the number of the others.
-func named(paths []string) string {
-	text := strings.Join(paths[:min(len(paths), maxNamed)], ", ")
-	if n := len(paths) - maxNamed; n > 0 {
-		text += fmt.Sprintf(" and %d more", n)
-	}
-	return text
 }
 
 // open opens the target and determines the branch.
