@@ -1,0 +1,292 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// operation is something whose walk is measured. Each run has a number, from 0 for the run that warms up.
+type operation struct {
+	name, what string
+	prepare    func(r *rig, run int) error // makes the situation in which it runs; nil: nothing to do
+	do         func(r *rig, run int) error // returns when all is done but what the daemon does in the background
+	after      func(r *rig, run int) error // checks the result and cleans up; nil: nothing to do
+}
+
+var operations = []operation{
+	{"read", "read of a file whose content was not fetched", countFetched, readFile, hasFetched},
+	{"write", "two lines are appended to a tracked file that was read", readOther, writeFile, nil},
+	{"commit", "git commit -a, until it is on the session remote", editForCommit, commitFile, isPushed},
+	{"restore", "artifactfs session restore, after one file was changed", saveAndEdit, restoreSession, isRestored},
+	{"fork", "artifactfs session fork of a checkpoint", saveAndEdit, forkSession, unmountFork},
+}
+
+func operationNames() (names []string) {
+	for _, op := range operations {
+		names = append(names, op.name)
+	}
+	return names
+}
+
+// Folders of the repository that an operation uses in its run number 0. Reads have their own, because a read fetches
+// the neighbours of a file too.
+const (
+	foldersOfReads   = 0
+	foldersOfWrites  = 5
+	foldersOfCommits = 10
+	foldersOfSaves   = 15
+)
+
+// readFile reads a file of the mount.
+func (r *rig) readFile(folder int) error {
+	text, err := os.ReadFile(filepath.Join(r.mnt, file(folder, 1)))
+	if err == nil && len(text) < 500 {
+		return fmt.Errorf("read %s: %d bytes, want more than 500", file(folder, 1), len(text))
+	}
+	return err
+}
+
+// edit appends to a file of the mount.
+func (r *rig) edit(folder int) (err error) {
+	f, err := os.OpenFile(filepath.Join(r.mnt, file(folder, 1)), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.WriteString("edited\nagain\n")
+	return err
+}
+
+// countFetched remembers how many contents are fetched before a read.
+func countFetched(r *rig, _ int) error {
+	s, err := r.status()
+	r.fetched = s.Blobs.Fetched
+	return err
+}
+
+// hasFetched returns an error if a read has fetched nothing.
+func hasFetched(r *rig, _ int) error {
+	s, err := r.status()
+	if err == nil && s.Blobs.Fetched <= r.fetched {
+		return errors.New("the file had been fetched before")
+	}
+	return err
+}
+
+func readFile(r *rig, run int) error      { return r.readFile(foldersOfReads + run) }
+func readOther(r *rig, run int) error     { return r.readFile(foldersOfWrites + run) }
+func writeFile(r *rig, run int) error     { return r.edit(foldersOfWrites + run) }
+func editForCommit(r *rig, run int) error { return r.edit(foldersOfCommits + run) }
+
+// commitFile commits, and waits until a ref of the session remote has changed.
+func commitFile(r *rig, run int) error {
+	before, err := r.refs()
+	if err != nil {
+		return err
+	}
+	if _, err := r.run("git", "-C", r.mnt, "commit", "-q", "-a", "-m", fmt.Sprint("commit ", run)); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(r.idle); ; time.Sleep(quietPoll / 10) {
+		after, err := r.refs()
+		if err != nil || after != before {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the commit is not on the session remote after %v", r.idle)
+		}
+	}
+}
+
+// refs returns the refs of the session remote.
+func (r *rig) refs() (string, error) { return r.run("git", "-C", r.remote(), "for-each-ref") }
+
+// isPushed returns an error if a ref is not on the session remote when the run is complete.
+func isPushed(r *rig, _ int) error {
+	s, err := r.status()
+	if err == nil && s.Session.Pending > 0 {
+		return fmt.Errorf("%d refs are not on the session remote", s.Session.Pending)
+	}
+	return err
+}
+
+// saveAndEdit makes a checkpoint, and changes a file after it.
+func saveAndEdit(r *rig, run int) error {
+	if err := r.edit(foldersOfSaves + run); err != nil {
+		return err
+	}
+	id, err := r.run(r.afs(), "checkpoint", "--sync", r.mnt)
+	if err != nil {
+		return err
+	}
+	r.saved = id
+	return r.edit(foldersOfSaves + run)
+}
+
+func restoreSession(r *rig, _ int) error {
+	_, err := r.run(r.afs(), "session", "restore", "-C", r.mnt, r.saved)
+	return err
+}
+
+// isRestored returns an error if the file still has the change that was made after the checkpoint.
+func isRestored(r *rig, run int) error {
+	info, err := os.Stat(filepath.Join(r.mnt, file(foldersOfSaves+run, 1)))
+	if err != nil {
+		return err
+	}
+	changed, err := os.Stat(filepath.Join(r.mnt, file(foldersOfSaves+run, 2)))
+	if err == nil && info.Size()-changed.Size() > 20 {
+		return fmt.Errorf("%s is not restored", info.Name())
+	}
+	return err
+}
+
+func (r *rig) fork(run int) string { return filepath.Join(r.tmp, fmt.Sprint("fork", run)) }
+
+func forkSession(r *rig, run int) error {
+	_, err := r.run(r.afs(), append([]string{"session", "fork", "-C", r.mnt, "--session", fmt.Sprint("fork", run),
+		r.saved, r.fork(run)}, quiet...)...)
+	return err
+}
+
+func unmountFork(r *rig, run int) error {
+	if _, err := os.Stat(filepath.Join(r.fork(run), file(0, 1))); err != nil {
+		return err
+	}
+	_, err := r.run(r.afs(), "unmount", "--detach", r.fork(run))
+	return err
+}
+
+// measure returns the walks of all runs of the operations, except for those that warm up.
+func (r *rig) measure(chosen []operation) (map[string][]byRole, error) {
+	progress("warming up")
+	for _, op := range chosen {
+		if err := r.oneRun(op, 0, func() error {
+			err := op.do(r, 0)
+			time.Sleep(quietPolls * quietPoll) // what is background work is not known yet
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.rest(); err != nil {
+		return nil, err
+	}
+	walks := map[string][]byRole{}
+	for _, op := range chosen {
+		for run := 1; run <= runs; run++ {
+			var got byRole
+			err := r.oneRun(op, run, func() (err error) {
+				got, err = r.watch(func() error { return op.do(r, run) })
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			progress("%s: %d functions", op.name, len(got.all()))
+			walks[op.name] = append(walks[op.name], got)
+		}
+	}
+	return walks, nil
+}
+
+// oneRun prepares an operation, waits until the daemon is quiet, does the operation, and cleans up.
+func (r *rig) oneRun(op operation, run int, do func() error) error {
+	var err error
+	if op.prepare != nil {
+		err = op.prepare(r, run)
+	}
+	if err == nil && run > 0 {
+		_, err = r.settle(time.Now())
+	}
+	if err == nil {
+		err = do()
+	}
+	if err == nil && op.after != nil {
+		err = op.after(r, run)
+	}
+	if err == nil && run > 0 {
+		_, err = r.settle(time.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op.name, err)
+	}
+	return nil
+}
+
+// rest finds out what does not count.
+func (r *rig) rest() error {
+	progress("waiting for what the warm-up has left to do")
+	time.Sleep(r.idle / 2)
+	progress("measuring the idle interval")
+	if _, err := r.entered(); err != nil {
+		return err
+	}
+	if _, err := r.ended(); err != nil {
+		return err
+	}
+	start := time.Now()
+	idle := walk{}
+	for time.Since(start) < r.idle {
+		time.Sleep(quietPoll)
+		got, err := r.entered()
+		if err != nil {
+			return err
+		}
+		idle.add(got)
+	}
+	if _, err := r.run(r.afs(), "version"); err != nil {
+		return err
+	}
+	every, err := r.ended()
+	r.background = byRole{daemon: idle, command: every}
+	return err
+}
+
+// watch returns what an operation enters, apart from background work, until the daemon is quiet.
+func (r *rig) watch(do func() error) (byRole, error) {
+	if _, err := r.entered(); err != nil {
+		return nil, err
+	}
+	if _, err := r.ended(); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := do(); err != nil {
+		return nil, err
+	}
+	served, err := r.settle(start)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := r.ended()
+	return byRole{daemon: served, command: ended.without(r.background[command])}, err
+}
+
+// settle waits until the daemon enters nothing but background work, and returns what else it has entered since its
+// counters were set to zero. It fails if the daemon is not quiet at the time that the idle interval took, counted from
+// start.
+func (r *rig) settle(start time.Time) (walk, error) {
+	all := walk{}
+	for calm := 0; calm < quietPolls; calm++ {
+		if err := r.ctx.Err(); err != nil {
+			return nil, err
+		}
+		time.Sleep(quietPoll)
+		got, err := r.entered()
+		if err != nil {
+			return nil, err
+		}
+		if news := got.without(r.background[daemon]); len(news) > 0 {
+			calm = -1
+			all.add(news)
+		}
+		if calm < 0 && time.Since(start) > r.idle {
+			return nil, fmt.Errorf("the daemon is not quiet after %v", r.idle)
+		}
+	}
+	return all, nil
+}
