@@ -231,7 +231,8 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 // cameFromElsewhere reports whether this is the first mount of its session on this host, and the session was resumed from the
 // session remote.
 func (m *Mount) cameFromElsewhere() bool {
-	return !m.home.Resumed && m.Session != "" && m.from == nil && m.far == nil && m.home.Record.Checkpoint != nil && m.objects.sessionRemote != nil
+	return !m.home.Resumed && m.Session != "" && m.from == nil && m.far == nil && m.home.Record.Checkpoint != nil &&
+		m.objects.sessionRemote != nil
 }
 
 // shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.

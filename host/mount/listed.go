@@ -22,8 +22,11 @@ func (m *Mount) Listed() *catalog.Mounted {
 	if m == nil {
 		return nil
 	}
-	c := &catalog.Mounted{Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(), Writable: m.Writable(), Agent: m.agent,
-		Store: m.store, Owned: m.objects.owned, Request: m.Request.Now}
+	c := &catalog.Mounted{
+		Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(),
+		Writable: m.Writable(), Agent: m.agent,
+		Store: m.store, Owned: m.objects.owned, Request: m.Request.Now,
+	}
 	if m.home.Locked() {
 		c.Home = m.home.Dir
 	}
