@@ -2,25 +2,17 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/mount/packs"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/internal/collector"
 )
-
-// DefaultBudget is the number of bytes of contents that the prefetch policy "auto" fetches for one mount, unless the request
-// contains another number.
-const DefaultBudget = 256 << 20
 
 // behindWait is the maximum time for which background work of a mount waits for the takeover of other mounts. git commands wait
 // for the same time.
@@ -51,7 +43,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	m.mu.Lock()
 	m.follower = m.newFollower()
 	m.mu.Unlock()
-	m.work.Store = m.store
+	m.work.Store = m.contents.Store
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.awaitTakeovers(ctx)
@@ -67,49 +59,53 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 			return
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
-		m.work.Go("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
-		if !m.snapshot().Whole() { // the predecessor died before all trees were fetched, so they are fetched now
+		m.work.Go("push session", func() { m.agent.Start(ctx, m.contents.Snapshot().Format) })
+		// If the predecessor died before all trees were fetched, they are fetched now.
+		if !m.contents.Snapshot().Whole() {
 			m.work.Repeat(ctx, "fetch trees", nil, func() error {
-				_, err := m.wholeSnapshot(ctx)
+				_, err := m.contents.Whole(ctx)
 				return err
 			})
 		}
 		if before.History {
-			m.store.SetHistoryComplete()
+			m.contents.Store.SetHistoryComplete()
 		}
 		// If the history is complete, or if it is not to be fetched, deepen is not called.
 		if before.History || git == nil || m.Request.History == control.HistoryNone {
 			close(m.Events.HistoryTried)
 			return
 		}
-		m.work.Repeat(ctx, "complete history", m.Events.HistoryTried, func() error { return m.deepen(ctx, git) })
+		m.work.Repeat(ctx, "complete history", m.Events.HistoryTried, func() error {
+			return m.contents.Deepen(ctx, git, m.side.Listing, m.side.Hurried)
+		})
 		if ctx.Err() == nil {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
-	m.work.Go("record reads", func() { m.profiles.Run(ctx) })
+	m.work.Go("record reads", func() { m.contents.Profiles.Run(ctx) })
 	m.work.Go("keep locks", func() { m.locking.run(ctx, m.turned) })
 	m.work.Go("prefetch", func() {
 		m.awaitTakeovers(ctx)
 		var profile readprofile.Profile
 		if m.Request.Prefetch != control.PrefetchNone {
-			profile = m.profiles.Load(ctx)
+			profile = m.contents.Profiles.Load(ctx)
 		}
 		if m.Request.Wait == control.WaitGit {
 			// The client waits for git's index, and not for contents. In a large tree, both take all of the processor time.
 			m.Events.AwaitGit(ctx)
 		}
-		hydrate := func() error { return hydrate(ctx, m, profile) }
+		prefetch := func() error { return m.contents.Prefetch(ctx, profile) }
 		if before.Hydrated {
 			close(m.Events.HydrateTried)
 		} else {
 			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
 			// the prefetch, it is delayed until no mount is being started. A profile whose contents are missing is not delayed, because
 			// programs will read these contents soon.
-			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen.Lacks(ctx, profile) {
+			if m.contents.Snapshot().Local && m.Request.Wait != control.WaitAll &&
+				!m.contents.View.Foreseen.Lacks(ctx, profile) {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
-			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)
+			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, prefetch)
 		}
 		for {
 			if ctx.Err() == nil {
@@ -117,11 +113,11 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 			}
 			// After a switch or an update of the branch, the mount shows another tree. The contents of this tree are prefetched
 			// too.
-			if !m.shown.changed(ctx) {
+			if !m.contents.Shown.Changed(ctx) {
 				return
 			}
 			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
-			m.work.Repeat(ctx, "prefetch", nil, hydrate)
+			m.work.Repeat(ctx, "prefetch", nil, prefetch)
 		}
 	})
 	if m.takeoverDone != nil {
@@ -141,13 +137,13 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	}
 	m.work.Go("join packs", func() {
 		if m.Events.Await(ctx, m.Events.GitTried) { // after this wait, the directories of packs exist
-			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
-			t.Run(ctx, packs.NewDirectory(filepath.Join(m.home.GitDir(), "objects"), m.objects.local.Join),
-				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
+			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.contents.Store.Busy}
+			t.Run(ctx, packs.NewDirectory(filepath.Join(m.home.GitDir(), "objects"), m.contents.Objects.Local.Join),
+				packs.NewDirectory(filepath.Join(m.contents.Store.GitDir(), "objects"), m.contents.Store.Join))
 		}
 	})
 	m.work.Go("find contents that only the session remote has", func() {
-		m.objects.expect(ctx, m.store, m.home.Record, m.host.Log.With(zap.String("dir", m.Dir)))
+		m.contents.Expect(ctx, m.home.Record)
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended
@@ -183,42 +179,4 @@ func catchUp(m *Mount) func(ctx context.Context) (done func()) {
 			close(m.turned)
 		})
 	}
-}
-
-// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If not all trees could be fetched, it fetches
-// the commit again, replaces the snapshot of the mount, and waits for the trees of the new snapshot.
-func (m *Mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
-	snap := m.snapshot()
-	err := snap.Wait(ctx)
-	if err == nil || ctx.Err() != nil {
-		return snap, err
-	}
-	var again *fetch.Snapshot
-	err = m.store.Retry(ctx, func() (err error) {
-		if again, err = m.store.Acquire(ctx, snap.Commit.String()); err != nil {
-			return err
-		}
-		again.Ref, again.Tree, again.Time = snap.Ref, snap.Tree, snap.Time
-		m.mu.Lock()
-		m.snap = again
-		m.mu.Unlock()
-		return again.Wait(ctx)
-	})
-	return again, err
-}
-
-// snapshot returns the current snapshot of the mounted commit, which wholeSnapshot may replace later.
-func (m *Mount) snapshot() *fetch.Snapshot {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.snap
-}
-
-// deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the boundary (the list of
-// shallow commits) in the git directory, so that they agree with the fetched history.
-func (m *Mount) deepen(ctx context.Context, git *gitdir.Dir) error {
-	if err := m.store.Deepen(ctx, m.side.Listing, m.side.Hurried); err != nil {
-		return err
-	}
-	return errors.Join(git.SetRefs(m.store.Refs()), git.SetDefault(m.store.DefaultBranch()), git.SetShallow(m.store.Boundary()))
 }

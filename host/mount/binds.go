@@ -11,11 +11,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/guard"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/config"
 	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
@@ -40,15 +39,16 @@ func guardGitDir(m *Mount) error {
 	return m.inside.Guard()
 }
 
-// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store,
-// m.home.Record, and m.home (the mount's directory below the state directory).
+// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set
+// m.contents.Store, m.home.Record, and m.home (the mount's directory below the state directory).
 func (m *Mount) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
 	}
 	s := bind.Sources{
-		Git: m.home.GitDir(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
+		Git: m.home.GitDir(), Objects: filepath.Join(m.contents.Store.GitDir(), "objects"), Program: program,
+		Monitor: gitside.HookProgram(program),
 	}
 	if m.home.Record.Checkpoint != nil {
 		s.Session = origin.SessionObjects(m.home.Dir)
@@ -94,7 +94,8 @@ func (m *Mount) planRedirects(ctx context.Context) error {
 	}
 	var err error
 	m.home.Record.Redirects, err = m.redirects.Plan(ctx, m.bindOptions(), bind.Wish{
-		Paths: paths, Strict: m.Request.RedirectsOnly, Old: m.home.Record.Redirects, Base: m.view.Tree, Root: m.snap.Tree,
+		Paths: paths, Strict: m.Request.RedirectsOnly, Old: m.home.Record.Redirects, Base: m.contents.View.Tree,
+		Root: m.contents.Snapshot().Tree,
 	})
 	return err
 }
@@ -113,7 +114,7 @@ func (m *Mount) configuredRedirects(ctx context.Context) []string {
 	if m.home.Resumed {
 		return m.home.Record.Configured
 	}
-	file, err := readConfig(ctx, m.view, m.snap.Tree)
+	file, err := readConfig(ctx, m.contents)
 	if err != nil {
 		m.redirects.Note("%s is ignored: %v", config.Name, err)
 	}
@@ -121,10 +122,11 @@ func (m *Mount) configuredRedirects(ctx context.Context) []string {
 	return file.Redirect
 }
 
-// readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has no such file.
-func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
+// readConfig reads the file config.Name in the root of the base tree. It returns the zero File if the tree has no such
+// file.
+func readConfig(ctx context.Context, c *contents.Contents) (config.File, error) {
 	// The limit protects against a very large file. config.Parse has a lower limit.
-	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
+	text, err := c.RootFile(ctx, config.Name, 1<<20)
 	if err != nil || text == nil {
 		return config.File{}, err
 	}

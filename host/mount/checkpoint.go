@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
@@ -34,12 +31,9 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Missing contents that were created in the session
 // are fetched from the session remote when they are read (fetch.Local).
 
-// openObjects lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
-// objects on this host, and fetches missing ones from the session remote. openObjects also opens the session remotes; objects.close
-// closes them.
+// openObjects opens the objects of the mount, and the session remotes from which missing objects are fetched.
 func (m *Mount) openObjects() error {
-	m.objects.local = m.store.OpenLocal(filepath.Join(m.home.GitDir(), "objects"))
-	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
+	m.contents.OpenObjects(m.home)
 	if m.Session == "" && m.Request.At == "" {
 		return nil
 	}
@@ -67,8 +61,7 @@ func (m *Mount) openObjects() error {
 	}
 	if remote != nil {
 		remote.Keep(catalog.ThinDir(m.home.RepoDir()))
-		m.objects.sessionRemote = remote
-		m.objects.owned.SetSessionRemote(remote)
+		m.contents.Objects.UseSessionRemote(remote)
 	}
 	if p := m.home.Record.Checkpoint; p != nil && p.From != "" {
 		return m.addForkRemote(p.From)
@@ -83,7 +76,7 @@ func (m *Mount) addForkRemote(at string) error {
 	if err != nil || remote == nil {
 		return err
 	}
-	m.objects.addFork(remote, m.store.OpenLocal(origin.SessionObjects(m.home.Dir)))
+	m.contents.UseForkRemote(remote, m.home)
 	return nil
 }
 
@@ -99,7 +92,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 		return false, nil
 	// The session of the checkpoint is on this host.
 	case m.from != nil:
-		s, err = m.target().Link(ctx, m.from.Resume(m.objects.sessionRemote))
+		s, err = m.target().Link(ctx, m.from.Resume(m.contents.Objects.SessionRemote))
 	// The parent session is on a session remote, so the checkpoint is fetched from there.
 	case m.far != nil:
 		reportStart()
@@ -128,9 +121,10 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 // below the state directory), and has called openObjects.
 func (m *Mount) target() *resume.Target {
 	return &resume.Target{
-		Session: m.Session, Mounted: m.store.URL(), RepoDir: m.home.RepoDir(), Remote: m.objects.sessionRemote,
-		Since: m.since, RepoOptions: m.repoOptions,
-		Objects: m.objects.owned, Own: m.objects.own(), Store: m.store, Claims: m.agent,
+		Session: m.Session, Mounted: m.contents.Store.URL(), RepoDir: m.home.RepoDir(),
+		Remote: m.contents.Objects.SessionRemote,
+		Since:  m.since, RepoOptions: m.contents.RepoOptions,
+		Objects: m.contents.Objects.Owned, Own: m.contents.Objects.Own(), Store: m.contents.Store, Claims: m.agent,
 	}
 }
 
@@ -144,14 +138,15 @@ func (m *Mount) resumeSession(ctx context.Context, name string, reportStart func
 	m.known = nil // the list of refs in m.known is out of date after its first use
 	t := m.target()
 	t.Listed = func(l *thin.Listing) {
-		m.objects.listed = &keeper.Listed{}
-		m.objects.listed.Locks, _ = l.Has(locks.Ref)
-		m.objects.listed.Policy, _ = l.Has(approval.PolicyRef)
+		m.contents.Objects.Listed = &keeper.Listed{}
+		m.contents.Objects.Listed.Locks, _ = l.Has(locks.Ref)
+		m.contents.Objects.Listed.Policy, _ = l.Has(approval.PolicyRef)
 	}
 	return t.Resume(ctx, name, m.Request.At, known, reportStart)
 }
 
-// startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets m.snap.
+// startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets
+// the snapshot.
 func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 	// The field Snapshot is nil if the checkpoint was linked from this host. If the checkpoint was fetched, Resume has acquired
 	// the snapshot at the same time.
@@ -180,8 +175,8 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 		p.Parent, p.ParentRemote = m.from.Session, m.from.Record.Checkpoint.ParentRemote
 	case m.from != nil:
 		p.Parent, p.ParentRemote = m.from.Session, statedir.ShownRemote(m.from.Carried.Remote, m.from.Home, m.from.Record)
-	case m.Request.At != "" && m.objects.sessionRemote != nil:
-		p.Parent, p.ParentRemote = m.Request.Session, m.objects.sessionRemote.URL()
+	case m.Request.At != "" && m.contents.Objects.SessionRemote != nil:
+		p.Parent, p.ParentRemote = m.Request.Session, m.contents.Objects.SessionRemote.URL()
 	}
 	if a.ContentsFrom != "" {
 		m.home.Record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
@@ -190,7 +185,7 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 		}
 	}
 	snap.Ref, snap.Tree, snap.Time = a.Ref, a.Checkpoint.Tree, m.home.Record.Time
-	m.snap = snap
+	m.contents.SetSnapshot(snap)
 	return nil
 }
 
@@ -210,15 +205,6 @@ func (m *Mount) knownBase() (object.ID, bool) {
 	return id, err == nil || base == ""
 }
 
-// repoOptions returns the options of the session's repository. The repository uses the store's object directory as an alternate
-// (a further directory in which git looks for objects).
-func (m *Mount) repoOptions(f object.Format, name string) session.RepoOptions {
-	return session.RepoOptions{
-		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
-		Log: m.host.Log.With(zap.String("session", name)),
-	}
-}
-
 // checkpointTime returns the modification time for files that are unchanged since the checkpoint p. This is the time of the
 // checkpoint, but at the latest the time since, at which the mount was started, minus the duration settled.
 func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
@@ -232,7 +218,7 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 // session remote.
 func (m *Mount) cameFromElsewhere() bool {
 	return !m.home.Resumed && m.Session != "" && m.from == nil && m.far == nil && m.home.Record.Checkpoint != nil &&
-		m.objects.sessionRemote != nil
+		m.contents.Objects.SessionRemote != nil
 }
 
 // shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.

@@ -54,7 +54,8 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 // everything instead.
 func (m *Mount) unserve(ctx context.Context, force bool) error {
 	defer m.events.Pause()()
-	m.filters.Release() // idle filter programs would keep the mount busy, because their working directory is in it
+	// Idle filter programs would keep the mount busy, because their working directory is in it.
+	m.contents.Filters.Release()
 	if m.foreign() {
 		return m.prepareForeignEnd(force)
 	}
@@ -110,22 +111,15 @@ func (m *Mount) finish() {
 	}
 	m.work.Wait()
 	m.events.Close()
-	m.profiles.End(context.Background())
+	m.contents.Profiles.End(context.Background())
 	m.inherited.Close()
 	m.endAgent()
 	if err := m.side.Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	o := m.closeHome()
-	if m.view != nil {
-		m.filters.Close()
-		m.view.Close()
-	}
-	if err := m.objects.close(); err != nil {
+	if err := m.contents.Close(); err != nil {
 		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
-	}
-	if m.release != nil {
-		m.release()
 	}
 	m.mu.Lock()
 	m.outcome = o

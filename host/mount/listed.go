@@ -25,7 +25,7 @@ func (m *Mount) Listed() *catalog.Mounted {
 	c := &catalog.Mounted{
 		Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(),
 		Writable: m.Writable(), Agent: m.agent,
-		Store: m.store, Owned: m.objects.owned, Request: m.Request.Now,
+		Store: m.contents.Store, Owned: m.contents.Objects.Owned, Request: m.Request.Now,
 	}
 	if m.home.Locked() {
 		c.Home = m.home.Dir

@@ -22,13 +22,14 @@ type locking struct {
 
 // newLocking returns the locks of a writable mount, or nil if it has no session remote but the embedded one.
 func newLocking(m *Mount) *locking {
-	if !m.Writable() || m.objects.sessionRemote == nil {
+	if !m.Writable() || m.contents.Objects.SessionRemote == nil {
 		return nil
 	}
 	view := &locks.View{Session: m.Session, Log: m.host.Sampled.With(zap.String("mount", m.Dir))}
 	return &locking{view, keeper.New(&keeper.Keeper{
-		Session: m.Session, Dir: m.host.State, Saved: filepath.Join(m.home.Dir, "locks.json"), Remote: m.objects.sessionRemote.Remote,
-		Listed: m.objects.listed, View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+		Session: m.Session, Dir: m.host.State, Saved: filepath.Join(m.home.Dir, "locks.json"),
+		Remote: m.contents.Objects.SessionRemote.Remote,
+		Listed: m.contents.Objects.Listed, View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 		Open: func() (*transport.Remote, func(), error) {
 			remote, _, err := m.host.Remotes.Session(m.Request.Now())
 			if err != nil {

@@ -75,10 +75,10 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	if !session {
 		return m.Request.Remote, m.Request.main
 	}
-	if l = m.Request.sessionLogin(); l == nil || m.objects.sessionRemote == nil {
+	if l = m.Request.sessionLogin(); l == nil || m.contents.Objects.SessionRemote == nil {
 		return "", nil
 	}
-	return m.objects.sessionRemote.URL(), l
+	return m.contents.Objects.SessionRemote.URL(), l
 }
 
 // UseNewLogin makes the mount use the new credentials of its logins. It stores them in the state for a successor, updates the git

@@ -22,11 +22,11 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/background"
 	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/home"
@@ -35,7 +35,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
-	"github.com/artifactfs/artifactfs/host/mount/profiles"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -90,8 +89,6 @@ type requested struct {
 // starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and
 // known are nil.
 type starting struct {
-	before fetch.Stats // statistics of the store at the time when the mount was started
-
 	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
 	turned       chan struct{}      // closed when the mount has had its turn after a takeover; see catchUp
 	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
@@ -109,21 +106,9 @@ type starting struct {
 // acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
 // both.
 type acquired struct {
-	home     *home.Home      // directory of the mount below the state directory, with the record of the session
-	listing  *fetch.Listing  // list of the remote's refs; nil: not requested yet
-	store    *fetch.Store    // shared with other mounts of the remote
-	release  func()          // releases the store
-	objects  objects         // objects of the mount that the store can read, and session remotes
-	snap     *fetch.Snapshot // snapshot of the mounted commit; protected by mu once the mount is served
-	view     *fetch.View     // returns the contents of files, converted as git does when it checks a file out
-	settings gitdir.Checkout // git's settings when the mount was made
-	modes    worktree.Modes  // types and permissions of unchanged files
-	filters  *fetch.Filters  // programs that convert contents
-	// sameSizes is true if the sizes of converted contents that the last mount of the session knew are still valid.
-	sameSizes bool
-	shown     *shownTree // tree whose contents prefetch and readahead fetch
-	// profiles records which files are read, and finds those to prefetch; nil: the mount has no read profile.
-	profiles *profiles.Profiles
+	home     *home.Home         // directory of the mount below the state directory, with the record of the session
+	contents *contents.Contents // what the mount reads
+	listing  *fetch.Listing     // list of the remote's refs; nil: not requested yet
 }
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
@@ -194,10 +179,13 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, abort context.C
 			ID: of.ID, Dir: of.Dir, Session: of.Session, since: of.Since,
 			Request: &Request{MountRequest: r, remotes: host.Remotes},
 		},
-		acquired: acquired{home: home.New(of)},
-		serving:  serving{work: background.New(of.Dir, host.State, host.Log)},
-		phase:    phase.New(abort),
+		serving: serving{work: background.New(of.Dir, host.State, host.Log)},
+		phase:   phase.New(abort),
 	}
+	m.home = home.New(of)
+	m.contents = contents.New(contents.Owner{
+		ID: of.ID, Dir: of.Dir, State: host.State, Since: of.Since, Request: &m.Request.MountRequest, Log: host.Log,
+	})
 	m.Events = gitside.NewEvents(m.phase.Gone())
 	m.submodules.mount = m
 	m.inside = m.gitDirInside()

@@ -27,21 +27,25 @@ func (m *Mount) Git() *gitside.Side {
 // mounts it.
 func (m *Mount) openSide() {
 	c := m.Listed()
-	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.store.Remote()}, Log: m.host.Log}
-	if m.objects.sessionRemote != nil {
-		logins.Remotes = append(logins.Remotes, m.objects.sessionRemote.Remote)
+	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.contents.Store.Remote()}, Log: m.host.Log}
+	if m.contents.Objects.SessionRemote != nil {
+		logins.Remotes = append(logins.Remotes, m.contents.Objects.SessionRemote.Remote)
 	}
 	side := gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events, Inside: m.inside,
-		Handover: &m.handover, Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Settings: m.settings, Log: m.host.Log,
+		Handover: &m.handover, Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins,
+		Settings: m.contents.Settings, Log: m.host.Log,
 		Listing: m.listing,
 		Index: &gitside.Index{
-			Mount: c, Events: m.Events, Tree: m.tree, View: m.view, Reads: m.Request.Prefetch != control.PrefetchNone,
-			Before: m.before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log, Snapshot: m.snapshot,
+			Mount: c, Events: m.Events, Tree: m.tree, View: m.contents.View,
+			Reads:  m.Request.Prefetch != control.PrefetchNone,
+			Before: m.contents.Before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log,
+			Snapshot: m.contents.Snapshot,
 		},
-		Snapshot: m.snapshot, Whole: m.wholeSnapshot, Modules: m.wholeModules, Changed: m.changed, Redirects: m.redirects.Paths,
-		Refresh: func(open []worktree.Node) { m.server.Refresh(open) },
-		Finish:  func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
+		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.changed,
+		Redirects: m.redirects.Paths,
+		Refresh:   func(open []worktree.Node) { m.server.Refresh(open) },
+		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
 	})
 	m.mu.Lock()
 	m.side = side
@@ -54,10 +58,12 @@ func (m *Mount) Moves() *moves.Mover { return m.moves }
 // newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
-		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,
-		Events: m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
+		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.contents.View, Local: m.contents.Objects.Local,
+		SessionRemote: m.contents.Objects.SessionRemote,
+		Events:        m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
-		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
+		Ready: m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
+		Redirects: m.redirects.Paths, Show: m.contents.Shown.Show,
 		Refuses: m.locking.refuses,
 	}
 }
@@ -79,7 +85,7 @@ func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
 		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo,
 		On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
-		Snapshot: m.snapshot, Note: m.work.Note,
+		Snapshot: m.contents.Snapshot, Note: m.work.Note,
 		Git: m.side.Dir,
 	})
 }

@@ -22,7 +22,7 @@ func (m *Mount) Registration() (statedir.Registered, bool) {
 		return statedir.Registered{}, false
 	}
 	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.Request.MountRequest, Record: m.home.Record}
-	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.Session
+	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.contents.Store.URL(), "", m.Session
 	r.Request.CreateRemote = nil
 	r.Request.SessionOptions = shown(r.Request.SessionOptions)
 	r.Record.Version = statedir.RecordVersion

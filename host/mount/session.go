@@ -46,7 +46,7 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}
-		m.snap = snap
+		m.contents.SetSnapshot(snap)
 		m.home.Record.SetBase(snap)
 		return nil
 	}
@@ -57,12 +57,14 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	if err != nil {
 		return err
 	}
-	base.Own = m.objects.own()
-	if m.snap, err = m.store.Resume(ctx, base); err != nil {
+	base.Own = m.contents.Objects.Own()
+	snap, err := m.contents.Store.Resume(ctx, base)
+	if err != nil {
 		return fault.Remote(err)
 	}
+	m.contents.SetSnapshot(snap)
 	// A commit always has the same tree, so a difference shows that the record or the remote is damaged.
-	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
+	if snap.Tree != base.Tree && base.Shown.IsZero() {
 		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.home.Record.Commit)
 	}
 	return nil
@@ -71,14 +73,14 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 // acquireFirst acquires the commit that the request names, or, if the mount has a base, the commit of the earlier mount.
 func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if m.base == nil {
-		return m.store.Acquire(ctx, m.Request.Ref)
+		return m.contents.Store.Acquire(ctx, m.Request.Ref)
 	}
 	base, err := m.base.Base()
 	if err != nil {
 		return nil, err
 	}
-	base.Own = m.objects.own()
-	return m.store.Resume(ctx, base)
+	base.Own = m.contents.Objects.Own()
+	return m.contents.Store.Resume(ctx, base)
 }
 
 // checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote cannot be
@@ -88,7 +90,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	if ref == "" || ref == r.Commit || m.Request.Follow {
 		return nil
 	}
-	commit, err := m.store.Resolve(ctx, ref)
+	commit, err := m.contents.Store.Resolve(ctx, ref)
 	// The user may give the short or the full name of the ref from which the session was started.
 	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
@@ -106,9 +108,10 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 // open opens the working tree of the mount. It saves the session's record before that, so that no overlay with changes exists
 // without a record.
 func (m *Mount) open() (err error) {
+	snap := m.contents.Snapshot()
 	o := worktree.Options{
-		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
-		Modes: m.modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+		Root: snap.Tree, Time: snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
+		Modes: m.contents.Modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
@@ -124,9 +127,9 @@ func (m *Mount) open() (err error) {
 			return err
 		}
 	}
-	o.ForgetSizes = !m.sameSizes
-	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o); err == nil {
-		err = m.filters.Begin()
+	o.ForgetSizes = !m.contents.SameSizes
+	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), m.contents.Source(), o); err == nil {
+		err = m.contents.Filters.Begin()
 		m.openSide()
 	}
 	return err
@@ -142,7 +145,8 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.Session, m.objects.sessionRemote.URL(), m.home.Record.Checkpoint.ID, m.home.Record.Checkpoint.Time.Local().Format(time.DateTime))})
+			m.Session, m.contents.Objects.SessionRemote.URL(), m.home.Record.Checkpoint.ID,
+			m.home.Record.Checkpoint.Time.Local().Format(time.DateTime))})
 		// If refs on the session remote have commits that the checkpoint lacks, the mount does not contain these commits, and the
 		// user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
@@ -159,8 +163,8 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	}
 	if by, newest := m.agent.ContinuedBy(); m.home.Resumed && by != "" {
 		of := m.Session + "@" + string(newest)
-		if m.objects.sessionRemote != nil {
-			of = sessionlink.Link{Remote: m.objects.sessionRemote.URL(), Session: m.Session}.String()
+		if m.contents.Objects.SessionRemote != nil {
+			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()
 		}
 		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: these are the files of this host; "+
 			"artifactfs session fork %s DIR mounts the newest ones", by, m.Session, control.ShellWord(of))})
@@ -200,7 +204,7 @@ func (m *Mount) closeHome() home.Outcome {
 		}
 		// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls. Closing
 		// the view ends them.
-		m.view.Close()
+		m.contents.View.Close()
 		e.Err = m.tree.Close()
 	}
 	var err error

@@ -61,8 +61,9 @@ func (m *Mount) newAgent() *agent.Agent {
 // open saves. The caller must have locked the home and read its record.
 func (m *Mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
-		Home: m.home.Dir, GitDir: m.home.GitDir(), Store: m.store, BaseURL: remotes.Readable(m.home.Record.Remote),
-		Asked: m.Request.SessionOptions, Recorded: m.home.Record.Carried,
+		Home: m.home.Dir, GitDir: m.home.GitDir(), Store: m.contents.Store,
+		BaseURL: remotes.Readable(m.home.Record.Remote),
+		Asked:   m.Request.SessionOptions, Recorded: m.home.Record.Carried,
 	})
 	if err == nil && m.Writable() {
 		m.home.Record.Carried = shown(m.agent.Options())
@@ -101,7 +102,7 @@ func (a agentMount) Untouched() (bool, error) {
 		// If the mount started from a checkpoint, the agent compares with the checkpoint, so this result does not matter.
 		return true, nil
 	}
-	return b.Untouched(a.m.home.GitDir(), a.m.snapshot().Format)
+	return b.Untouched(a.m.home.GitDir(), a.m.contents.Snapshot().Format)
 }
 
 // mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
@@ -111,7 +112,7 @@ func (a agentMount) mountedGitState() *capture.InitialState {
 	if err != nil || !base.Shown.IsZero() {
 		return nil
 	}
-	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: a.m.store.Refs}
+	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: a.m.contents.Store.Refs}
 	if strings.HasPrefix(base.Ref, "refs/heads/") {
 		b.Branch = base.Ref
 	}
@@ -143,9 +144,9 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 	c, err := capture.New(capture.Options{
 		Tree: a.m.tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: a.m.home.GitDir(), Repo: r.Repo,
 		Memory: filepath.Join(a.m.home.Dir, captureMemory),
-		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
-		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.modes.LinksAsFiles,
-		Converts: a.m.view.Returns, Blob: a.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
+		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.contents.Snapshot().Tree,
+		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.contents.Modes.LinksAsFiles,
+		Converts: a.m.contents.View.Returns, Blob: a.rawBlob, Trees: a.m.contents.View.Tree, OthersNotes: r.MergedNotes,
 		Log: a.m.host.Log.With(zap.String("session", a.m.Session)),
 	})
 	if err != nil {
@@ -190,7 +191,7 @@ func (a agentMount) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := a.m.repoOptions(base.Format, a.m.Session)
+	o := a.m.contents.RepoOptions(base.Format, a.m.Session)
 	o.Fresh = []string{filepath.Join(a.m.home.GitDir(), "objects")}
 	repo, err := session.OpenRepo(a.m.home.RepoDir(), o)
 	if err != nil {
@@ -198,7 +199,7 @@ func (a agentMount) Open() (*session.Repo, error) {
 	}
 	// Another mount may resume from this repository while the history of the base commit is still being fetched. The base commit
 	// is recorded as shallow, so that git does not look for its parents.
-	ends := a.m.store.Boundary()
+	ends := a.m.contents.Store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
 	}
@@ -211,7 +212,7 @@ func (a agentMount) Open() (*session.Repo, error) {
 // OpenMeta opens the session's repository, whose object format is f, in order to change the session's metadata. It works before the
 // store knows its object format.
 func (a agentMount) OpenMeta(f object.Format) (*session.Repo, error) {
-	return session.OpenRepo(a.m.home.RepoDir(), a.m.repoOptions(f, a.m.Session))
+	return session.OpenRepo(a.m.home.RepoDir(), a.m.contents.RepoOptions(f, a.m.Session))
 }
 
 // Meta returns the metadata that is stored for a new session.
@@ -225,7 +226,7 @@ func (a agentMount) Meta() session.Meta {
 }
 
 // Session returns the session remote. It returns nil if there is none, or if the session uses the embedded session remote.
-func (a agentMount) Session() *thin.Remote { return a.m.objects.sessionRemote }
+func (a agentMount) Session() *thin.Remote { return a.m.contents.Objects.SessionRemote }
 
 // Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
 // if this mount has no connection to that remote.
@@ -235,10 +236,10 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 		return "", nil
 	}
 	switch {
-	case a.m.objects.sessionRemote != nil && a.m.objects.sessionRemote.URL() == p.ParentRemote:
-		return p.Parent, a.m.objects.sessionRemote.Remote
-	case a.m.objects.forkRemote != nil && a.m.objects.forkRemote.URL() == p.ParentRemote:
-		return p.Parent, a.m.objects.forkRemote.Remote
+	case a.m.contents.Objects.SessionRemote != nil && a.m.contents.Objects.SessionRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.contents.Objects.SessionRemote.Remote
+	case a.m.contents.Objects.ForkRemote != nil && a.m.contents.Objects.ForkRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.contents.Objects.ForkRemote.Remote
 	}
 	return "", nil
 }
@@ -255,8 +256,9 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 
 // FetchMeta fetches the session's metadata in the version of the commit want. The commit have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
-	r := fetch.FetchRequest{From: a.m.objects.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
-	_, err := a.m.objects.owned.Fetch(ctx, r)
+	r := fetch.FetchRequest{From: a.m.contents.Objects.SessionRemote, Wants: []object.ID{want},
+		Haves: []object.ID{have}, Contents: true}
+	_, err := a.m.contents.Objects.Owned.Fetch(ctx, r)
 	return err
 }
 
@@ -291,7 +293,7 @@ func (m *Mount) pushBeforeUnmount(ctx context.Context) {
 	}
 	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
 	// this host.
-	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
+	m.agent.BeforeUnmount(ctx, m.endReason(), m.contents.Snapshot().Whole())
 }
 
 // endAgent stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed.

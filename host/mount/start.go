@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/remotes"
@@ -32,15 +34,15 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		}
 		m.announce(progress)
 		m.host.Failures.Forget(m.Dir, progress)
-		for _, note := range m.store.Stats().Notices {
+		for _, note := range m.contents.Store.Stats().Notices {
 			progress(control.Progress{Message: note})
 		}
 		err = m.await(ctx, progress)
 		reply.Timings.Total = time.Since(start).Milliseconds()
-		if snap := m.snapshot(); snap != nil && snap.Whole() {
+		if snap := m.contents.Snapshot(); snap != nil && snap.Whole() {
 			reply.Timings.Trees = snap.Took().Milliseconds()
 			if m.Request.Wait != control.WaitTree {
-				reply.Files = int64(m.view.Counts(ctx).Files)
+				reply.Files = int64(m.contents.View.Counts(ctx).Files)
 			}
 		}
 	}
@@ -87,15 +89,14 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if len(m.point.Created) > 0 {
 		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
-	if m.store, m.release, err = m.host.Remotes.Store(m.Request.MountRequest, m.Request.main); err != nil {
+	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return reply, err
 	}
-	m.before = m.store.Stats()
 	if base, ok := m.knownBase(); ok { // connect to the remote while the home is prepared
-		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
+		m.contents.Store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})
-	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.store.URL()); err != nil {
+	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.contents.Store.URL()); err != nil {
 		return reply, err
 	}
 	if err = guardGitDir(m); err != nil {
@@ -107,7 +108,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	create := remotes.Creation{
-		Remotes: m.host.Remotes, Store: m.store, Request: m.Request.MountRequest, Now: m.Request.Now, Format: m.home.Record.Format,
+		Remotes: m.host.Remotes, Store: m.contents.Store, Request: m.Request.MountRequest, Now: m.Request.Now,
+		Format: m.home.Record.Format,
 	}
 	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
@@ -127,19 +129,17 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
 	// An earlier request would delay the commit.
 	if m.Request.Wait != control.WaitTree && !gitdir.Exists(m.home.GitDir()) {
-		m.listing = m.store.List()
+		m.listing = m.contents.Store.List()
 	}
-	if err = m.openFilters(checkout); err != nil {
+	if err = m.contents.OpenView(checkout, m.filtering()); err != nil {
 		return reply, err
 	}
-	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
-	m.profiles = beginProfiles(m, false)
 	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.
 	if err = m.open(); err != nil {
 		return reply, err
 	}
 	progress(control.Progress{Phase: "trees"})
-	rootReady := m.readRoot(ctx)
+	rootReady := m.contents.ReadRoot(ctx)
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
@@ -177,11 +177,14 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			m.redirects.BindExisting(ctx)
 		}
 	}
+	snap := m.contents.Snapshot()
 	reply = control.MountReply{
 		Session: m.Session, Resumed: m.home.Resumed || m.cameFromElsewhere(), Changed: m.changed(),
-		ID: m.ID, Dir: m.Dir, Remote: m.store.URL(), Ref: statedir.ShortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		ID: m.ID, Dir: m.Dir, Remote: m.contents.Store.URL(), Ref: statedir.ShortRef(snap.Ref),
+		Commit: snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
-			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
+			Connect: snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(),
+			Mounted: mounted.Milliseconds(),
 		},
 	}
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
@@ -247,7 +250,8 @@ func (m *Mount) attach() error {
 // fuseOptions returns the options for package fuse. Each process that serves the mount uses the same options.
 func (m *Mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
-		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
+		FsName: m.contents.Store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State,
+		Log:      m.host.Sampled.With(zap.String("mount", m.Dir)),
 		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
 		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
@@ -267,16 +271,6 @@ func (m *Mount) fuseOptions() fuse.Options {
 		}
 	}
 	return o
-}
-
-// readRoot fetches the root tree in the background. The channel receives one value: nil, or the error of the fetch.
-func (m *Mount) readRoot(ctx context.Context) <-chan error {
-	ready := make(chan error, 1)
-	go func() {
-		_, err := m.view.Tree(ctx, m.snap.Tree)
-		ready <- err
-	}()
-	return ready
 }
 
 // await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
@@ -326,7 +320,7 @@ func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 
 // step returns the progress of the background work that the mount is doing now.
 func (m *Mount) step(ctx context.Context) control.Progress {
-	if snap := m.snapshot(); !snap.Whole() {
+	if snap := m.contents.Snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()
 		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
 	}
@@ -335,10 +329,29 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 	}
 	select {
 	case <-m.Events.HydrateTried:
-		st := m.store.Stats()
-		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
+		st := m.contents.Store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - m.contents.Before.BytesIn, Unit: "bytes"}
 	default:
-		h := m.view.Counts(ctx)
+		h := m.contents.View.Counts(ctx)
 		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
 	}
+}
+
+// filtering describes where and when filter programs run.
+func (m *Mount) filtering() contents.Filtering {
+	return contents.Filtering{
+		Home: m.home, Inside: m.inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.takeoverDone != nil,
+	}
+}
+
+// awaitGitDir waits until the mount's git directory exists, which filter programs need. It returns an error if the git
+// directory could not be created, or if ctx or the mount ends.
+func (m *Mount) awaitGitDir(ctx context.Context) error {
+	if !m.Events.AwaitGit(ctx) {
+		return cmp.Or(ctx.Err(), context.Canceled)
+	}
+	if m.Git().Dir() == nil {
+		return errors.New("the mount has no git directory yet")
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ import (
 // or later. If this time is zero, the numbers are left out.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
 	state, served := m.phase.State()
-	snap := m.snapshot()
+	snap := m.contents.Snapshot()
 	s := control.MountStatus{
 		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.Session},
@@ -40,7 +40,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if err := m.work.Failure(); err != nil {
 		s.Error = err.Error()
 	}
-	stats := m.store.Stats()
+	stats := m.contents.Store.Stats()
 	s.Notes = append(stats.Notices, m.tree.Overlay().Recovery().Problems...)
 	s.Notes = append(s.Notes, m.redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
@@ -71,7 +71,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if s.Error != "" && state == control.StateMounted {
 		s.State = control.StateDegraded
 	}
-	s.Remote, s.Ref, s.Commit = m.store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
+	s.Remote, s.Ref, s.Commit = m.contents.Store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 		select {
@@ -83,14 +83,16 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		}
 	}
 	if !then.IsZero() {
-		h := m.view.CountsSince(ctx, then)
-		s.Notes = append(s.Notes, m.oddPaths()...) // after the count, which reads the trees
+		h := m.contents.View.CountsSince(ctx, then)
+		s.Notes = append(s.Notes, m.contents.OddPaths()...) // after the count, which reads the trees
 		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
 		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}
 	}
 	s.Network = control.NetworkStatus{
-		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
-		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn, Relay: relayStatus(m.store.Remote().Stats().Relay),
+		Requests:   stats.Requests - m.contents.Before.Requests,
+		RoundTrips: stats.RoundTrips - m.contents.Before.RoundTrips,
+		Blobs:      stats.Blobs - m.contents.Before.Blobs, Bytes: stats.BytesIn - m.contents.Before.BytesIn,
+		Relay: relayStatus(m.contents.Store.Remote().Stats().Relay),
 	}
 	if m.Session != "" && !then.IsZero() {
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Overlay().Stats().Bytes}
@@ -103,7 +105,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 			s.Operations.Total += int64(n)
 		}
 	}
-	s.Blobs.Profile = m.profiles.Status()
+	s.Blobs.Profile = m.contents.Profiles.Status()
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
 	return s
 }
@@ -160,7 +162,7 @@ func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 	if m.server == nil {
 		return nil, nil, false
 	}
-	return m.server, m.view.RawView, true
+	return m.server, m.contents.View.RawView, true
 }
 
 // Figures contains the values of a mount for the metrics.
@@ -177,19 +179,10 @@ type Figures struct {
 func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {
-		f.Store, f.Agent = m.store, m.agent.Figures()
+		f.Store, f.Agent = m.contents.Store, m.agent.Figures()
 		if m.server != nil {
 			f.Ops, f.Fails = m.server.Stats(), m.server.Failures()
 		}
 	}
 	return f
-}
-
-// oddPaths returns notes about the paths of the tree that the mount does not show.
-func (m *Mount) oddPaths() []string {
-	notes, all := m.view.OddPaths()
-	if more := all - len(notes); more > 0 {
-		notes = append(notes, fmt.Sprintf("%d further paths are not shown", more))
-	}
-	return notes
 }

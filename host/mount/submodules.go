@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -133,7 +132,7 @@ func (s *submodules) note(w submodule, err error) {
 // find returns the submodules in the tree of mount m, with their commits. It skips entries of .gitmodules whose path is not a
 // gitlink (a tree entry for a submodule).
 func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
-	modules, refused, err := readModules(ctx, m.view, m.snapshot().Tree)
+	modules, refused, err := readModules(ctx, m.contents)
 	if err != nil {
 		refused = append(refused, err.Error())
 	}
@@ -145,7 +144,7 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 		w := submodule{Submodule: module, parent: m}
 		var ok bool
 		// Only paths with a gitlink in the tree are submodules. .gitmodules may contain other paths.
-		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
+		if w.commit, ok, err = m.contents.Gitlink(ctx, module.Path); err != nil {
 			s.note(w, err)
 		} else if ok {
 			found = append(found, w)
@@ -154,10 +153,10 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	return found
 }
 
-// readModules returns the submodules that .gitmodules in a base tree lists. The base tree is used because gitlinks are read from
-// the same tree. refused contains the names of submodules whose entry is invalid.
-func readModules(ctx context.Context, v *fetch.View, tree object.ID) (modules []gitdir.Submodule, refused []string, err error) {
-	text, err := readRootFile(ctx, v, tree, gitdir.ModulesFile, maxModulesFile)
+// readModules returns the submodules that .gitmodules in the base tree lists. The base tree is used because gitlinks
+// are read from the same tree. refused contains the names of submodules whose entry is invalid.
+func readModules(ctx context.Context, c *contents.Contents) (modules []gitdir.Submodule, refused []string, err error) {
+	text, err := c.RootFile(ctx, gitdir.ModulesFile, maxModulesFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s cannot be read: %w", gitdir.ModulesFile, err)
 	}
@@ -170,13 +169,13 @@ func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	if !m.Request.Submodules && m.Parent == nil {
 		return nil
 	}
-	modules, _, err := readModules(ctx, m.view, m.snapshot().Tree)
+	modules, _, err := readModules(ctx, m.contents)
 	if err != nil {
 		return nil // the error is not returned, because find reports it in a note
 	}
 	whole := modules[:0]
 	for _, module := range modules {
-		if module.URL, err = gitdir.ResolveURL(m.store.URL(), module.URL); err == nil {
+		if module.URL, err = gitdir.ResolveURL(m.contents.Store.URL(), module.URL); err == nil {
 			whole = append(whole, module)
 		}
 	}
@@ -313,55 +312,6 @@ func (s *submodules) problems() []string {
 
 // IsGone reports whether the mount has ended.
 func (m *Mount) IsGone() bool { return m.phase.IsGone() }
-
-// gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p. It returns false if there is no gitlink
-// at p.
-func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (object.ID, bool, error) {
-	names := strings.Split(p, "/")
-	for i, name := range names {
-		entries, err := v.Tree(ctx, tree)
-		if err != nil {
-			return object.ID{}, false, err
-		}
-		at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-		switch {
-		case at < 0:
-			return object.ID{}, false, nil
-		case i == len(names)-1:
-			return entries[at].ID, entries[at].Mode == object.ModeGitlink, nil
-		case entries[at].Mode != object.ModeDir:
-			return object.ID{}, false, nil
-		}
-		tree = entries[at].ID
-	}
-	return object.ID{}, false, nil
-}
-
-// readRootFile returns the contents of a file in the root of a tree, and nil if the tree has no such file. It returns an error if
-// the file is larger than limit bytes.
-func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name string, limit int64) ([]byte, error) {
-	entries, err := v.Tree(ctx, root)
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-	if at < 0 {
-		return nil, nil
-	}
-	// A symbolic link is treated as a missing file.
-	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
-		return nil, errors.New("it is not a file")
-	}
-	content, err := v.Open(ctx, fetch.Blob{ID: entries[at].ID, Path: name})
-	if err != nil {
-		return nil, err
-	}
-	defer content.Release()
-	if content.Size() > limit {
-		return nil, fmt.Errorf("%d bytes", content.Size())
-	}
-	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
-}
 
 // prepare creates or checks the directory of a mount. The directory of a submodule is in another mount of this process.
 func (m *Mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {

@@ -186,10 +186,9 @@ func (m *Mount) takeOver() (err error) {
 	device := m.inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system while no process served it.
 	gone := hungUp(device)
-	if m.store, m.release, err = m.host.Remotes.Store(m.Request.MountRequest, m.Request.main); err != nil {
+	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return err
 	}
-	m.before = m.store.Stats()
 	if err = m.home.TakeOver(ctx, m.inherited, &m.handover); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
 			m.options.takeOver(h)
@@ -210,14 +209,14 @@ func (m *Mount) takeOver() (err error) {
 	if err != nil {
 		return err
 	}
-	if m.snap, err = m.store.Reopen(ctx, base); err != nil {
+	snap, err := m.contents.Store.Reopen(ctx, base)
+	if err != nil {
 		return err
 	}
-	if err = m.openFilters(m.checkout(ctx, h)); err != nil {
+	m.contents.SetSnapshot(snap)
+	if err = m.contents.OpenView(m.checkout(ctx, h), m.filtering()); err != nil {
 		return err
 	}
-	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
-	m.profiles = beginProfiles(m, true)
 	if err = m.open(); err != nil {
 		return err
 	}
@@ -254,16 +253,8 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
 func (m *Mount) undoTakeOver() {
-	if m.view != nil {
-		m.filters.Close()
-		m.view.Close()
-	}
-	_ = m.objects.close()
+	m.contents.Reset()
 	m.home.GiveBack(m.inherited)
-	if m.release != nil {
-		m.release()
-	}
-	m.view, m.filters, m.release, m.store, m.snap = nil, nil, nil, nil, nil
 }
 
 // hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/via"
 	"github.com/artifactfs/artifactfs/host/config"
 	"github.com/artifactfs/artifactfs/host/daemon"
-	"github.com/artifactfs/artifactfs/host/mount"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/remotes"
 )
@@ -174,7 +174,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
 		"prefetch", "contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
 	f.Var(&o.budget, "prefetch-budget",
-		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(mount.DefaultBudget)+")")
+		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(contents.DefaultBudget)+")")
 	f.StringVar(&r.Profile, "profile", readprofile.Auto, "`NAME` of the read profile: prefetch the files that it lists,\n"+
 		"and record those that programs read now (none: do neither)")
 	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")

@@ -1,4 +1,4 @@
-package mount
+package contents
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// shownTree is the tree that prefetch and readahead of a mount use. It is the base tree until the mount is switched to another
-// commit. The methods may be called from any goroutine.
-type shownTree struct {
+// Shown is the tree that prefetch and readahead of a mount use. It is the base tree until the mount is switched to
+// another commit. The methods may be called from any goroutine.
+type Shown struct {
 	view *fetch.View
 	path string        // file in the home with the id of the tree; the file does not exist if the tree is the base tree
-	wake chan struct{} // contains a value if the tree has changed since the last call of changed
+	wake chan struct{} // contains a value if the tree has changed since the last call of Changed
 	log  *zap.Logger
 }
 
-// newShownTree returns the tree that the mount of view shows. If the mount was switched before it was resumed or taken over, a
-// file in the home of the mount contains the id of the tree.
-func newShownTree(view *fetch.View, home string, log *zap.Logger) *shownTree {
-	s := &shownTree{view: view, path: filepath.Join(home, "shown"), wake: make(chan struct{}, 1), log: log}
+// newShown returns the tree that the mount of view shows. If the mount was switched before it was resumed or taken
+// over, a file in the home of the mount contains the id of the tree.
+func newShown(view *fetch.View, home string, log *zap.Logger) *Shown {
+	s := &Shown{view: view, path: filepath.Join(home, "shown"), wake: make(chan struct{}, 1), log: log}
 	text, err := os.ReadFile(s.path)
 	if err != nil {
 		return s
@@ -36,8 +36,8 @@ func newShownTree(view *fetch.View, home string, log *zap.Logger) *shownTree {
 	return s
 }
 
-// show sets the tree, wakes changed, and stores the id of the tree in the home.
-func (s *shownTree) show(tree object.ID) {
+// Show sets the tree, wakes Changed, and stores the id of the tree in the home.
+func (s *Shown) Show(tree object.ID) {
 	s.view.Show(tree)
 	// If this fails, a later process prefetches the base tree instead of this tree.
 	if err := disk.WriteFile(s.path, []byte(tree.String()+"\n"), 0o600); err != nil {
@@ -49,8 +49,8 @@ func (s *shownTree) show(tree object.ID) {
 	}
 }
 
-// changed waits until show is called, and returns true. If ctx ends first, it returns false.
-func (s *shownTree) changed(ctx context.Context) bool {
+// Changed waits until Show is called, and returns true. If ctx ends first, it returns false.
+func (s *Shown) Changed(ctx context.Context) bool {
 	select {
 	case <-s.wake:
 		return true

@@ -1,4 +1,4 @@
-package mount
+package contents
 
 import (
 	"context"
@@ -11,7 +11,8 @@ import (
 // source implements worktree.Source: it reads trees and contents from the view of a store.
 type source struct{ view *fetch.View }
 
-var _ worktree.Source = source{}
+// Source returns the Contents as the source of a working tree.
+func (c *Contents) Source() worktree.Source { return source{c.View} }
 
 // Tree returns the entries of a tree.
 func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {

@@ -1,0 +1,100 @@
+package contents
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/mount/home"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// Objects contains the objects of one mount that its store can read in addition to its own, and the session remotes
+// from which missing objects are fetched. The fields are set when the mount starts, and do not change until close.
+type Objects struct {
+	Local         *fetch.Local   // objects in the git directory of the mount
+	Owned         *fetch.Local   // objects in the repository of the session
+	SessionRemote *thin.Remote   // session remote; nil: none
+	Listed        *keeper.Listed // refs that the session remote has listed at the start of the mount; nil: it was not asked
+	ForkObjects   *fetch.Local   // objects fetched from ForkRemote; nil: none
+	ForkRemote    *thin.Remote   // session remote of the parent session; nil: none
+}
+
+// Own returns the object directories of the mount.
+func (o *Objects) Own() (all []*fetch.Local) {
+	for _, l := range []*fetch.Local{o.Local, o.Owned, o.ForkObjects} {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// OpenObjects lets the store use the objects in the git directory and in the repository of the session, which are in
+// the home h. The store reads these objects on this host, and fetches missing ones from the session remote.
+func (c *Contents) OpenObjects(h *home.Home) {
+	c.Objects.Local = c.Store.OpenLocal(filepath.Join(h.GitDir(), "objects"))
+	c.Objects.Owned = c.Store.OpenLocal(origin.SessionObjects(h.Dir))
+}
+
+// UseSessionRemote makes a session remote a source of the session's objects. Close closes it.
+func (o *Objects) UseSessionRemote(remote *thin.Remote) {
+	o.SessionRemote = remote
+	o.Owned.SetSessionRemote(remote)
+}
+
+// UseForkRemote makes the session remote of the parent session a source of objects. Fetched objects are stored in the
+// repository of the session, which is in the home h. Close closes the remote.
+func (c *Contents) UseForkRemote(remote *thin.Remote, h *home.Home) {
+	c.Objects.ForkRemote, c.Objects.ForkObjects = remote, c.Store.OpenLocal(origin.SessionObjects(h.Dir))
+	c.Objects.ForkObjects.SetSessionRemote(remote)
+}
+
+// Expect registers the blobs that are in the mounted checkpoint and not in the base commit, so that the store requests
+// these blobs from the session remote and not from the mounted remote. It waits until the trees of both commits are
+// fetched.
+func (c *Contents) Expect(ctx context.Context, r statedir.Record) {
+	o := &c.Objects
+	base, err := r.Base()
+	if err != nil || base.Shown.IsZero() || o.SessionRemote == nil && o.ForkRemote == nil {
+		return
+	}
+	var ids []object.ID
+	err = treediff.Trees(ctx, c.Store.Tree, base.Tree, base.Shown, func(_ string, _, to object.TreeEntry) error {
+		if to.Mode.IsBlob() {
+			ids = append(ids, to.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		c.of.Log.Debug("look for contents of the session", zap.String("dir", c.of.Dir), zap.Error(err))
+	}
+	// Blobs on this host are never requested, so only the missing blobs have to be registered.
+	ids = o.Owned.Missing(ids)
+	o.Owned.Expect(ids)
+	if o.ForkObjects != nil {
+		o.ForkObjects.Expect(ids)
+	}
+}
+
+// close closes all sources of objects and session remotes, and sets o to its zero value. It returns all errors joined.
+func (o *Objects) close() (err error) {
+	for _, l := range o.Own() {
+		err = errors.Join(err, l.Close())
+	}
+	for _, r := range []*thin.Remote{o.SessionRemote, o.ForkRemote} {
+		if r != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}
+	*o = Objects{}
+	return err
+}
