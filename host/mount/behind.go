@@ -3,20 +3,13 @@ package mount
 import (
 	"context"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/mount/packs"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
-	"github.com/artifactfs/artifactfs/internal/collector"
 )
-
-// behindWait is the maximum time for which background work of a mount waits for the takeover of other mounts. git commands wait
-// for the same time.
-const behindWait = time.Second
 
 // startBackground starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each kind
 // of work runs in a separate goroutine:
@@ -46,7 +39,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	m.work.Store = m.contents.Store
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
-		m.awaitTakeovers(ctx)
+		m.succession.awaitOthers(ctx, m.host.Served)
 		m.work.Repeat(ctx, "make git directory", m.Events.GitTried, func() (err error) {
 			if before.GitReady {
 				git, err = m.side.Reopen(ctx)
@@ -58,7 +51,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
+		m.succession.Update(func(h *takeover.State) { h.GitReady = true })
 		m.work.Go("push session", func() { m.agent.Start(ctx, m.contents.Snapshot().Format) })
 		// If the predecessor died before all trees were fetched, they are fetched now.
 		if !m.contents.Snapshot().Whole() {
@@ -79,13 +72,13 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 			return m.contents.Deepen(ctx, git, m.side.Listing, m.side.Hurried)
 		})
 		if ctx.Err() == nil {
-			m.handover.Update(func(h *takeover.State) { h.History = true })
+			m.succession.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
 	m.work.Go("record reads", func() { m.contents.Profiles.Run(ctx) })
-	m.work.Go("keep locks", func() { m.locking.run(ctx, m.turned) })
+	m.work.Go("keep locks", func() { m.locking.run(ctx, m.succession.turned) })
 	m.work.Go("prefetch", func() {
-		m.awaitTakeovers(ctx)
+		m.succession.awaitOthers(ctx, m.host.Served)
 		var profile readprofile.Profile
 		if m.Request.Prefetch != control.PrefetchNone {
 			profile = m.contents.Profiles.Load(ctx)
@@ -109,18 +102,18 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 		}
 		for {
 			if ctx.Err() == nil {
-				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
+				m.succession.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
 			// After a switch or an update of the branch, the mount shows another tree. The contents of this tree are prefetched
 			// too.
 			if !m.contents.Shown.Changed(ctx) {
 				return
 			}
-			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
+			m.succession.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
 			m.work.Repeat(ctx, "prefetch", nil, prefetch)
 		}
 	})
-	if m.takeoverDone != nil {
+	if m.succession.takenOver() {
 		// To create bind mounts, the kernel looks up paths in the mount, which may block while a program holds a lock. This is
 		// done in a separate goroutine, so that it does not delay the takeover.
 		m.work.Go("mount redirected directories", func() {
@@ -151,32 +144,4 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 		m.unregisterUnmounted()
 		m.finish()
 	}()
-}
-
-// awaitTakeovers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is
-// served, so awaitTakeovers waits until all mounts of the same takeover are served, but at most for the time behindWait. For a
-// mount that was not taken over, it returns at once.
-func (m *Mount) awaitTakeovers(ctx context.Context) {
-	if m.takeoverDone == nil {
-		return
-	}
-	select {
-	case <-m.host.Served:
-	case <-time.After(behindWait):
-	case <-ctx.Done():
-	}
-}
-
-// catchUp returns a function that waits until the mount m, which was taken over, may open its session and push what is not pushed: no
-// program waits for that. The function done, which the caller must call once or more often, ends the turn and closes m.turned.
-// Meanwhile, garbage is collected less often.
-func catchUp(m *Mount) func(ctx context.Context) (done func()) {
-	return func(ctx context.Context) (done func()) {
-		ended, relaxed := m.host.Turns.CatchUp(ctx), collector.Relax()
-		return sync.OnceFunc(func() {
-			ended()
-			relaxed()
-			close(m.turned)
-		})
-	}
 }

@@ -112,7 +112,7 @@ func (m *Mount) finish() {
 	m.work.Wait()
 	m.events.Close()
 	m.contents.Profiles.End(context.Background())
-	m.inherited.Close()
+	m.succession.inherited.Close()
 	m.endAgent()
 	if err := m.side.Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
@@ -131,7 +131,7 @@ func (m *Mount) finish() {
 	}
 	m.point.Remove()
 	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.Unsaved.Paths))
-	m.handover.Drop()
+	m.succession.Drop()
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)
 	m.phase.Close()

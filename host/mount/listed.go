@@ -93,7 +93,7 @@ func (m *Mount) discardThere() (warning string) {
 		o = m.home.Record.Carried
 		o.Remote = cmp.Or(m.Request.SessionOptions.Remote, o.Remote)
 	// Nothing was pushed, so there is nothing to delete. A successor does not open the repository of a mount that has ended.
-	case repo == nil && m.takeoverDone == nil:
+	case repo == nil && !m.succession.takenOver():
 		return ""
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)

@@ -86,7 +86,7 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 func (m *Mount) UseNewLogin(ctx context.Context) {
 	now := m.Request.Now()
 	// A successor must have the new credentials when it takes over the mount.
-	m.handover.Update(func(h *takeover.State) {
+	m.succession.Update(func(h *takeover.State) {
 		h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
 		h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
 			now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile

@@ -35,7 +35,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
-	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
@@ -72,8 +71,9 @@ type Mount struct {
 	serving
 	ending
 
-	phase *phase.Phase // decides which goroutine starts and ends the mount
-	mu    sync.Mutex   // protects the fields whose comments name mu; for the lock order see the package comment
+	phase      *phase.Phase // decides which goroutine starts and ends the mount
+	succession *succession  // connects the mount with its predecessor and its successor
+	mu         sync.Mutex   // protects the fields whose comments name mu; for the lock order see the package comment
 }
 
 // requested contains the identity of a mount and the request for it.
@@ -89,10 +89,6 @@ type requested struct {
 // starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and
 // known are nil.
 type starting struct {
-	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
-	turned       chan struct{}      // closed when the mount has had its turn after a takeover; see catchUp
-	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
-
 	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
 	base  *statedir.Record
 	from  *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
@@ -113,14 +109,13 @@ type acquired struct {
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
 type serving struct {
-	tree       *worktree.Tree    // base tree and overlay
-	server     *fuse.Server      // answers the requests of the kernel; nil: not mounted
-	redirects  bind.Redirects    // paths that are served from a plain directory elsewhere
-	inside     *bind.GitDir      // git directory that is bind-mounted as ".git"; nil: ".git" is a file
-	submodules submodules        // mounts of submodules inside this one
-	agent      *agent.Agent      // creates and pushes the checkpoints of the session
-	handover   takeover.Handover // stores state and descriptors for a successor
-	events     *inotify.Raiser   // raises inotify events for paths that the daemon changes; nil: none
+	tree       *worktree.Tree  // base tree and overlay
+	server     *fuse.Server    // answers the requests of the kernel; nil: not mounted
+	redirects  bind.Redirects  // paths that are served from a plain directory elsewhere
+	inside     *bind.GitDir    // git directory that is bind-mounted as ".git"; nil: ".git" is a file
+	submodules submodules      // mounts of submodules inside this one
+	agent      *agent.Agent    // creates and pushes the checkpoints of the session
+	events     *inotify.Raiser // raises inotify events for paths that the daemon changes; nil: none
 
 	Events *gitside.Events // events of the background work for which requests wait
 	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
@@ -163,7 +158,7 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, abort)
+	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, abort)
 	m.Parent, m.base, m.from, m.far, m.known = b.Parent, b.Base, b.From, b.Far, b.Known
 	m.agent = m.newAgent()
 	return m
@@ -171,7 +166,7 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 
 // newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
 // none.
-func newMount(host *Host, r control.MountRequest, of home.Owner, abort context.CancelFunc) *Mount {
+func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, abort context.CancelFunc) *Mount {
 	of.Homes, of.Log = host.Homes, host.Log
 	m := &Mount{
 		host: host,
@@ -180,7 +175,7 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, abort context.C
 			Request: &Request{MountRequest: r, remotes: host.Remotes},
 		},
 		serving: serving{work: background.New(of.Dir, host.State, host.Log)},
-		phase:   phase.New(abort),
+		phase:   phase.New(abort), succession: s,
 	}
 	m.home = home.New(of)
 	m.contents = contents.New(contents.Owner{
@@ -240,15 +235,7 @@ func (m *Mount) isEnding(served bool) bool {
 // AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started
 // by this process. If ctx ends first, it returns the error of ctx.
 func (m *Mount) AwaitTakeover(ctx context.Context) error {
-	if m.takeoverDone == nil {
-		return nil
-	}
-	select {
-	case <-m.takeoverDone:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return m.succession.await(ctx)
 }
 
 // Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, Unmount returns
@@ -267,12 +254,12 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	// lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
-	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.handover)
+	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
 		m.agent.SetPatience(-1) // the session is deleted on the session remote next, so it is not pushed first
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.options.set(false, false, false, 0, &m.handover) // the mount and its session remain
+		m.options.set(false, false, false, 0, &m.succession.Handover) // the mount and its session remain
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)

@@ -33,13 +33,13 @@ func (m *Mount) openSide() {
 	}
 	side := gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events, Inside: m.inside,
-		Handover: &m.handover, Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins,
+		Handover: &m.succession.Handover, Inherited: &m.succession.inherited, Handler: m.host.Handler, Logins: logins,
 		Settings: m.contents.Settings, Log: m.host.Log,
 		Listing: m.listing,
 		Index: &gitside.Index{
 			Mount: c, Events: m.Events, Tree: m.tree, View: m.contents.View,
 			Reads:  m.Request.Prefetch != control.PrefetchNone,
-			Before: m.contents.Before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log,
+			Before: m.contents.Before.Blobs, Handover: &m.succession.Handover, Turns: m.host.Turns, Log: m.host.Log,
 			Snapshot: m.contents.Snapshot,
 		},
 		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.changed,
@@ -60,9 +60,11 @@ func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
 		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.contents.View, Local: m.contents.Objects.Local,
 		SessionRemote: m.contents.Objects.SessionRemote,
-		Events:        m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
-		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
-		Ready: m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
+		Events:        m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone,
+		Handover: &m.succession.Handover,
+		State:    m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes,
+		HomeOf: m.host.Registry.HomeOf,
+		Ready:  m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
 		Redirects: m.redirects.Paths, Show: m.contents.Shown.Show,
 		Refuses: m.locking.refuses,
 	}
@@ -76,7 +78,7 @@ func newRaiser(m *Mount) *inotify.Raiser {
 	}
 	return inotify.New(&inotify.Raiser{
 		Dir: m.Dir, Server: m.server, Kernel: m.tree.Kernel(), Log: m.host.Log,
-		Note: func(p fuse.EventProcess) { m.handover.Update(func(h *takeover.State) { h.Events = p }) },
+		Note: func(p fuse.EventProcess) { m.succession.Update(func(h *takeover.State) { h.Events = p }) },
 	})
 }
 

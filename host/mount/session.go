@@ -110,7 +110,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 func (m *Mount) open() (err error) {
 	snap := m.contents.Snapshot()
 	o := worktree.Options{
-		Root: snap.Tree, Time: snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
+		Root: snap.Tree, Time: snap.Time, TakeOver: m.succession.takenOver(), UID: m.Request.UID, GID: m.Request.GID,
 		Modes: m.contents.Modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
@@ -122,7 +122,7 @@ func (m *Mount) open() (err error) {
 	default: // in a mount without a session, the overlay contains nothing but .git
 		o.GitFile, o.GitDir, o.ReadOnly = m.home.GitFile(), m.inside.Wanted(), true
 	}
-	if m.Writable() && m.takeoverDone == nil {
+	if m.Writable() && !m.succession.takenOver() {
 		if m.point.Created, err = m.home.Occupy(m.point.Created); err != nil {
 			return err
 		}

@@ -45,8 +45,8 @@ func (m *Mount) newAgent() *agent.Agent {
 		log = zap.NewNop()
 	}
 	var turn func(context.Context) func()
-	if m.takeoverDone != nil {
-		turn = catchUp(m)
+	if m.succession.takenOver() {
+		turn = func(ctx context.Context) func() { return m.succession.catchUp(ctx, m.host.Turns) }
 	}
 	return agent.New(agent.Config{
 		Session: m.Session, Dir: m.Dir, Writable: m.Writable(), Log: log,

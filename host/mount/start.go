@@ -61,7 +61,7 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 	}
 	// If this process dies before the client has received the reply, the successor sends the same reply when the client repeats
 	// its request.
-	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
+	m.succession.Update(func(h *takeover.State) { h.Reply = reply })
 	return reply, nil
 }
 
@@ -87,7 +87,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	if len(m.point.Created) > 0 {
-		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
+		m.succession.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return reply, err
@@ -103,7 +103,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
-	m.handover.Keep(takeover.PartLock, m.home.LockFile)
+	m.succession.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {
 		return reply, err
 	}
@@ -188,7 +188,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		},
 	}
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
-	m.handover.Update(func(h *takeover.State) {
+	m.succession.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
 			takeover.Served, m.Request.Now(), m.home.Record, m.home.Resumed, m.redirects.Notes(), m.point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
@@ -234,7 +234,7 @@ func (m *Mount) attach() error {
 	if err == nil {
 		// On some kernels, a FUSE device cannot be handed to another process.
 		if device.CanMove() {
-			m.handover.Keep(takeover.PartDevice, device.File())
+			m.succession.Keep(takeover.PartDevice, device.File())
 		}
 		m.server, err = fuse.Serve(m.tree, m.Dir, device, o)
 	}
@@ -242,7 +242,7 @@ func (m *Mount) attach() error {
 		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
 	}
 	if err == nil {
-		m.handover.Update(func(h *takeover.State) { h.Hello = device.Hello() })
+		m.succession.Update(func(h *takeover.State) { h.Hello = device.Hello() })
 	}
 	return err
 }
@@ -255,7 +255,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
 		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
-		EventProcess: m.handover.State().Events,
+		EventProcess: m.succession.State().Events,
 	}
 	if !m.inside.Wanted() {
 		o.Git = &fuse.GitDir{Path: m.home.GitDir(), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
@@ -266,7 +266,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
 		// The directories of redirects that the predecessor has not bound yet are bound by this process.
-		if m.takeoverDone != nil {
+		if m.succession.takenOver() {
 			o.Unbound = m.redirects.Unbound()
 		}
 	}
@@ -340,7 +340,7 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 // filtering describes where and when filter programs run.
 func (m *Mount) filtering() contents.Filtering {
 	return contents.Filtering{
-		Home: m.home, Inside: m.inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.takeoverDone != nil,
+		Home: m.home, Inside: m.inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.takenOver(),
 	}
 }
 

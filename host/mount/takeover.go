@@ -53,9 +53,8 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 		return nil, err
 	}
 	h := k.State()
-	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since}, nil)
-	m.takeoverDone, m.turned, m.inherited = make(chan struct{}), make(chan struct{}), in
-	m.handover = k
+	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since},
+		inherit(k, in), nil)
 	m.home.Record, m.home.Resumed = h.Record, h.Resumed
 	m.agent = m.newAgent()
 	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
@@ -67,24 +66,23 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 
 // DropTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
 func (m *Mount) DropTakeover() {
-	m.inherited.Close()
-	m.handover.Drop()
+	m.succession.drop()
 }
 
 // Deaths returns the number of processes in a row that have died during the takeover of the mount.
-func (m *Mount) Deaths() int { return m.handover.State().Died }
+func (m *Mount) Deaths() int { return m.succession.State().Died }
 
 // JoinParent links the inherited mount of a submodule to its parent and to the outermost mount, which lists all nested
 // submodules. mountAt returns the mount in a directory.
 func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
-	dir := m.handover.State().ParentDir
+	dir := m.succession.State().ParentDir
 	parent, ok := mountAt(dir)
 	if dir == "" || !ok {
 		return
 	}
 	m.Parent = parent
 	outmost := parent
-	for dir := outmost.handover.State().ParentDir; dir != ""; dir = outmost.handover.State().ParentDir {
+	for dir := outmost.succession.State().ParentDir; dir != ""; dir = outmost.succession.State().ParentDir {
 		next, ok := mountAt(dir)
 		if !ok {
 			break
@@ -94,12 +92,13 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. ended is true if the
-// mount was unmounted while no process served it; then the client may repeat an unmount request to get the result. If another
-// version of the program may be able to serve the mount, Succeed leaves the mount attached and returns an error.
+// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.succession.done. ended is true
+// if the mount was unmounted while no process served it; then the client may repeat an unmount request to get the
+// result. If another version of the program may be able to serve the mount, Succeed leaves the mount attached and
+// returns an error.
 func (m *Mount) Succeed() (ended bool, err error) {
-	defer close(m.takeoverDone)
-	h := m.handover.State()
+	defer close(m.succession.done)
+	h := m.succession.State()
 	log := m.host.Log.With(zap.String("dir", m.Dir))
 	switch {
 	case h.Phase != takeover.Served:
@@ -107,7 +106,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		m.removeUnfinished()
 		return false, nil
 	// The device is missing on kernels before Linux 6.9, which do not repeat the requests that the dead process had read.
-	case !m.inherited.Has(takeover.PartDevice):
+	case !m.succession.inherited.Has(takeover.PartDevice):
 		m.abandon(errNotMoved)
 		return false, nil
 	case h.Died >= mostDeaths:
@@ -116,7 +115,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	}
 	start := time.Now()
 	// The attempt is counted before it starts, so that it is counted even if this process dies during it.
-	m.handover.Update(func(h *takeover.State) { h.Died++ })
+	m.succession.Update(func(h *takeover.State) { h.Died++ })
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
 		// After an attempt has opened the tree, its steps cannot be reversed, so it is not repeated.
 		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries || isUnfit(err) {
@@ -143,7 +142,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		return true, nil
 	default:
 		// The takeover has succeeded, so earlier deaths no longer count.
-		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
+		m.succession.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.Session), zap.Duration("took", time.Since(start)))
 		if err := m.inside.Bind(); err != nil {
 			log.Warn("show the git directory again", zap.Error(err))
@@ -167,7 +166,7 @@ func (m *Mount) beginHandover() {
 	if m.Parent != nil {
 		h.ParentDir = m.Parent.Dir
 	}
-	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
+	m.succession.Handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
 // Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never
@@ -181,15 +180,15 @@ func (m *Mount) Touch() {
 // takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
 // the meantime, takeOver returns nil and leaves m.server nil.
 func (m *Mount) takeOver() (err error) {
-	h := m.handover.State()
+	h := m.succession.State()
 	ctx := context.Background()
-	device := m.inherited.File(takeover.PartDevice)
+	device := m.succession.inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system while no process served it.
 	gone := hungUp(device)
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return err
 	}
-	if err = m.home.TakeOver(ctx, m.inherited, &m.handover); err != nil {
+	if err = m.home.TakeOver(ctx, m.succession.inherited, &m.succession.Handover); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
 			m.options.takeOver(h)
 			return nil
@@ -226,7 +225,7 @@ func (m *Mount) takeOver() (err error) {
 		m.options.takeOver(h)
 		return nil
 	}
-	d, err := fuse.Inherit(m.inherited.Take(takeover.PartDevice), h.Hello)
+	d, err := fuse.Inherit(m.succession.inherited.Take(takeover.PartDevice), h.Hello)
 	if err != nil {
 		return err
 	}
@@ -236,7 +235,7 @@ func (m *Mount) takeOver() (err error) {
 		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted just before
 	}
 	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
-		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
+		m.succession.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
 	m.startBackground(h.Reply, h)
 	return nil
@@ -254,7 +253,7 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
 func (m *Mount) undoTakeOver() {
 	m.contents.Reset()
-	m.home.GiveBack(m.inherited)
+	m.home.GiveBack(m.succession.inherited)
 }
 
 // hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
@@ -268,8 +267,8 @@ func hungUp(device *os.File) bool {
 // which creates the mount again.
 func (m *Mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
-	lock := m.inherited.Take(takeover.PartLock)
-	m.inherited.Close()
+	lock := m.succession.inherited.Take(takeover.PartLock)
+	m.succession.inherited.Close()
 	if lock != nil {
 		// If the mount has no session, its home is removed.
 		m.home.Abandon(lock, m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""))
@@ -280,9 +279,9 @@ func (m *Mount) removeUnfinished() {
 // abandon detaches a mount that cannot be taken over. It records the error why as the reason, which the status shows.
 func (m *Mount) abandon(why error) {
 	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
-	m.host.Failures.Add(FailureOf(m.handover.State(), why))
+	m.host.Failures.Add(FailureOf(m.succession.State(), why))
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
-	m.inherited.Close()
+	m.succession.inherited.Close()
 	if m.server != nil || m.tree != nil {
 		m.finish()
 		return
@@ -295,7 +294,7 @@ func (m *Mount) abandon(why error) {
 // removeUnserved removes from the registry a mount that this process has not served, and ends its phase.
 func (m *Mount) removeUnserved() {
 	m.phase.End()
-	m.handover.Drop()
+	m.succession.Drop()
 	m.point.Remove()
 	m.host.Registry.Remove(m)
 	m.phase.Close()
