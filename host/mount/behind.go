@@ -32,7 +32,8 @@ func (m *Mount) startBackground(reply control.MountReply, before takeover.State)
 
 // beginWork does what startBackground describes. It is called while the phase of the mount changes.
 func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
-	m.events, m.moves = newRaiser(m), m.newMover()
+	m.attachment.RaiseEvents()
+	m.moves = m.newMover()
 	m.mu.Lock()
 	m.follower = m.newFollower()
 	m.mu.Unlock()
@@ -117,8 +118,8 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 		// To create bind mounts, the kernel looks up paths in the mount, which may block while a program holds a lock. This is
 		// done in a separate goroutine, so that it does not delay the takeover.
 		m.work.Go("mount redirected directories", func() {
-			m.work.Note("mount the git directory", m.inside.Bind())
-			m.redirects.BindAgain(ctx, m.server)
+			m.work.Note("mount the git directory", m.attachment.Inside.Bind())
+			m.attachment.Redirects.BindAgain(ctx, m.attachment.Server)
 		})
 	}
 	if m.Request.Follow {
@@ -140,7 +141,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended
-		m.server.Wait()
+		m.attachment.Server.Wait()
 		m.unregisterUnmounted()
 		m.finish()
 	}()

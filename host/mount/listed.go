@@ -31,7 +31,7 @@ func (m *Mount) Listed() *catalog.Mounted {
 		c.Home = m.home.Dir
 	}
 	if m.locking != nil {
-		c.Locks, c.Added = m.locking.keeper, m.tree.Overlay().Added
+		c.Locks, c.Added = m.locking.keeper, m.attachment.Tree.Overlay().Added
 	}
 	return c
 }

@@ -39,7 +39,9 @@ func newLocking(m *Mount) *locking {
 		},
 		// Data that programs have written before the lock was known is still accepted.
 		Before: func(ctx context.Context) { _ = agentMount{m}.writeBack(ctx) },
-		After:  func(added []locks.Lock) { m.server.Invalidate(worktree.Stale{Nodes: coveredBy(m.tree, added)}) },
+		After: func(added []locks.Lock) {
+			m.attachment.Server.Invalidate(worktree.Stale{Nodes: coveredBy(m.attachment.Tree, added)})
+		},
 	})}
 }
 

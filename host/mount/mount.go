@@ -21,16 +21,14 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
-	"github.com/artifactfs/artifactfs/host/mount/bind"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/home"
-	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
@@ -38,7 +36,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
-	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
@@ -96,7 +93,6 @@ type starting struct {
 	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
 	newer map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
 	moved map[string]bool      // names of the refs in newer that the session itself has changed too
-	point mountpoint.Point     // mount point, with the directories that were created for it
 }
 
 // acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
@@ -109,13 +105,9 @@ type acquired struct {
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
 type serving struct {
-	tree       *worktree.Tree  // base tree and overlay
-	server     *fuse.Server    // answers the requests of the kernel; nil: not mounted
-	redirects  bind.Redirects  // paths that are served from a plain directory elsewhere
-	inside     *bind.GitDir    // git directory that is bind-mounted as ".git"; nil: ".git" is a file
-	submodules submodules      // mounts of submodules inside this one
-	agent      *agent.Agent    // creates and pushes the checkpoints of the session
-	events     *inotify.Raiser // raises inotify events for paths that the daemon changes; nil: none
+	attachment *attach.Attachment // working tree, and what attaches it to the kernel
+	submodules submodules         // mounts of submodules inside this one
+	agent      *agent.Agent       // creates and pushes the checkpoints of the session
 
 	Events *gitside.Events // events of the background work for which requests wait
 	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
@@ -183,7 +175,11 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	})
 	m.Events = gitside.NewEvents(m.phase.Gone())
 	m.submodules.mount = m
-	m.inside = m.gitDirInside()
+	m.attachment = attach.New(attach.Owner{
+		ID: of.ID, Dir: of.Dir, State: host.State, Session: of.Session, TakenOver: s.takenOver(),
+		Request: &m.Request.MountRequest, Home: m.home, Contents: m.contents, Handover: &s.Handover,
+		Latencies: &host.Times, Log: host.Log, Sampled: host.Sampled,
+	})
 	m.deleteThere = sync.OnceValue(m.discardThere)
 	return m
 }

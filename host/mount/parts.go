@@ -4,15 +4,12 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
-	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/artifactfs/artifactfs/host/mount/moves"
-	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -32,19 +29,20 @@ func (m *Mount) openSide() {
 		logins.Remotes = append(logins.Remotes, m.contents.Objects.SessionRemote.Remote)
 	}
 	side := gitside.New(&gitside.Side{
-		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events, Inside: m.inside,
+		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events,
+		Inside:   m.attachment.Inside,
 		Handover: &m.succession.Handover, Inherited: &m.succession.inherited, Handler: m.host.Handler, Logins: logins,
 		Settings: m.contents.Settings, Log: m.host.Log,
 		Listing: m.listing,
 		Index: &gitside.Index{
-			Mount: c, Events: m.Events, Tree: m.tree, View: m.contents.View,
+			Mount: c, Events: m.Events, Tree: m.attachment.Tree, View: m.contents.View,
 			Reads:  m.Request.Prefetch != control.PrefetchNone,
 			Before: m.contents.Before.Blobs, Handover: &m.succession.Handover, Turns: m.host.Turns, Log: m.host.Log,
 			Snapshot: m.contents.Snapshot,
 		},
-		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.changed,
-		Redirects: m.redirects.Paths,
-		Refresh:   func(open []worktree.Node) { m.server.Refresh(open) },
+		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.attachment.Changed,
+		Redirects: m.attachment.Redirects.Paths,
+		Refresh:   func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
 		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
 	})
 	m.mu.Lock()
@@ -58,28 +56,17 @@ func (m *Mount) Moves() *moves.Mover { return m.moves }
 // newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
-		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.contents.View, Local: m.contents.Objects.Local,
+		Mount: m.Listed(), Tree: m.attachment.Tree, Server: m.attachment.Server, View: m.contents.View,
+		Local:         m.contents.Objects.Local,
 		SessionRemote: m.contents.Objects.SessionRemote,
-		Events:        m.events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone,
+		Events:        m.attachment.Events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone,
 		Handover: &m.succession.Handover,
 		State:    m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes,
 		HomeOf: m.host.Registry.HomeOf,
 		Ready:  m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
-		Redirects: m.redirects.Paths, Show: m.contents.Shown.Show,
+		Redirects: m.attachment.Redirects.Paths, Show: m.contents.Shown.Show,
 		Refuses: m.locking.refuses,
 	}
-}
-
-// newRaiser returns the part of the mount m that raises inotify events. A read-only mount has none, because the kernel refuses the system
-// calls that would raise them.
-func newRaiser(m *Mount) *inotify.Raiser {
-	if !m.Writable() {
-		return nil
-	}
-	return inotify.New(&inotify.Raiser{
-		Dir: m.Dir, Server: m.server, Kernel: m.tree.Kernel(), Log: m.host.Log,
-		Note: func(p fuse.EventProcess) { m.succession.Update(func(h *takeover.State) { h.Events = p }) },
-	})
 }
 
 // newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.

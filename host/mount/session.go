@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/control/sessionlink"
@@ -17,10 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // settled is the minimum age that the files of the base tree have when a mount is created.
@@ -105,43 +102,40 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	return nil
 }
 
-// open opens the working tree of the mount. It saves the session's record before that, so that no overlay with changes exists
-// without a record.
-func (m *Mount) open() (err error) {
-	snap := m.contents.Snapshot()
-	o := worktree.Options{
-		Root: snap.Tree, Time: snap.Time, TakeOver: m.succession.takenOver(), UID: m.Request.UID, GID: m.Request.GID,
-		Modes: m.contents.Modes, Log: m.host.Log.With(zap.String("mount", m.Dir)),
-	}
-	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
-	switch {
-	case m.Writable():
-		o.GitFile, o.GitDir, o.KeepRemoved = m.home.GitFile(), m.inside.Wanted(), m.agent.Automatic()
-	case m.Session != "":
-		o.OverlayReadOnly = true
-	default: // in a mount without a session, the overlay contains nothing but .git
-		o.GitFile, o.GitDir, o.ReadOnly = m.home.GitFile(), m.inside.Wanted(), true
-	}
-	if m.Writable() && !m.succession.takenOver() {
-		if m.point.Created, err = m.home.Occupy(m.point.Created); err != nil {
-			return err
-		}
-	}
-	o.ForgetSizes = !m.contents.SameSizes
-	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), m.contents.Source(), o); err == nil {
-		err = m.contents.Filters.Begin()
+// open opens the working tree of the mount, and the part of the mount that serves git commands.
+func (m *Mount) open() error {
+	err := m.attachment.Open(m.agent.Automatic())
+	if m.attachment.Tree != nil {
 		m.openSide()
 	}
 	return err
 }
 
+// services returns the parts of the mount that package fuse calls.
+func (m *Mount) services() attach.Services {
+	s := attach.Services{Await: m.side.Await, Objects: m.side.Objects()}
+	if m.locking = newLocking(m); m.locking != nil {
+		s.Guard = m.locking.view
+	}
+	return s
+}
+
+// parentDir returns the directory of the mount that contains this one as a submodule. It returns "" if there is none.
+func (m *Mount) parentDir() string {
+	if m.Parent == nil {
+		return ""
+	}
+	return m.Parent.Dir
+}
+
 // Writable reports whether the mount has a session and is not read-only.
-func (m *Mount) Writable() bool { return m.Session != "" && !m.Request.ReadOnly }
+func (m *Mount) Writable() bool { return m.attachment.Writable() }
 
 // announce reports as progress which session the mount resumes, and which problems were found.
 func (m *Mount) announce(progress func(control.Progress)) {
 	if m.home.Resumed {
-		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session, statedir.Unsaved{Paths: m.changed()})})
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session,
+			statedir.Unsaved{Paths: m.attachment.Changed()})})
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
@@ -173,17 +167,13 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
 			m.home.Record.UID, m.home.Record.GID)})
 	}
-	for _, problem := range m.tree.Overlay().Recovery().Problems {
+	for _, problem := range m.attachment.Tree.Overlay().Recovery().Problems {
 		progress(control.Progress{Message: problem})
 	}
-	for _, note := range append(m.redirects.Notes(), m.submodules.problems()...) {
+	for _, note := range append(m.attachment.Redirects.Notes(), m.submodules.problems()...) {
 		progress(control.Progress{Message: note})
 	}
 }
-
-// changed returns the number of paths that the user has changed. It does not count the directories that were created for
-// redirects.
-func (m *Mount) changed() int64 { return max(0, m.tree.Overlay().Changed()-m.redirects.Placeholders()) }
 
 // closeHome closes the tree of a mount that the kernel has unmounted, and then closes the home. It is also called for a
 // mount whose start has failed; some fields of such a mount are nil.
@@ -194,20 +184,11 @@ func (m *Mount) closeHome() home.Outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
 	e := home.End{
-		ReadOnly: m.Request.ReadOnly, Opened: m.tree != nil, Served: m.phase.Served(),
+		ReadOnly: m.Request.ReadOnly, Opened: m.attachment.Tree != nil, Served: m.phase.Served(),
 		Discard: m.options.discards(), Remove: m.options.removes(), Until: m.options.expiry(time.Now()),
 	}
-	if m.tree != nil {
-		if m.Writable() {
-			m.endRedirects(ctx)
-			e.Left.Paths, e.Left.Bytes = m.tree.Overlay().Changed(), m.tree.Overlay().Stats().Bytes
-		}
-		// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls. Closing
-		// the view ends them.
-		m.contents.View.Close()
-		e.Err = m.tree.Close()
-	}
 	var err error
+	e.Left, e.Err = m.attachment.Close(ctx)
 	// Objects and refs in the git directory are changes of the user even if no file was changed.
 	if e.Left.Git, err = gitdir.HasWork(ctx, m.home.GitDir()); err != nil {
 		e.Err = errors.Join(e.Err, err)

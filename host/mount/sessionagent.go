@@ -72,20 +72,22 @@ func (m *Mount) configureAgent() error {
 }
 
 // Changed returns the number of paths that the user has changed.
-func (a agentMount) Changed() int64 { return a.m.changed() }
+func (a agentMount) Changed() int64 { return a.m.attachment.Changed() }
 
 // LastChange returns the time of the last change of the working tree.
-func (a agentMount) LastChange() time.Time { return a.m.tree.Monitor().LastChange() }
+func (a agentMount) LastChange() time.Time { return a.m.attachment.Tree.Monitor().LastChange() }
 
 // Noticed returns a channel that receives a value after a change of the working tree.
-func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Monitor().Noticed() }
+func (a agentMount) Noticed() <-chan struct{} { return a.m.attachment.Tree.Monitor().Noticed() }
 
 // MassRemoval returns a channel that receives a value when many changed files have been removed or overwritten.
-func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().Mass() }
+func (a agentMount) MassRemoval() <-chan struct{} { return a.m.attachment.Tree.Removals().Mass() }
 
 // MassRemoved returns the time of the last removal, whether hardly any space is left to keep more removed files, and whether many
 // files were removed or overwritten since the last checkpoint.
-func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Removals().Requested() }
+func (a agentMount) MassRemoved() (time.Time, bool, bool) {
+	return a.m.attachment.Tree.Removals().Requested()
+}
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
 func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit(ctx) }
@@ -142,7 +144,7 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.m.tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: a.m.home.GitDir(), Repo: r.Repo,
+		Tree: a.m.attachment.Tree, Dir: a.m.Dir, WriteBack: a.writeBack, GitDir: a.m.home.GitDir(), Repo: r.Repo,
 		Memory: filepath.Join(a.m.home.Dir, captureMemory),
 		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.contents.Snapshot().Tree,
 		InitialState: a.mountedGitState(), Rules: r.Rules, LinksAsFiles: a.m.contents.Modes.LinksAsFiles,
@@ -166,12 +168,12 @@ const writeBackTime = 5 * time.Second
 // and returns nil. It does nothing if the mount is not served or is being unmounted.
 func (a agentMount) writeBack(ctx context.Context) error {
 	// Without a mount, the kernel has no dirty pages.
-	if a.m.server == nil || a.m.phase.Ending() {
+	if a.m.attachment.Server == nil || a.m.phase.Ending() {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
-	err := a.m.server.WriteBack(limited)
+	err := a.m.attachment.Server.WriteBack(limited)
 	// If the context limited has ended and ctx has not, the time writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		a.m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", a.m.Dir), zap.Error(err))
@@ -288,7 +290,7 @@ const lastCheckpointTime = 30 * time.Second
 
 // pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
 func (m *Mount) pushBeforeUnmount(ctx context.Context) {
-	if !m.agent.Active() || m.options.removes() || !m.phase.Served() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
+	if !m.agent.Active() || m.options.removes() || !m.phase.Served() || m.attachment.Foreign() || !mountpoint.HasFUSE(m.Dir) {
 		return
 	}
 	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
@@ -302,12 +304,12 @@ func (m *Mount) endAgent() {
 		return
 	}
 	r := agent.EndRequest{
-		Served: m.phase.Served(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason(),
+		Served: m.phase.Served(), Opened: m.attachment.Tree != nil, Keep: !m.options.removes(), Reason: m.endReason(),
 	}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
-		// After endRedirects, the last checkpoint does not contain the directories that were created for redirects.
-		m.endRedirects(ctx)
+		// After EndRedirects, the last checkpoint does not contain the directories that were created for redirects.
+		m.attachment.EndRedirects(ctx)
 		cancel()
 	}
 	m.agent.End(r)

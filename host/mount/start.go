@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
@@ -48,7 +46,7 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 	}
 	if err != nil {
 		switch { // the error of start may only be a consequence of the cancellation
-		case m.server != nil && (errors.Is(ctx.Err(), context.Canceled) || m.server.Ended()):
+		case m.attachment.Server != nil && (errors.Is(ctx.Err(), context.Canceled) || m.attachment.Server.Ended()):
 			err = fault.ErrUnmounted
 		case ctx.Err() != nil:
 			err = ctx.Err()
@@ -77,17 +75,14 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 // which reverses the steps that were made.
 func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
-	err := checkGitDir(m.Request.MountRequest, m.Dir, m.Session)
+	err := attach.CheckGitDir(m.Request.MountRequest, m.Dir, m.Session)
 	if err != nil {
 		return reply, err
 	}
 	// If this process dies from now on, the successor removes everything that start has created.
 	m.beginHandover()
-	if m.point, err = m.prepare(ctx); err != nil {
+	if err = m.attachment.Prepare(ctx, m.parentDir()); err != nil {
 		return reply, err
-	}
-	if len(m.point.Created) > 0 {
-		m.succession.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return reply, err
@@ -99,7 +94,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.contents.Store.URL()); err != nil {
 		return reply, err
 	}
-	if err = guardGitDir(m); err != nil {
+	if err = m.attachment.GuardGitDir(); err != nil {
 		return reply, err
 	}
 	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
@@ -140,7 +135,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	progress(control.Progress{Phase: "trees"})
 	rootReady := m.contents.ReadRoot(ctx)
-	if err = m.redirect(ctx); err != nil {
+	if err = m.attachment.PlanRedirects(ctx); err != nil {
 		return reply, err
 	}
 	if err = m.side.SetUp(ctx); err != nil {
@@ -155,11 +150,11 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
-	if err = m.attach(); err != nil {
+	if err = m.attachment.Attach(m.services()); err != nil {
 		return reply, err
 	}
 	mounted := time.Since(start)
-	if err = m.inside.Bind(); err != nil {
+	if err = m.attachment.Inside.Bind(); err != nil {
 		return reply, err
 	}
 	if m.Writable() {
@@ -172,14 +167,15 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		case !mountpoint.MayBind():
 		case m.Request.Through != "":
 			// BindExisting can take longer than the client should wait for its reply, so it runs in the background.
-			m.work.Go("mount redirected directories", func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
+			m.work.Go("mount redirected directories",
+				func() { m.attachment.Redirects.BindExisting(context.WithoutCancel(ctx)) })
 		default:
-			m.redirects.BindExisting(ctx)
+			m.attachment.Redirects.BindExisting(ctx)
 		}
 	}
 	snap := m.contents.Snapshot()
 	reply = control.MountReply{
-		Session: m.Session, Resumed: m.home.Resumed || m.cameFromElsewhere(), Changed: m.changed(),
+		Session: m.Session, Resumed: m.home.Resumed || m.cameFromElsewhere(), Changed: m.attachment.Changed(),
 		ID: m.ID, Dir: m.Dir, Remote: m.contents.Store.URL(), Ref: statedir.ShortRef(snap.Ref),
 		Commit: snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
@@ -190,7 +186,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.succession.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
-			takeover.Served, m.Request.Now(), m.home.Record, m.home.Resumed, m.redirects.Notes(), m.point.Created, reply
+			takeover.Served, m.Request.Now(), m.home.Record, m.home.Resumed, m.attachment.Redirects.Notes(),
+			m.attachment.Point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}
@@ -199,78 +196,6 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, context.Canceled
 	}
 	return reply, nil
-}
-
-// redirect determines the redirects (paths that are served from a plain directory elsewhere), before the kernel can create their
-// directories. If they have changed since the last mount, it saves the record.
-func (m *Mount) redirect(ctx context.Context) error {
-	if !m.Writable() {
-		return nil
-	}
-	before := len(m.home.Record.Redirects) + len(m.home.Record.Configured)
-	if err := m.planRedirects(ctx); err != nil {
-		return err
-	}
-	if !mountpoint.MayBind() {
-		m.redirects.Link(ctx)
-	}
-	if before+len(m.home.Record.Redirects)+len(m.home.Record.Configured) == 0 {
-		return nil // the redirects are the same as in the record
-	}
-	return m.home.Save()
-}
-
-// attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE device,
-// attach uses that device and does not call mount(2).
-func (m *Mount) attach() error {
-	o := m.fuseOptions()
-	var device *fuse.Device
-	var err error
-	if m.Request.Device != nil {
-		device, err = fuse.Adopt(m.Request.Device)
-	} else {
-		device, err = fuse.Attach(m.Dir, o)
-	}
-	if err == nil {
-		// On some kernels, a FUSE device cannot be handed to another process.
-		if device.CanMove() {
-			m.succession.Keep(takeover.PartDevice, device.File())
-		}
-		m.server, err = fuse.Serve(m.tree, m.Dir, device, o)
-	}
-	if err != nil && os.Geteuid() != 0 {
-		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
-	}
-	if err == nil {
-		m.succession.Update(func(h *takeover.State) { h.Hello = device.Hello() })
-	}
-	return err
-}
-
-// fuseOptions returns the options for package fuse. Each process that serves the mount uses the same options.
-func (m *Mount) fuseOptions() fuse.Options {
-	o := fuse.Options{
-		FsName: m.contents.Store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State,
-		Log:      m.host.Sampled.With(zap.String("mount", m.Dir)),
-		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
-		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
-		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
-		EventProcess: m.succession.State().Events,
-	}
-	if !m.inside.Wanted() {
-		o.Git = &fuse.GitDir{Path: m.home.GitDir(), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
-	}
-	if m.locking = newLocking(m); m.locking != nil {
-		o.Guard = m.locking.view
-	}
-	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
-		o.Redirect = m.redirects.Hook
-		// The directories of redirects that the predecessor has not bound yet are bound by this process.
-		if m.succession.takenOver() {
-			o.Unbound = m.redirects.Unbound()
-		}
-	}
-	return o
 }
 
 // await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
@@ -340,7 +265,7 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 // filtering describes where and when filter programs run.
 func (m *Mount) filtering() contents.Filtering {
 	return contents.Filtering{
-		Home: m.home, Inside: m.inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.takenOver(),
+		Home: m.home, Inside: m.attachment.Inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.takenOver(),
 	}
 }
 

@@ -41,8 +41,8 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.Error = err.Error()
 	}
 	stats := m.contents.Store.Stats()
-	s.Notes = append(stats.Notices, m.tree.Overlay().Recovery().Problems...)
-	s.Notes = append(s.Notes, m.redirects.Notes()...)
+	s.Notes = append(stats.Notices, m.attachment.Tree.Overlay().Recovery().Problems...)
+	s.Notes = append(s.Notes, m.attachment.Redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.moves.Unfinished()...)
@@ -95,13 +95,15 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		Relay: relayStatus(m.contents.Store.Remote().Stats().Relay),
 	}
 	if m.Session != "" && !then.IsZero() {
-		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Overlay().Stats().Bytes}
+		s.Overlay = control.OverlayStatus{Changed: m.attachment.Changed(),
+			Bytes: m.attachment.Tree.Overlay().Stats().Bytes}
 	}
-	s.Redirects = m.redirects.Status()
+	s.Redirects = m.attachment.Redirects.Status()
 	s.Follow = m.Following().Status()
-	if m.server != nil {
-		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
-		for _, n := range m.server.Stats() {
+	if m.attachment.Server != nil {
+		s.Operations = control.OperationStatus{Pending: m.attachment.Server.Pending(),
+			Fetched: int64(m.attachment.Server.Fetched())}
+		for _, n := range m.attachment.Server.Stats() {
 			s.Operations.Total += int64(n)
 		}
 	}
@@ -114,7 +116,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 // repository there.
 func gitNotes(m *Mount) []string {
 	dir := control.ShellWord(m.Dir)
-	if worktree.GitRemoved(m.tree) {
+	if worktree.GitRemoved(m.attachment.Tree) {
 		return []string{"the name .git was removed, so git finds no repository; artifactfs session restore -C " + dir + " @ .git brings it back"}
 	}
 	if m.side.Dir() == nil {
@@ -159,10 +161,10 @@ func (m *Mount) Ended() <-chan struct{} { return m.phase.Gone() }
 // Observed returns the file system and the tree of the mount for callers that follow its requests. It returns false if the mount is
 // not mounted in the kernel.
 func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
-	if m.server == nil {
+	if m.attachment.Server == nil {
 		return nil, nil, false
 	}
-	return m.server, m.contents.View.RawView, true
+	return m.attachment.Server, m.contents.View.RawView, true
 }
 
 // Figures contains the values of a mount for the metrics.
@@ -180,8 +182,8 @@ func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {
 		f.Store, f.Agent = m.contents.Store, m.agent.Figures()
-		if m.server != nil {
-			f.Ops, f.Fails = m.server.Stats(), m.server.Failures()
+		if m.attachment.Server != nil {
+			f.Ops, f.Fails = m.attachment.Server.Stats(), m.attachment.Server.Failures()
 		}
 	}
 	return f

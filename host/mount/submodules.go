@@ -19,7 +19,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
-	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -194,7 +193,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.Request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
-	if err := plain(ctx, parent.tree, parent.Dir, w.Path); err != nil {
+	if err := plain(ctx, parent.attachment.Tree, parent.Dir, w.Path); err != nil {
 		return nil, err
 	}
 	// The request for a submodule is a copy of its parent's request, without the options that apply only to the parent.
@@ -312,21 +311,3 @@ func (s *submodules) problems() []string {
 
 // IsGone reports whether the mount has ended.
 func (m *Mount) IsGone() bool { return m.phase.IsGone() }
-
-// prepare creates or checks the directory of a mount. The directory of a submodule is in another mount of this process.
-func (m *Mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
-	switch {
-	// Another program has already mounted the FUSE device, so the directory is not created.
-	case m.Request.Device != nil:
-		return mountpoint.CheckAdopted(m.Request.MountRequest)
-	case m.Request.Through != "": // an access to the directory would wait until this process serves the mount
-		return mountpoint.Point{Dir: m.Dir}, mountpoint.CheckDevice()
-	case m.Parent == nil:
-		return mountpoint.Prepare(ctx, m.Dir, "")
-	}
-	err = fuse.WithoutDevice(func() error {
-		p, err = mountpoint.Prepare(ctx, m.Dir, m.Parent.Dir)
-		return err
-	})
-	return p, err
-}

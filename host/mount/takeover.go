@@ -57,9 +57,9 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 		inherit(k, in), nil)
 	m.home.Record, m.home.Resumed = h.Record, h.Resumed
 	m.agent = m.newAgent()
-	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
+	m.attachment.Point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
-		m.redirects.Note("%s", note)
+		m.attachment.Redirects.Note("%s", note)
 	}
 	return m, nil
 }
@@ -118,7 +118,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	m.succession.Update(func(h *takeover.State) { h.Died++ })
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
 		// After an attempt has opened the tree, its steps cannot be reversed, so it is not repeated.
-		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries || isUnfit(err) {
+		if err = m.takeOver(); err == nil || m.attachment.Tree != nil || try == takeTries || isUnfit(err) {
 			break
 		}
 		log.Warn("take over mount", zap.Error(err))
@@ -131,7 +131,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		return false, fmt.Errorf("take over %s: %w", m.Dir, err)
 	case err != nil:
 		m.abandon(err)
-	case m.server == nil:
+	case m.attachment.Server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
 		if !m.home.Locked() && m.Session != "" && m.options.discards() && !m.options.removes() {
@@ -144,7 +144,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		// The takeover has succeeded, so earlier deaths no longer count.
 		m.succession.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.Session), zap.Duration("took", time.Since(start)))
-		if err := m.inside.Bind(); err != nil {
+		if err := m.attachment.Inside.Bind(); err != nil {
 			log.Warn("show the git directory again", zap.Error(err))
 		}
 	}
@@ -162,9 +162,7 @@ func isUnfit(err error) bool {
 func (m *Mount) beginHandover() {
 	h := takeover.State{
 		Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request.MountRequest,
-	}
-	if m.Parent != nil {
-		h.ParentDir = m.Parent.Dir
+		ParentDir: m.parentDir(),
 	}
 	m.succession.Handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
@@ -172,13 +170,13 @@ func (m *Mount) beginHandover() {
 // Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never
 // releases one of these locks, Touch blocks, and the caller, a liveness check, detects this.
 func (m *Mount) Touch() {
-	if m.phase.Served() { // m.tree is set once the mount is served, and does not change any more
-		m.tree.KnownAttr(worktree.Root)
+	if m.phase.Served() { // m.attachment.Tree is set once the mount is served, and does not change any more
+		m.attachment.Tree.KnownAttr(worktree.Root)
 	}
 }
 
 // takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
-// the meantime, takeOver returns nil and leaves m.server nil.
+// the meantime, takeOver returns nil and leaves m.attachment.Server nil.
 func (m *Mount) takeOver() (err error) {
 	h := m.succession.State()
 	ctx := context.Background()
@@ -195,7 +193,7 @@ func (m *Mount) takeOver() (err error) {
 		}
 		return err
 	}
-	if err = guardGitDir(m); err != nil {
+	if err = m.attachment.GuardGitDir(); err != nil {
 		return err
 	}
 	if err = m.configureAgent(); err != nil {
@@ -219,20 +217,15 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.open(); err != nil {
 		return err
 	}
-	m.redirects.TakeOver(m.bindOptions(), m.home.Record.Redirects)
+	m.attachment.TakeOverRedirects()
 	// The predecessor was processing an unmount request, whose options this process must apply.
 	if gone {
 		m.options.takeOver(h)
 		return nil
 	}
-	d, err := fuse.Inherit(m.succession.inherited.Take(takeover.PartDevice), h.Hello)
-	if err != nil {
+	device = m.succession.inherited.Take(takeover.PartDevice)
+	if err = m.attachment.TakeOver(device, h.Hello, m.services()); err != nil {
 		return err
-	}
-	if m.server, err = fuse.Serve(m.tree, m.Dir, d, m.fuseOptions()); err != nil && m.server == nil {
-		return err
-	} else if err != nil {
-		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted just before
 	}
 	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
 		m.succession.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
@@ -282,7 +275,7 @@ func (m *Mount) abandon(why error) {
 	m.host.Failures.Add(FailureOf(m.succession.State(), why))
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
 	m.succession.inherited.Close()
-	if m.server != nil || m.tree != nil {
+	if m.attachment.Server != nil || m.attachment.Tree != nil {
 		m.finish()
 		return
 	}
@@ -295,7 +288,7 @@ func (m *Mount) abandon(why error) {
 func (m *Mount) removeUnserved() {
 	m.phase.End()
 	m.succession.Drop()
-	m.point.Remove()
+	m.attachment.Point.Remove()
 	m.host.Registry.Remove(m)
 	m.phase.Close()
 }

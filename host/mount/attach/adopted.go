@@ -1,4 +1,4 @@
-package mount
+package attach
 
 import (
 	"fmt"
@@ -13,17 +13,18 @@ import (
 // and serves a mount that it has not created. Until the mount is served, every access to its directory blocks in the kernel.
 // Therefore this process looks the directory up in the mount table and does not open it.
 
-// foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
-func (m *Mount) foreign() bool { return m.Request.Device != nil && !mountpoint.MayBind() }
+// Foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
+func (a *Attachment) Foreign() bool { return a.of.Request.Device != nil && !mountpoint.MayBind() }
 
 // prepareForeignEnd prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
 // error and changes nothing. If force is true, it makes the kernel write its cached changes and returns nil. After this process
 // has ended, every access to the mount fails until another program unmounts it.
-func (m *Mount) prepareForeignEnd(force bool) error {
+func (a *Attachment) prepareForeignEnd(force bool) error {
 	if !force {
-		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir, Cause: "only the program that mounted it may unmount it",
-			Hint: fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}
+		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: a.of.Dir,
+			Cause: "only the program that mounted it may unmount it",
+			Hint:  fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}
 	}
-	mountpoint.Flush(m.Dir, m.host.Log)
+	mountpoint.Flush(a.of.Dir, a.of.Log)
 	return nil
 }

@@ -1,0 +1,292 @@
+// Package attach contains the working tree of a mount, and attaches it to the kernel: the mount point, the FUSE server,
+// the bind mounts inside the mount, and the inotify events of its files.
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
+	"github.com/artifactfs/artifactfs/host/mount/home"
+	"github.com/artifactfs/artifactfs/host/mount/inotify"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Attachment is the working tree of one mount, with everything that attaches it to the kernel.
+//
+//	New -> Prepare -> Open ---> Attach --> attached -- Detach --> detached -- Close --> closed
+//	                   |                      ^  |
+//	                   +-> TakeOver ----------+  +-- Detach of a busy mount fails: attached again
+//
+// As long as the mount is being prepared, only the goroutine that prepares it may use the Attachment. After that, the
+// exported fields do not change until the mount ends, and the methods may be called from any goroutine, but Detach and
+// Close only by the goroutine that ends the mount.
+type Attachment struct {
+	Point     mountpoint.Point // mount point, with the directories that were created for it
+	Tree      *worktree.Tree   // base tree and overlay; nil: not opened yet
+	Server    *fuse.Server     // answers the requests of the kernel; nil: not attached
+	Redirects bind.Redirects   // paths that are served from a plain directory elsewhere
+	Inside    *bind.GitDir     // git directory that is bind-mounted as ".git"; nil: ".git" is a file
+	Events    *inotify.Raiser  // raises inotify events for paths that the daemon changes; nil: none
+
+	of Owner
+}
+
+// Owner describes the mount to which an Attachment belongs, and the parts of the mount that it uses.
+type Owner struct {
+	ID        string                // name of the home
+	Dir       string                // root directory of the mount
+	State     string                // path of the state directory
+	Session   string                // name of the session; "": the mount has none
+	TakenOver bool                  // whether another process has started the mount
+	Request   *control.MountRequest // the request for the mount
+	Home      *home.Home
+	Contents  *contents.Contents
+	Handover  *takeover.Handover // stores state and descriptors for a successor
+	Latencies *fuse.Latencies    // durations of the kernel requests of all mounts
+	Log       *zap.Logger
+	Sampled   *zap.Logger // log for messages that file-system requests may cause very often
+}
+
+// New returns the Attachment of a mount. Nothing is opened.
+func New(of Owner) *Attachment {
+	a := &Attachment{of: of}
+	a.Inside = a.gitDirInside()
+	return a
+}
+
+// Writable reports whether the mount has a session and is not read-only.
+func (a *Attachment) Writable() bool { return a.of.Session != "" && !a.of.Request.ReadOnly }
+
+// log returns the log of the mount.
+func (a *Attachment) log() *zap.Logger { return a.of.Log.With(zap.String("mount", a.of.Dir)) }
+
+// Prepare creates or checks the directory of the mount. parent is the root directory of the mount that contains this
+// one as a submodule; "": there is none.
+func (a *Attachment) Prepare(ctx context.Context, parent string) (err error) {
+	switch {
+	// Another program has already mounted the FUSE device, so the directory is not created.
+	case a.of.Request.Device != nil:
+		a.Point, err = mountpoint.CheckAdopted(*a.of.Request)
+	case a.of.Request.Through != "": // an access to the directory would wait until this process serves the mount
+		a.Point, err = mountpoint.Point{Dir: a.of.Dir}, mountpoint.CheckDevice()
+	case parent == "":
+		a.Point, err = mountpoint.Prepare(ctx, a.of.Dir, "")
+	default:
+		// The directory of a submodule is in another mount of this process.
+		err = fuse.WithoutDevice(func() error {
+			a.Point, err = mountpoint.Prepare(ctx, a.of.Dir, parent)
+			return err
+		})
+	}
+	if err == nil && len(a.Point.Created) > 0 {
+		a.of.Handover.Update(func(h *takeover.State) { h.Made = a.Point.Created })
+	}
+	return err
+}
+
+// Open opens the working tree. It saves the session's record before that, so that no overlay with changes exists
+// without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint.
+func (a *Attachment) Open(keepRemoved bool) (err error) {
+	snap, h := a.of.Contents.Snapshot(), a.of.Home
+	o := worktree.Options{
+		Root: snap.Tree, Time: snap.Time, TakeOver: a.of.TakenOver, UID: a.of.Request.UID, GID: a.of.Request.GID,
+		Modes: a.of.Contents.Modes, Log: a.log(),
+	}
+	o.Overlay, o.Journal = filepath.Join(h.Dir, "overlay"), filepath.Join(h.Dir, "journal")
+	switch {
+	case a.Writable():
+		o.GitFile, o.GitDir, o.KeepRemoved = h.GitFile(), a.Inside.Wanted(), keepRemoved
+	case a.of.Session != "":
+		o.OverlayReadOnly = true
+	default: // in a mount without a session, the overlay contains nothing but .git
+		o.GitFile, o.GitDir, o.ReadOnly = h.GitFile(), a.Inside.Wanted(), true
+	}
+	if a.Writable() && !a.of.TakenOver {
+		if a.Point.Created, err = h.Occupy(a.Point.Created); err != nil {
+			return err
+		}
+	}
+	o.ForgetSizes = !a.of.Contents.SameSizes
+	a.Tree, err = worktree.Open(filepath.Join(h.Dir, "inodes"), a.of.Contents.Source(), o)
+	if err != nil {
+		return err
+	}
+	return a.of.Contents.Filters.Begin()
+}
+
+// Changed returns the number of paths that the user has changed. It does not count the directories that were created
+// for redirects.
+func (a *Attachment) Changed() int64 {
+	return max(0, a.Tree.Overlay().Changed()-a.Redirects.Placeholders())
+}
+
+// Services are the parts of a mount that package fuse calls while it answers requests.
+type Services struct {
+	Await   func(ctx context.Context, pid uint32) (done bool) // delays lookups of ".git" until git commands can run
+	Objects fuse.Objects                                      // objects that git commands read in the mount
+	Guard   fuse.Guard                                        // decides which paths programs must not change; nil: none
+}
+
+// Attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE
+// device, Attach uses that device and does not call mount(2).
+func (a *Attachment) Attach(s Services) error {
+	o := a.options(s)
+	var device *fuse.Device
+	var err error
+	if a.of.Request.Device != nil {
+		device, err = fuse.Adopt(a.of.Request.Device)
+	} else {
+		device, err = fuse.Attach(a.of.Dir, o)
+	}
+	if err == nil {
+		// On some kernels, a FUSE device cannot be handed to another process.
+		if device.CanMove() {
+			a.of.Handover.Keep(takeover.PartDevice, device.File())
+		}
+		a.Server, err = fuse.Serve(a.Tree, a.of.Dir, device, o)
+	}
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
+	}
+	if err == nil {
+		a.of.Handover.Update(func(h *takeover.State) { h.Hello = device.Hello() })
+	}
+	return err
+}
+
+// TakeOver answers the kernel's requests on the device that the predecessor has left. hello is the first message of the
+// kernel on this device.
+func (a *Attachment) TakeOver(device *os.File, hello []byte, s Services) error {
+	d, err := fuse.Inherit(device, hello)
+	if err != nil {
+		return err
+	}
+	if a.Server, err = fuse.Serve(a.Tree, a.of.Dir, d, a.options(s)); err != nil && a.Server == nil {
+		return err
+	} else if err != nil { // the mount was unmounted just before
+		a.of.Log.Warn("take over mount", zap.String("dir", a.of.Dir), zap.Error(err))
+	}
+	return nil
+}
+
+// options returns the options for package fuse. Each process that serves the mount uses the same options.
+func (a *Attachment) options(s Services) fuse.Options {
+	r := a.of.Request
+	o := fuse.Options{
+		FsName: a.of.Contents.Store.URL(), AllowOther: r.AllowOther, StatFS: a.of.State,
+		Log:      a.of.Sampled.With(zap.String("mount", a.of.Dir)),
+		ReadOnly: r.ReadOnly, ACL: r.ACL, IDMap: r.IDMap, Through: r.Through, Latencies: a.of.Latencies,
+		Await: s.Await, Objects: s.Objects, Guard: s.Guard, Hidden: gitdir.Hidden,
+		EventProcess: a.of.Handover.State().Events,
+	}
+	if !a.Inside.Wanted() {
+		o.Git = &fuse.GitDir{Path: a.of.Home.GitDir(), Hides: gitdir.HiddenInCopies, Copied: gitdir.CopiedConfig}
+	}
+	if a.Writable() && mountpoint.MayBind() && a.Redirects.Any() {
+		o.Redirect = a.Redirects.Hook
+		// The directories of redirects that the predecessor has not bound yet are bound by this process.
+		if a.of.TakenOver {
+			o.Unbound = a.Redirects.Unbound()
+		}
+	}
+	return o
+}
+
+// RaiseEvents begins to raise inotify events. A mount that is not writable has none, because the kernel refuses the
+// system calls that would raise them.
+func (a *Attachment) RaiseEvents() {
+	if !a.Writable() {
+		return
+	}
+	a.Events = inotify.New(&inotify.Raiser{
+		Dir: a.of.Dir, Server: a.Server, Kernel: a.Tree.Kernel(), Log: a.of.Log,
+		Note: func(p fuse.EventProcess) { a.of.Handover.Update(func(h *takeover.State) { h.Events = p }) },
+	})
+}
+
+// Detach unmounts the bind mounts inside the mount, and then the mount itself. If the unmount fails and force is false,
+// it restores the bind mounts and returns an error that names the processes that use the mount. If force is true, it
+// detaches everything instead. It does nothing if the mount is not attached.
+func (a *Attachment) Detach(ctx context.Context, force bool) error {
+	if a.Server == nil {
+		return nil
+	}
+	defer a.Events.Pause()()
+	// Idle filter programs would keep the mount busy, because their working directory is in it.
+	a.of.Contents.Filters.Release()
+	if a.Foreign() {
+		return a.prepareForeignEnd(force)
+	}
+	if busy := mountpoint.AwaitCopies(ctx, a.of.Dir, force); busy != nil && !force {
+		return busy
+	} else if busy != nil {
+		return a.detachBusy(busy)
+	}
+	err := a.Inside.Unbind(false)
+	if err == nil {
+		err = a.Redirects.Unbind(false)
+	}
+	if err == nil {
+		err = a.Server.Unmount(ctx)
+	}
+	if errors.Is(err, fuse.ErrElsewhere) {
+		// The directory is free, as after Detach. Another program has unmounted it, or a namespace was copied during
+		// the unmount.
+		a.of.Log.Warn("end mount that is in use elsewhere", zap.String("dir", a.of.Dir), zap.Error(err))
+		return nil
+	}
+	if err == nil {
+		return nil
+	}
+	if !force {
+		a.Redirects.Rebind(ctx, a.Server)
+		if bindErr := a.Inside.Bind(); bindErr != nil {
+			a.of.Log.Warn("show the git directory again", zap.String("dir", a.of.Dir), zap.Error(bindErr))
+		}
+		return mountpoint.NameUsers(a.of.Dir, err)
+	}
+	return a.detachBusy(err)
+}
+
+// detachBusy removes a busy mount from the directory tree (with MNT_DETACH), after it has made the kernel write its
+// cached changes. busy is the error of the attempt to unmount, which is logged.
+func (a *Attachment) detachBusy(busy error) error {
+	a.of.Log.Warn("detaching busy mount", zap.String("dir", a.of.Dir), zap.Error(busy))
+	mountpoint.Flush(a.of.Dir, a.of.Log)
+	if err := a.Inside.Unbind(true); err != nil {
+		a.of.Log.Warn("detach git directory", zap.String("dir", a.of.Dir), zap.Error(err))
+	}
+	if err := a.Redirects.Unbind(true); err != nil {
+		a.of.Log.Warn("detach redirected directories", zap.String("dir", a.of.Dir), zap.Error(err))
+	}
+	return a.Server.Detach()
+}
+
+// Close closes the tree of a mount that the kernel has unmounted. It returns the changes of the user, and an error if
+// some of them could not be stored. It does nothing if the tree was not opened.
+func (a *Attachment) Close(ctx context.Context) (left statedir.Unsaved, err error) {
+	if a.Tree == nil {
+		return left, nil
+	}
+	if a.Writable() {
+		a.EndRedirects(ctx)
+		left.Paths, left.Bytes = a.Tree.Overlay().Changed(), a.Tree.Overlay().Stats().Bytes
+	}
+	// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls.
+	// Closing the view ends them.
+	a.of.Contents.View.Close()
+	return left, a.Tree.Close()
+}
