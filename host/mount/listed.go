@@ -3,7 +3,6 @@ package mount
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -61,13 +60,6 @@ func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	if len(left.Diverged) > 0 {
 		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.home.Record)
 	}
-}
-
-// lostText returns a message about a ref of a session that was moved after the session's last checkpoint, just before the mount
-// died.
-func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
-		statedir.ShortRef(ref), id, id)
 }
 
 // outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that. It is

@@ -20,8 +20,6 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
@@ -63,7 +61,6 @@ import (
 type Mount struct {
 	host *Host
 	requested
-	starting
 	acquired
 	serving
 	ending
@@ -75,32 +72,19 @@ type Mount struct {
 
 // requested contains the identity of a mount and the request for it.
 type requested struct {
-	ID      string    // name of the home, which is the mount's directory below the state directory
-	Dir     string    // clean absolute path of the mount's root directory
-	Request *Request  // request for the mount, with its current credentials
-	since   time.Time // time at which the mount was started; a takeover does not change it
-	Session string    // name of the session, which equals ID; "": the mount has no session
-	Parent  *Mount    // mount that contains this one as a submodule; nil: this mount is not a submodule
-}
-
-// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, from, far and
-// known are nil.
-type starting struct {
-	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
-	base  *statedir.Record
-	from  *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
-	far   *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
-	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
-	newer map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
-	moved map[string]bool      // names of the refs in newer that the session itself has changed too
+	ID      string   // name of the home, which is the mount's directory below the state directory
+	Dir     string   // clean absolute path of the mount's root directory
+	Request *Request // request for the mount, with its current credentials
+	Session string   // name of the session, which equals ID; "": the mount has no session
+	Parent  *Mount   // mount that contains this one as a submodule; nil: this mount is not a submodule
 }
 
 // acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
 // both.
 type acquired struct {
-	home     *home.Home         // directory of the mount below the state directory, with the record of the session
-	contents *contents.Contents // what the mount reads
-	listing  *fetch.Listing     // list of the remote's refs; nil: not requested yet
+	home      *home.Home         // directory of the mount below the state directory, with the record of the session
+	contents  *contents.Contents // what the mount reads
+	beginning *beginning         // finds and acquires what is mounted
 }
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
@@ -151,8 +135,8 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, abort)
-	m.Parent, m.base, m.from, m.far, m.known = b.Parent, b.Base, b.From, b.Far, b.Known
-	m.agent = m.newAgent()
+	m.Parent = b.Parent
+	m.begin(b)
 	return m
 }
 
@@ -163,7 +147,7 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	m := &Mount{
 		host: host,
 		requested: requested{
-			ID: of.ID, Dir: of.Dir, Session: of.Session, since: of.Since,
+			ID: of.ID, Dir: of.Dir, Session: of.Session,
 			Request: &Request{MountRequest: r, remotes: host.Remotes},
 		},
 		serving: serving{work: background.New(of.Dir, host.State, host.Log)},
@@ -182,6 +166,16 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	})
 	m.deleteThere = sync.OnceValue(m.discardThere)
 	return m
+}
+
+// begin creates the agent of the mount, and its beginning from the parameter from.
+func (m *Mount) begin(from StartPoint) {
+	m.agent = m.newAgent()
+	m.beginning = &beginning{
+		base: from.Base, from: from.From, far: from.Far, known: from.Known, session: m.Session, since: m.home.Since(),
+		request: m.Request, home: m.home, contents: m.contents,
+		remotes: m.host.Remotes, agent: m.agent,
+	}
 }
 
 // LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.

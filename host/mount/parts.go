@@ -33,7 +33,7 @@ func (m *Mount) openSide() {
 		Inside:   m.attachment.Inside,
 		Handover: &m.succession.Handover, Inherited: &m.succession.inherited, Handler: m.host.Handler, Logins: logins,
 		Settings: m.contents.Settings, Log: m.host.Log,
-		Listing: m.listing,
+		Listing: m.contents.Listing,
 		Index: &gitside.Index{
 			Mount: c, Events: m.Events, Tree: m.attachment.Tree, View: m.contents.View,
 			Reads:  m.Request.Prefetch != control.PrefetchNone,

@@ -4,103 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/control/sessionlink"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/gitdir"
-	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/home"
-	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// settled is the minimum age that the files of the base tree have when a mount is created.
-const settled = 2 * time.Second
-
 // leaveTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
 const leaveTime = 5 * time.Second
-
-// acquire acquires the snapshot that is mounted. For a new session, this is the commit that the request names. For a resumed
-// session, it is the session's base commit, even if the ref has moved on the remote since.
-func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) error {
-	if !m.home.Resumed {
-		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
-		if found, err := m.acquireCheckpoint(ctx, progress); found || err != nil {
-			return err
-		}
-		snap, err := m.acquireFirst(ctx)
-		if err != nil {
-			return fault.Remote(err)
-		}
-		// If a file's mtime is not older than the index, git assumes that the file may have changed, and compares its contents.
-		// Therefore a time that is too late is replaced by a time before the start of the mount.
-		if latest := m.since.Add(-settled); snap.Time.After(latest) {
-			snap.Time = latest
-		}
-		m.contents.SetSnapshot(snap)
-		m.home.Record.SetBase(snap)
-		return nil
-	}
-	if err := m.checkRef(ctx, progress); err != nil {
-		return err
-	}
-	base, err := m.home.Record.Base()
-	if err != nil {
-		return err
-	}
-	base.Own = m.contents.Objects.Own()
-	snap, err := m.contents.Store.Resume(ctx, base)
-	if err != nil {
-		return fault.Remote(err)
-	}
-	m.contents.SetSnapshot(snap)
-	// A commit always has the same tree, so a difference shows that the record or the remote is damaged.
-	if snap.Tree != base.Tree && base.Shown.IsZero() {
-		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.home.Record.Commit)
-	}
-	return nil
-}
-
-// acquireFirst acquires the commit that the request names, or, if the mount has a base, the commit of the earlier mount.
-func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
-	if m.base == nil {
-		return m.contents.Store.Acquire(ctx, m.Request.Ref)
-	}
-	base, err := m.base.Base()
-	if err != nil {
-		return nil, err
-	}
-	base.Own = m.contents.Objects.Own()
-	return m.contents.Store.Resume(ctx, base)
-}
-
-// checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote cannot be
-// reached, and the session was started from this ref, checkRef reports this as progress and returns nil.
-func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
-	ref, r := m.Request.Ref, m.home.Record
-	if ref == "" || ref == r.Commit || m.Request.Follow {
-		return nil
-	}
-	commit, err := m.contents.Store.Resolve(ctx, ref)
-	// The user may give the short or the full name of the ref from which the session was started.
-	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
-	switch {
-	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
-		progress(control.Progress{Message: "the remote cannot be reached to find " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
-		return nil
-	case err != nil:
-		return fault.Remote(err)
-	case commit.String() != r.Commit:
-		return fault.OtherCommitError{Ref: ref, Commit: commit.String(), Session: r.Session, Base: r.Commit}
-	}
-	return nil
-}
 
 // open opens the working tree of the mount, and the part of the mount that serves git commands.
 func (m *Mount) open() error {
@@ -137,23 +52,8 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session,
 			statedir.Unsaved{Paths: m.attachment.Changed()})})
 	}
-	if m.cameFromElsewhere() {
-		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.Session, m.contents.Objects.SessionRemote.URL(), m.home.Record.Checkpoint.ID,
-			m.home.Record.Checkpoint.Time.Local().Format(time.DateTime))})
-		// If refs on the session remote have commits that the checkpoint lacks, the mount does not contain these commits, and the
-		// user may want to merge them.
-		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
-			text := agent.AheadText(ref, m.newer[ref].String())
-			if m.moved[ref] {
-				text = lostText(ref, m.newer[ref].String())
-			}
-			progress(control.Progress{Message: text})
-		}
-	}
-	if f := m.far; f != nil && m.home.Record.Checkpoint != nil {
-		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
-			m.home.Record.Checkpoint.ID, m.home.Record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
+	for _, message := range m.beginning.messages() {
+		progress(control.Progress{Message: message})
 	}
 	if by, newest := m.agent.ContinuedBy(); m.home.Resumed && by != "" {
 		of := m.Session + "@" + string(newest)

@@ -87,7 +87,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return reply, err
 	}
-	if base, ok := m.knownBase(); ok { // connect to the remote while the home is prepared
+	if base, ok := m.beginning.knownBase(); ok { // connect to the remote while the home is prepared
 		m.contents.Store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})
@@ -110,13 +110,13 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	// The checkpoint is read with the objects of the session, so these must be readable first.
-	if err = m.openObjects(); err != nil {
+	if err = m.beginning.openObjects(); err != nil {
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
 	// The configuration is read while requests are sent to the remote.
 	go func() { read <- gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment) }()
-	err = m.acquire(ctx, progress)
+	err = m.beginning.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
 		return reply, err
@@ -124,7 +124,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
 	// An earlier request would delay the commit.
 	if m.Request.Wait != control.WaitTree && !gitdir.Exists(m.home.GitDir()) {
-		m.listing = m.contents.Store.List()
+		m.contents.Listing = m.contents.Store.List()
 	}
 	if err = m.contents.OpenView(checkout, m.filtering()); err != nil {
 		return reply, err
@@ -142,7 +142,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
-	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
+	claim := agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.beginning.confirms()}
+	if err = m.agent.Claim(ctx, claim); err != nil {
 		return reply, err
 	}
 	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new mount could
@@ -175,7 +176,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	snap := m.contents.Snapshot()
 	reply = control.MountReply{
-		Session: m.Session, Resumed: m.home.Resumed || m.cameFromElsewhere(), Changed: m.attachment.Changed(),
+		Session: m.Session, Resumed: m.home.Resumed || m.beginning.cameFromElsewhere(), Changed: m.attachment.Changed(),
 		ID: m.ID, Dir: m.Dir, Remote: m.contents.Store.URL(), Ref: statedir.ShortRef(snap.Ref),
 		Commit: snap.Commit.String(), Files: -1,
 		Timings: control.Timings{

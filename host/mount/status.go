@@ -24,7 +24,8 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	state, served := m.phase.State()
 	snap := m.contents.Snapshot()
 	s := control.MountStatus{
-		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.home.Since(), PID: os.Getpid(),
+		History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.Session},
 	}
 	if m.Parent != nil {
@@ -47,7 +48,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.moves.Unfinished()...)
 	s.Notes = append(s.Notes, m.locking.notes()...)
-	s.Notes = append(s.Notes, m.shownCheckpoint()...)
+	s.Notes = append(s.Notes, m.beginning.shownCheckpoint()...)
 	s.Notes = append(s.Notes, gitNotes(m)...)
 	s.Session = m.Listed().Status()
 	// A failure to reach the remote is reported first. Refused objects are objects whose answers were invalid three times.

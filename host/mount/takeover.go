@@ -56,7 +56,7 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since},
 		inherit(k, in), nil)
 	m.home.Record, m.home.Resumed = h.Record, h.Resumed
-	m.agent = m.newAgent()
+	m.begin(StartPoint{})
 	m.attachment.Point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
 		m.attachment.Redirects.Note("%s", note)
@@ -161,7 +161,7 @@ func isUnfit(err error) bool {
 // that fails, the mount is served, but cannot be taken over.
 func (m *Mount) beginHandover() {
 	h := takeover.State{
-		Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request.MountRequest,
+		Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.home.Since(), Request: m.Request.MountRequest,
 		ParentDir: m.parentDir(),
 	}
 	m.succession.Handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
@@ -199,7 +199,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.configureAgent(); err != nil {
 		return err
 	}
-	if err = m.openObjects(); err != nil {
+	if err = m.beginning.openObjects(); err != nil {
 		return err
 	}
 	base, err := m.home.Record.Base()

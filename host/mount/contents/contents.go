@@ -37,6 +37,7 @@ import (
 type Contents struct {
 	Store    *fetch.Store       // store of the remote; nil: not opened yet
 	Before   fetch.Stats        // statistics of the store at the time when it was opened
+	Listing  *fetch.Listing     // list of the remote's refs; nil: not requested by the start of the mount
 	Objects  Objects            // objects of the mount that the store can read, and session remotes
 	View     *fetch.View        // returns the contents of files; nil: not opened yet
 	Settings gitdir.Checkout    // git's settings when the mount was made

@@ -43,7 +43,7 @@ type Owner struct {
 	ID      string         // name of the home
 	Session string         // name of the session; "": the mount has none
 	Dir     string         // root directory of the mount
-	Since   time.Time      // time at which the mount was started
+	Since   time.Time      // time at which the mount was started; a takeover does not change it
 	Log     *zap.Logger
 }
 
@@ -52,6 +52,9 @@ func New(of Owner) *Home { return &Home{of: of} }
 
 // Locked reports whether this process holds the lock of the home.
 func (h *Home) Locked() bool { return h.Home != nil }
+
+// Since returns the time at which the mount was started.
+func (h *Home) Since() time.Time { return h.of.Since }
 
 // GitDir returns the path of the git directory in the home. The file ".git" in the root of the mount refers to this
 // path.

@@ -22,7 +22,6 @@ var (
 		"control.SessionInfo":        32,
 		"control.SessionShowReply":   29,
 		"control.wireMount":          45,
-		"host/mount.Mount":           31,
 		"host/mount/takeover.State":  26,
 		"host/supervisor.supervisor": 32,
 		"server/ui.sessionPage":      32,
@@ -34,7 +33,7 @@ var (
 		"git/odb.Store":                47,
 		"git/transport.Remote":         56,
 		"host/daemon.Daemon":           60,
-		"host/mount.Mount":             76,
+		"host/mount.Mount":             65,
 		"host/session/agent.Agent":     42,
 		"host/session/catalog.Catalog": 44,
 		"server/api.call":              120, // each request takes it
