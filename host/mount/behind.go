@@ -53,7 +53,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 			return
 		}
 		m.succession.Update(func(h *takeover.State) { h.GitReady = true })
-		m.work.Go("push session", func() { m.agent.Start(ctx, m.contents.Snapshot().Format) })
+		m.work.Go("push session", func() { m.sessionSide.agent.Start(ctx, m.contents.Snapshot().Format) })
 		// If the predecessor died before all trees were fetched, they are fetched now.
 		if !m.contents.Snapshot().Whole() {
 			m.work.Repeat(ctx, "fetch trees", nil, func() error {
@@ -77,7 +77,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 		}
 	})
 	m.work.Go("record reads", func() { m.contents.Profiles.Run(ctx) })
-	m.work.Go("keep locks", func() { m.locking.run(ctx, m.succession.turned) })
+	m.work.Go("keep locks", func() { m.sessionSide.locking.run(ctx, m.succession.turned) })
 	m.work.Go("prefetch", func() {
 		m.succession.awaitOthers(ctx, m.host.Served)
 		var profile readprofile.Profile

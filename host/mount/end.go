@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and the mount
@@ -34,7 +36,9 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.unmount(ctx, force); err != nil {
 		return err
 	}
-	m.pushBeforeUnmount(ctx)
+	if !m.options.removes() {
+		m.sessionSide.pushLast(ctx, m.endReason())
+	}
 	if err := m.attachment.Detach(ctx, force); err != nil {
 		m.submodules.again(ctx)
 		return err
@@ -53,7 +57,7 @@ func (m *Mount) finish() {
 	m.attachment.Events.Close()
 	m.contents.Profiles.End(context.Background())
 	m.succession.inherited.Close()
-	m.endAgent()
+	m.sessionSide.end(!m.options.removes(), m.endReason())
 	if err := m.side.Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
 	}
@@ -75,4 +79,15 @@ func (m *Mount) finish() {
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)
 	m.phase.Close()
+}
+
+// endReason returns the reason that the mount's last checkpoint records.
+func (m *Mount) endReason() session.Reason {
+	if m.options.discards() {
+		return session.Discard
+	}
+	if m.host.Registry.Ending() {
+		return session.Shutdown
+	}
+	return session.Unmount
 }

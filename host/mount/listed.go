@@ -23,14 +23,14 @@ func (m *Mount) Listed() *catalog.Mounted {
 	}
 	c := &catalog.Mounted{
 		Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(),
-		Writable: m.Writable(), Agent: m.agent,
+		Writable: m.Writable(), Agent: m.sessionSide.agent,
 		Store: m.contents.Store, Owned: m.contents.Objects.Owned, Request: m.Request.Now,
 	}
 	if m.home.Locked() {
 		c.Home = m.home.Dir
 	}
-	if m.locking != nil {
-		c.Locks, c.Added = m.locking.keeper, m.attachment.Tree.Overlay().Added
+	if m.sessionSide.locking != nil {
+		c.Locks, c.Added = m.sessionSide.locking.keeper, m.attachment.Tree.Overlay().Added
 	}
 	return c
 }
@@ -49,17 +49,8 @@ func (m *Mount) SessionHome() (origin.Home, error) {
 	case m.Session == "":
 		return origin.Home{}, statedir.ErrNoSession
 	}
-	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.home.Record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
-}
-
-// reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged refs. A
-// diverged ref was pushed under another name, because another session had changed the ref too.
-func (m *Mount) reportLeft(reply *control.UnmountReply) {
-	left := m.agent.Left()
-	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
-	if len(left.Diverged) > 0 {
-		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.home.Record)
-	}
+	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.home.Record, Mounted: m.Listed(),
+		Carried: m.sessionSide.agent.Options()}, nil
 }
 
 // outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed after that. It is
@@ -76,8 +67,8 @@ func outcomeInTrash(homes statedir.Homes, session string) home.Outcome {
 // discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists
 // the refs which remain on the session remote, or "" if there are none. The field deleteThere calls it once.
 func (m *Mount) discardThere() (warning string) {
-	o := m.agent.Options()
-	repo, _ := m.agent.Repo()
+	o := m.sessionSide.agent.Options()
+	repo, _ := m.sessionSide.agent.Repo()
 	switch {
 	case m.Session == "":
 		return ""
@@ -104,16 +95,3 @@ func (m *Mount) discardThere() (warning string) {
 
 // discardTime is how long an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second
-
-// shown returns the options of a session that are stored in its record. It leaves out credentials, and settings that apply to a
-// single mount.
-func shown(o control.SessionOptions) control.SessionOptions {
-	// These values are names of kinds of session remotes and contain no secrets.
-	switch o.Remote {
-	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
-	default:
-		o.Remote = statedir.WithoutSecrets(o.Remote)
-	}
-	o.TakeOver = false
-	return o
-}

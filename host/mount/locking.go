@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session/locks"
@@ -20,29 +21,31 @@ type locking struct {
 	keeper *keeper.Keeper // reads locks from the session remote, and renews those of the session
 }
 
-// newLocking returns the locks of a writable mount, or nil if it has no session remote but the embedded one.
-func newLocking(m *Mount) *locking {
-	if !m.Writable() || m.contents.Objects.SessionRemote == nil {
+// beginLocks begins to use the locks of other sessions, and returns what decides which paths programs must not change.
+// It does nothing and returns nil if the mount is not writable, or has no session remote but the embedded one.
+func (s *sessionSide) beginLocks() fuse.Guard {
+	remote := s.contents.Objects.SessionRemote
+	if !s.attachment.Writable() || remote == nil {
 		return nil
 	}
-	view := &locks.View{Session: m.Session, Log: m.host.Sampled.With(zap.String("mount", m.Dir))}
-	return &locking{view, keeper.New(&keeper.Keeper{
-		Session: m.Session, Dir: m.host.State, Saved: filepath.Join(m.home.Dir, "locks.json"),
-		Remote: m.contents.Objects.SessionRemote.Remote,
-		Listed: m.contents.Objects.Listed, View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+	view := &locks.View{Session: s.name, Log: s.host.Sampled.With(zap.String("mount", s.dir))}
+	s.locking = &locking{view, keeper.New(&keeper.Keeper{
+		Session: s.name, Dir: s.host.State, Saved: filepath.Join(s.home.Dir, "locks.json"), Remote: remote.Remote,
+		Listed: s.contents.Objects.Listed, View: view, Log: s.host.Log.With(zap.String("mount", s.dir)),
 		Open: func() (*transport.Remote, func(), error) {
-			remote, _, err := m.host.Remotes.Session(m.Request.Now())
+			remote, _, err := s.host.Remotes.Session(s.request.Now())
 			if err != nil {
 				return nil, nil, err
 			}
 			return remote.Remote, func() { remote.Close() }, nil
 		},
 		// Data that programs have written before the lock was known is still accepted.
-		Before: func(ctx context.Context) { _ = agentMount{m}.writeBack(ctx) },
+		Before: func(ctx context.Context) { _ = s.writeBack(ctx) },
 		After: func(added []locks.Lock) {
-			m.attachment.Server.Invalidate(worktree.Stale{Nodes: coveredBy(m.attachment.Tree, added)})
+			s.attachment.Server.Invalidate(worktree.Stale{Nodes: coveredBy(s.attachment.Tree, added)})
 		},
 	})}
+	return view
 }
 
 // coveredBy returns the files that the kernel has cached and that are covered by locks. The kernel must request their attributes again.
@@ -90,8 +93,8 @@ func (l *locking) refuses(path string) error {
 }
 
 // SessionRef returns the value of a ref of the session remote; zero if it does not exist. The same request reads the locks.
-func (a agentMount) SessionRef(ctx context.Context, name string) (object.ID, error) {
-	refs, err := a.m.locking.keeper.Refs(ctx, name)
+func (s *sessionSide) SessionRef(ctx context.Context, name string) (object.ID, error) {
+	refs, err := s.locking.keeper.Refs(ctx, name)
 	for _, r := range refs.List {
 		if r.Name == name {
 			return r.ID, err

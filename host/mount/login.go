@@ -95,5 +95,5 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	m.work.Retry() // the work may have failed because of the old token
-	m.agent.Retry()
+	m.sessionSide.agent.Retry()
 }

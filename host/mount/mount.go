@@ -31,7 +31,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
-	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
@@ -89,9 +88,9 @@ type acquired struct {
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
 type serving struct {
-	attachment *attach.Attachment // working tree, and what attaches it to the kernel
-	submodules submodules         // mounts of submodules inside this one
-	agent      *agent.Agent       // creates and pushes the checkpoints of the session
+	attachment  *attach.Attachment // working tree, and what attaches it to the kernel
+	submodules  submodules         // mounts of submodules inside this one
+	sessionSide *sessionSide       // makes and pushes the checkpoints of the session, and keeps its locks
 
 	Events *gitside.Events // events of the background work for which requests wait
 	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
@@ -99,7 +98,6 @@ type serving struct {
 	moves    *moves.Mover     // switches, restores and merges; set when the mount begins to be served
 	work     *background.Work // runs the background work, and records its failures
 	follower *follow.Follower // follows the branch; nil until the mount is served; protected by mu
-	locking  *locking         // locks of other sessions; nil: none; set before the mount is served
 }
 
 // ending contains the options and the result of the unmount.
@@ -134,15 +132,15 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, abort)
+	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, b, abort)
 	m.Parent = b.Parent
-	m.begin(b)
 	return m
 }
 
 // newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
 // none.
-func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, abort context.CancelFunc) *Mount {
+func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, b StartPoint,
+	abort context.CancelFunc) *Mount {
 	of.Homes, of.Log = host.Homes, host.Log
 	m := &Mount{
 		host: host,
@@ -164,18 +162,18 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 		Request: &m.Request.MountRequest, Home: m.home, Contents: m.contents, Handover: &s.Handover,
 		Latencies: &host.Times, Log: host.Log, Sampled: host.Sampled,
 	})
+	m.sessionSide = newSessionSide(&sessionSide{
+		name: of.Session, dir: of.Dir, host: host, request: m.Request, phase: m.phase, home: m.home,
+		contents:   m.contents,
+		attachment: m.attachment, events: m.Events, work: m.work, git: m.Git,
+	}, s, func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) })
+	m.beginning = &beginning{
+		base: b.Base, from: b.From, far: b.Far, known: b.Known, session: of.Session, since: of.Since,
+		request: m.Request,
+		home:    m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
+	}
 	m.deleteThere = sync.OnceValue(m.discardThere)
 	return m
-}
-
-// begin creates the agent of the mount, and its beginning from the parameter from.
-func (m *Mount) begin(from StartPoint) {
-	m.agent = m.newAgent()
-	m.beginning = &beginning{
-		base: from.Base, from: from.From, far: from.Far, known: from.Known, session: m.Session, since: m.home.Since(),
-		request: m.Request, home: m.home, contents: m.contents,
-		remotes: m.host.Remotes, agent: m.agent,
-	}
 }
 
 // LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.
@@ -235,7 +233,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
-	if repo, _ := m.agent.Repo(); r.Discard && repo != nil {
+	if repo, _ := m.sessionSide.agent.Repo(); r.Discard && repo != nil {
 		if err := lifecycle.OnHold(repo, m.Session); err != nil {
 			return control.UnmountReply{}, fault.ExplainDelete("delete session", m.Session, err)
 		}
@@ -245,8 +243,9 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
 	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
-	if m.agent.SetPatience(r.Timeout); r.Discard {
-		m.agent.SetPatience(-1) // the session is deleted on the session remote next, so it is not pushed first
+	if m.sessionSide.agent.SetPatience(r.Timeout); r.Discard {
+		// The session is deleted on the session remote next, so it is not pushed first.
+		m.sessionSide.agent.SetPatience(-1)
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
 		m.options.set(false, false, false, 0, &m.succession.Handover) // the mount and its session remain
@@ -269,7 +268,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	if r.Discard {
 		reply.NotRemoved = m.deleteThere()
 	} else {
-		m.reportLeft(&reply)
+		m.sessionSide.reportLeft(&reply)
 	}
 	return reply, nil
 }

@@ -65,7 +65,7 @@ func (m *Mount) newMover() *moves.Mover {
 		HomeOf: m.host.Registry.HomeOf,
 		Ready:  m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
 		Redirects: m.attachment.Redirects.Paths, Show: m.contents.Shown.Show,
-		Refuses: m.locking.refuses,
+		Refuses: m.sessionSide.locking.refuses,
 	}
 }
 

@@ -19,7 +19,7 @@ const leaveTime = 5 * time.Second
 
 // open opens the working tree of the mount, and the part of the mount that serves git commands.
 func (m *Mount) open() error {
-	err := m.attachment.Open(m.agent.Automatic())
+	err := m.attachment.Open(m.sessionSide.agent.Automatic())
 	if m.attachment.Tree != nil {
 		m.openSide()
 	}
@@ -28,11 +28,7 @@ func (m *Mount) open() error {
 
 // services returns the parts of the mount that package fuse calls.
 func (m *Mount) services() attach.Services {
-	s := attach.Services{Await: m.side.Await, Objects: m.side.Objects()}
-	if m.locking = newLocking(m); m.locking != nil {
-		s.Guard = m.locking.view
-	}
-	return s
+	return attach.Services{Await: m.side.Await, Objects: m.side.Objects(), Guard: m.sessionSide.beginLocks()}
 }
 
 // parentDir returns the directory of the mount that contains this one as a submodule. It returns "" if there is none.
@@ -55,7 +51,7 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	for _, message := range m.beginning.messages() {
 		progress(control.Progress{Message: message})
 	}
-	if by, newest := m.agent.ContinuedBy(); m.home.Resumed && by != "" {
+	if by, newest := m.sessionSide.agent.ContinuedBy(); m.home.Resumed && by != "" {
 		of := m.Session + "@" + string(newest)
 		if m.contents.Objects.SessionRemote != nil {
 			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()
@@ -94,6 +90,7 @@ func (m *Mount) closeHome() home.Outcome {
 		e.Err = errors.Join(e.Err, err)
 	}
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
-	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (e.Served || !m.home.Created)
+	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.sessionSide.agent.Empty() &&
+		(e.Served || !m.home.Created)
 	return m.home.Close(e)
 }

@@ -99,7 +99,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
 	m.succession.Keep(takeover.PartLock, m.home.LockFile)
-	if err = m.configureAgent(); err != nil {
+	if err = m.sessionSide.configure(); err != nil {
 		return reply, err
 	}
 	create := remotes.Creation{
@@ -143,7 +143,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
 	claim := agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.beginning.confirms()}
-	if err = m.agent.Claim(ctx, claim); err != nil {
+	if err = m.sessionSide.agent.Claim(ctx, claim); err != nil {
 		return reply, err
 	}
 	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new mount could

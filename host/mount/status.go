@@ -45,9 +45,9 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(stats.Notices, m.attachment.Tree.Overlay().Recovery().Problems...)
 	s.Notes = append(s.Notes, m.attachment.Redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
-	s.Notes = append(s.Notes, m.agent.Notices()...)
+	s.Notes = append(s.Notes, m.sessionSide.agent.Notices()...)
 	s.Notes = append(s.Notes, m.moves.Unfinished()...)
-	s.Notes = append(s.Notes, m.locking.notes()...)
+	s.Notes = append(s.Notes, m.sessionSide.locking.notes()...)
 	s.Notes = append(s.Notes, m.beginning.shownCheckpoint()...)
 	s.Notes = append(s.Notes, gitNotes(m)...)
 	s.Session = m.Listed().Status()
@@ -127,7 +127,7 @@ func gitNotes(m *Mount) []string {
 		return nil
 	}
 	note := "HEAD was removed from the git directory, so git finds no repository"
-	if p, _ := m.agent.Newest(); p.ID != "" {
+	if p, _ := m.sessionSide.agent.Newest(); p.ID != "" {
 		note += fmt.Sprintf("; artifactfs session fork -C %s %s NEWDIR mounts the newest checkpoint with its branches", dir, p.ID)
 	}
 	return []string{note}
@@ -182,7 +182,7 @@ type Figures struct {
 func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {
-		f.Store, f.Agent = m.contents.Store, m.agent.Figures()
+		f.Store, f.Agent = m.contents.Store, m.sessionSide.agent.Figures()
 		if m.attachment.Server != nil {
 			f.Ops, f.Fails = m.attachment.Server.Stats(), m.attachment.Server.Failures()
 		}

@@ -54,9 +54,8 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	}
 	h := k.State()
 	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since},
-		inherit(k, in), nil)
+		inherit(k, in), StartPoint{}, nil)
 	m.home.Record, m.home.Resumed = h.Record, h.Resumed
-	m.begin(StartPoint{})
 	m.attachment.Point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
 		m.attachment.Redirects.Note("%s", note)
@@ -196,7 +195,7 @@ func (m *Mount) takeOver() (err error) {
 	if err = m.attachment.GuardGitDir(); err != nil {
 		return err
 	}
-	if err = m.configureAgent(); err != nil {
+	if err = m.sessionSide.configure(); err != nil {
 		return err
 	}
 	if err = m.beginning.openObjects(); err != nil {

@@ -1,0 +1,358 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/mount/attach"
+	"github.com/artifactfs/artifactfs/host/mount/background"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
+	"github.com/artifactfs/artifactfs/host/mount/home"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/mount/phase"
+	"github.com/artifactfs/artifactfs/host/remotes"
+	"github.com/artifactfs/artifactfs/host/session/agent"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/session/resume"
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// sessionSide makes the checkpoints of the session of a mount, pushes them, and keeps the locks of other sessions. It
+// implements the interfaces through which package agent uses a mount. A mount without a session has one that does
+// nothing.
+//
+//	newSessionSide -> configure -> beginLocks -> the agent is started in the background -> pushLast -> end
+//
+// The fields do not change after the mount is served. The methods may be called from any goroutine.
+type sessionSide struct {
+	agent   *agent.Agent // creates and pushes the checkpoints
+	locking *locking     // locks of other sessions; nil: none
+
+	name       string // name of the session; "": the mount has none
+	dir        string // root directory of the mount
+	host       *Host
+	request    *Request
+	phase      *phase.Phase
+	home       *home.Home
+	contents   *contents.Contents
+	attachment *attach.Attachment
+	events     *gitside.Events
+	work       *background.Work
+	git        func() *gitside.Side // returns the part of the mount that serves git commands
+}
+
+var (
+	_ agent.Tree       = (*sessionSide)(nil)
+	_ agent.Removals   = (*sessionSide)(nil)
+	_ agent.GitDir     = (*sessionSide)(nil)
+	_ agent.Captures   = (*sessionSide)(nil)
+	_ agent.Repository = (*sessionSide)(nil)
+	_ agent.Remotes    = (*sessionSide)(nil)
+	_ agent.Objects    = (*sessionSide)(nil)
+)
+
+// newSessionSide returns s with its agent, which does nothing until configure is called. followed reports whether
+// following the branch has caused all changes.
+func newSessionSide(s *sessionSide, from *succession, followed func(ctx context.Context) bool) *sessionSide {
+	log := s.host.Log
+	if log == nil {
+		log = zap.NewNop()
+	}
+	var turn func(context.Context) func()
+	if from.takenOver() {
+		turn = func(ctx context.Context) func() { return from.catchUp(ctx, s.host.Turns) }
+	}
+	s.agent = agent.New(agent.Config{
+		Session: s.name, Dir: s.dir, Writable: s.attachment.Writable(), Log: log,
+		Tree: s, Removals: s, Git: s, Captures: s, Repository: s, Remotes: s, Objects: s,
+		Writer: s.host.Writer, Turn: turn, Background: s.work.Go, Followed: followed,
+		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return s.host.Watch.Add(dir, wake) },
+	})
+	return s
+}
+
+// configure decides to which session remote the session is pushed, and stores the decision in the record, which is
+// saved when the working tree is opened. The home must be locked.
+func (s *sessionSide) configure() error {
+	err := s.agent.Configure(agent.Settings{
+		Home: s.home.Dir, GitDir: s.home.GitDir(), Store: s.contents.Store,
+		BaseURL: remotes.Readable(s.home.Record.Remote),
+		Asked:   s.request.SessionOptions, Recorded: s.home.Record.Carried,
+	})
+	if err == nil && s.attachment.Writable() {
+		s.home.Record.Carried = shown(s.agent.Options())
+	}
+	return err
+}
+
+// Changed returns the number of paths that the user has changed.
+func (s *sessionSide) Changed() int64 { return s.attachment.Changed() }
+
+// LastChange returns the time of the last change of the working tree.
+func (s *sessionSide) LastChange() time.Time { return s.attachment.Tree.Monitor().LastChange() }
+
+// Noticed returns a channel that receives a value after a change of the working tree.
+func (s *sessionSide) Noticed() <-chan struct{} { return s.attachment.Tree.Monitor().Noticed() }
+
+// MassRemoval returns a channel that receives a value when many changed files have been removed or overwritten.
+func (s *sessionSide) MassRemoval() <-chan struct{} { return s.attachment.Tree.Removals().Mass() }
+
+// MassRemoved returns the time of the last removal, whether hardly any space is left to keep more removed files, and whether many
+// files were removed or overwritten since the last checkpoint.
+func (s *sessionSide) MassRemoved() (time.Time, bool, bool) {
+	return s.attachment.Tree.Removals().Requested()
+}
+
+// Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
+func (s *sessionSide) Await(ctx context.Context) bool { return s.events.AwaitGit(ctx) }
+
+// Exists reports whether the git directory was created, or the attempt to create it has failed. It does not wait.
+func (s *sessionSide) Exists() bool {
+	return s.events.GitWasTried() || gitside.HasIndex(s.home.GitDir())
+}
+
+// Untouched reports whether git's refs and index have not changed since the base commit was mounted.
+func (s *sessionSide) Untouched() (bool, error) {
+	b := s.mountedGitState()
+	if b == nil {
+		// If the mount started from a checkpoint, the agent compares with the checkpoint, so this result does not matter.
+		return true, nil
+	}
+	return b.Untouched(s.home.GitDir(), s.contents.Snapshot().Format)
+}
+
+// mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
+// checkpoint.
+func (s *sessionSide) mountedGitState() *capture.InitialState {
+	base, err := s.home.Record.Base()
+	if err != nil || !base.Shown.IsZero() {
+		return nil
+	}
+	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: s.contents.Store.Refs}
+	if strings.HasPrefix(base.Ref, "refs/heads/") {
+		b.Branch = base.Ref
+	}
+	return b
+}
+
+// guardedCapturer is a Capturer that returns panics as errors.
+type guardedCapturer struct {
+	*capture.Capturer
+	work *background.Work
+}
+
+// Checkpoint creates a checkpoint, as Capturer.Checkpoint does.
+func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
+	message string) (p session.Checkpoint, report capture.Report, err error) {
+	err = g.work.Guard("make a checkpoint", func() (err error) {
+		p, report, err = g.Capturer.Checkpoint(ctx, reason, message)
+		return err
+	})
+	return p, report, err
+}
+
+// NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
+func (s *sessionSide) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
+	base, err := s.home.Record.Base()
+	if err != nil {
+		return nil, err
+	}
+	c, err := capture.New(capture.Options{
+		Tree: s.attachment.Tree, Dir: s.dir, WriteBack: s.writeBack, GitDir: s.home.GitDir(), Repo: r.Repo,
+		Memory: filepath.Join(s.home.Dir, captureMemory),
+		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: s.contents.Snapshot().Tree,
+		InitialState: s.mountedGitState(), Rules: r.Rules, LinksAsFiles: s.contents.Modes.LinksAsFiles,
+		Converts: s.contents.View.Returns, Blob: s.rawBlob, Trees: s.contents.View.Tree, OthersNotes: r.MergedNotes,
+		Log: s.host.Log.With(zap.String("session", s.name)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return guardedCapturer{c, s.work}, nil
+}
+
+// captureMemory is the name of the file in a home that lists the files which the last checkpoint contains.
+const captureMemory = "capture.json"
+
+// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write is delayed if the
+// remote does not send an object that the write needs. In this case the write is contained in the next checkpoint.
+const writeBackTime = 5 * time.Second
+
+// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing,
+// and returns nil. It does nothing if the mount is not served or is being unmounted.
+func (s *sessionSide) writeBack(ctx context.Context) error {
+	// Without a mount, the kernel has no dirty pages.
+	if s.attachment.Server == nil || s.phase.Ending() {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, writeBackTime)
+	defer cancel()
+	err := s.attachment.Server.WriteBack(limited)
+	// If the context limited has ended and ctx has not, the time writeBackTime has passed.
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		s.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", s.dir),
+			zap.Error(err))
+		return nil
+	}
+	return err
+}
+
+// rawBlob returns the contents of a small blob of the base tree, without conversion by filters or line-ending rules.
+func (s *sessionSide) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	// Contents with Link set are never converted.
+	return s.git().Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true})
+}
+
+// Open opens the session's repository for writing, and creates it if necessary.
+func (s *sessionSide) Open() (*session.Repo, error) {
+	base, err := s.home.Record.Base()
+	if err != nil {
+		return nil, err
+	}
+	o := s.contents.RepoOptions(base.Format, s.name)
+	o.Fresh = []string{filepath.Join(s.home.GitDir(), "objects")}
+	repo, err := session.OpenRepo(s.home.RepoDir(), o)
+	if err != nil {
+		return nil, err
+	}
+	// Another mount may resume from this repository while the history of the base commit is still being fetched. The base commit
+	// is recorded as shallow, so that git does not look for its parents.
+	ends := s.contents.Store.Boundary()
+	if !base.Commit.IsZero() {
+		ends = append(ends, base.Commit)
+	}
+	if err := repo.AddShallow(ends); err != nil {
+		return nil, errors.Join(err, repo.Close())
+	}
+	return repo, nil
+}
+
+// OpenMeta opens the session's repository, whose object format is f, in order to change the session's metadata. It works before the
+// store knows its object format.
+func (s *sessionSide) OpenMeta(f object.Format) (*session.Repo, error) {
+	return session.OpenRepo(s.home.RepoDir(), s.contents.RepoOptions(f, s.name))
+}
+
+// Meta returns the metadata that is stored for a new session.
+func (s *sessionSide) Meta() session.Meta {
+	r := s.home.Record
+	meta := session.Meta{Session: s.name, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format,
+		Began: r.Began}
+	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != s.name {
+		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
+	}
+	return meta
+}
+
+// Session returns the session remote. It returns nil if there is none, or if the session uses the embedded session remote.
+func (s *sessionSide) Session() *thin.Remote { return s.contents.Objects.SessionRemote }
+
+// Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
+// if this mount has no connection to that remote.
+func (s *sessionSide) Parent() (name string, remote *transport.Remote) {
+	p := s.home.Record.Checkpoint
+	if p == nil || p.Parent == "" || p.Parent == s.name || p.ParentRemote == "" {
+		return "", nil
+	}
+	switch {
+	case s.contents.Objects.SessionRemote != nil && s.contents.Objects.SessionRemote.URL() == p.ParentRemote:
+		return p.Parent, s.contents.Objects.SessionRemote.Remote
+	case s.contents.Objects.ForkRemote != nil && s.contents.Objects.ForkRemote.URL() == p.ParentRemote:
+		return p.Parent, s.contents.Objects.ForkRemote.Remote
+	}
+	return "", nil
+}
+
+// OpenOrigin opens the mounted remote as a session remote, without the session's token. The caller must close it.
+func (s *sessionSide) OpenOrigin() (*transport.Remote, error) {
+	// Without a session token, the credentials of the mounted remote are used.
+	origin, _, err := s.host.Remotes.Session(remotes.WithSessionRemote(s.request.Now(), control.RemoteOrigin))
+	if err != nil {
+		return nil, err
+	}
+	return origin.Remote, nil
+}
+
+// FetchMeta fetches the session's metadata in the version of the commit want. The commit have is the version on this host.
+func (s *sessionSide) FetchMeta(ctx context.Context, want, have object.ID) error {
+	r := fetch.FetchRequest{From: s.contents.Objects.SessionRemote, Wants: []object.ID{want},
+		Haves: []object.ID{have}, Contents: true}
+	_, err := s.contents.Objects.Owned.Fetch(ctx, r)
+	return err
+}
+
+// ReadMeta reads the metadata of a session from the given session remote. The parameter id is the commit of the metadata.
+func (s *sessionSide) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
+	return resume.ReadMeta(ctx, s.host.State, remote, id)
+}
+
+// Contents returns a function that fetches missing contents of the session. It returns nil if no contents can be missing.
+func (s *sessionSide) Contents(ctx context.Context) func(ids []object.ID) error {
+	return (&catalog.Mounted{Owned: s.contents.Objects.Owned}).Contents(ctx)
+}
+
+// lastCheckpointTime is the maximum time for the removal of redirects before the last checkpoint of a mount.
+const lastCheckpointTime = 30 * time.Second
+
+// pushLast creates the last checkpoint and pushes it. It is called while the kernel still has the mount. reason is the
+// reason that the checkpoint records.
+func (s *sessionSide) pushLast(ctx context.Context, reason session.Reason) {
+	if !s.agent.Active() || !s.phase.Served() || s.attachment.Foreign() || !mountpoint.HasFUSE(s.dir) {
+		return
+	}
+	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
+	// this host.
+	s.agent.BeforeUnmount(ctx, reason, s.contents.Snapshot().Whole())
+}
+
+// end stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed. keep
+// states whether the session is kept.
+func (s *sessionSide) end(keep bool, reason session.Reason) {
+	if !s.home.Locked() {
+		return
+	}
+	r := agent.EndRequest{Served: s.phase.Served(), Opened: s.attachment.Tree != nil, Keep: keep, Reason: reason}
+	if r.Served && r.Opened && r.Keep && s.agent.Active() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
+		// After EndRedirects, the last checkpoint does not contain the directories that were created for redirects.
+		s.attachment.EndRedirects(ctx)
+		cancel()
+	}
+	s.agent.End(r)
+}
+
+// reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged
+// refs. A diverged ref was pushed under another name, because another session had changed the ref too.
+func (s *sessionSide) reportLeft(reply *control.UnmountReply) {
+	left := s.agent.Left()
+	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
+	if len(left.Diverged) > 0 {
+		reply.SessionRemote = statedir.ShownRemote(s.agent.Options().Remote, "", s.home.Record)
+	}
+}
+
+// shown returns the options of a session that are stored in its record. It leaves out credentials, and settings that
+// apply to a single mount.
+func shown(o control.SessionOptions) control.SessionOptions {
+	// These values are names of kinds of session remotes and contain no secrets.
+	switch o.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
+	default:
+		o.Remote = statedir.WithoutSecrets(o.Remote)
+	}
+	o.TakeOver = false
+	return o
+}
