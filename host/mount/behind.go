@@ -34,18 +34,16 @@ func (m *Mount) startBackground(reply control.MountReply, before takeover.State)
 func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	m.attachment.RaiseEvents()
 	m.moves = m.newMover()
-	m.mu.Lock()
 	m.follower = m.newFollower()
-	m.mu.Unlock()
 	m.work.Store = m.contents.Store
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.succession.awaitOthers(ctx, m.host.Served)
 		m.work.Repeat(ctx, "make git directory", m.Events.GitTried, func() (err error) {
 			if before.GitReady {
-				git, err = m.side.Reopen(ctx)
+				git, err = m.Git().Reopen(ctx)
 			} else {
-				git, err = m.side.Make(ctx)
+				git, err = m.Git().Make(ctx)
 			}
 			return err
 		})
@@ -70,7 +68,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 			return
 		}
 		m.work.Repeat(ctx, "complete history", m.Events.HistoryTried, func() error {
-			return m.contents.Deepen(ctx, git, m.side.Listing, m.side.Hurried)
+			return m.contents.Deepen(ctx, git, m.Git().Listing, m.Git().Hurried)
 		})
 		if ctx.Err() == nil {
 			m.succession.Update(func(h *takeover.State) { h.History = true })
@@ -139,7 +137,7 @@ func (m *Mount) beginWork(ctx context.Context, before takeover.State) {
 	m.work.Go("find contents that only the session remote has", func() {
 		m.contents.Expect(ctx, m.home.Record)
 	})
-	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
+	m.work.Go("fill the index", func() { m.Git().Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended
 		m.attachment.Server.Wait()
 		m.unregisterUnmounted()

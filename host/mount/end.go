@@ -4,8 +4,6 @@ import (
 	"context"
 
 	"go.uber.org/zap"
-
-	"github.com/artifactfs/artifactfs/session"
 )
 
 // Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and the mount
@@ -36,8 +34,8 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.unmount(ctx, force); err != nil {
 		return err
 	}
-	if !m.options.removes() {
-		m.sessionSide.pushLast(ctx, m.endReason())
+	if !m.ending.removes() {
+		m.sessionSide.pushLast(ctx, m.ending.reason(m.host.Registry.Ending()))
 	}
 	if err := m.attachment.Detach(ctx, force); err != nil {
 		m.submodules.again(ctx)
@@ -57,21 +55,19 @@ func (m *Mount) finish() {
 	m.attachment.Events.Close()
 	m.contents.Profiles.End(context.Background())
 	m.succession.inherited.Close()
-	m.sessionSide.end(!m.options.removes(), m.endReason())
-	if err := m.side.Close(); err != nil {
+	m.sessionSide.end(!m.ending.removes(), m.ending.reason(m.host.Registry.Ending()))
+	if err := m.Git().Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	o := m.closeHome()
 	if err := m.contents.Close(); err != nil {
 		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
 	}
-	m.mu.Lock()
-	m.outcome = o
-	m.mu.Unlock()
+	m.ending.close(o)
 	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that it deletes the
 	// session when the client repeats its request.
-	if m.options.deletesThere() && o.Err == nil {
-		m.deleteThere()
+	if m.ending.deletesThere() && o.Err == nil {
+		m.sessionSide.deleteThere()
 	}
 	m.attachment.Point.Remove()
 	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.Unsaved.Paths))
@@ -79,15 +75,4 @@ func (m *Mount) finish() {
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)
 	m.phase.Close()
-}
-
-// endReason returns the reason that the mount's last checkpoint records.
-func (m *Mount) endReason() session.Reason {
-	if m.options.discards() {
-		return session.Discard
-	}
-	if m.host.Registry.Ending() {
-		return session.Shutdown
-	}
-	return session.Unmount
 }

@@ -16,7 +16,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -62,11 +62,10 @@ type Mount struct {
 	requested
 	acquired
 	serving
-	ending
+	ending ending // what the unmount does with the session, and what came of it
 
 	phase      *phase.Phase // decides which goroutine starts and ends the mount
 	succession *succession  // connects the mount with its predecessor and its successor
-	mu         sync.Mutex   // protects the fields whose comments name mu; for the lock order see the package comment
 }
 
 // requested contains the identity of a mount and the request for it.
@@ -92,20 +91,11 @@ type serving struct {
 	submodules  submodules         // mounts of submodules inside this one
 	sessionSide *sessionSide       // makes and pushes the checkpoints of the session, and keeps its locks
 
-	Events *gitside.Events // events of the background work for which requests wait
-	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
-	side     *gitside.Side
-	moves    *moves.Mover     // switches, restores and merges; set when the mount begins to be served
-	work     *background.Work // runs the background work, and records its failures
-	follower *follow.Follower // follows the branch; nil until the mount is served; protected by mu
-}
-
-// ending contains the options and the result of the unmount.
-type ending struct {
-	options unmountOptions // what the unmount does with the session
-	outcome home.Outcome   // what was kept of the user's changes; protected by mu, and constant after the mount is gone
-	// deleteThere calls discardThere once, and returns its warning.
-	deleteThere func() string
+	Events   *gitside.Events              // events of the background work for which requests wait
+	git      atomic.Pointer[gitside.Side] // serves git commands; nil until the working tree is open
+	moves    *moves.Mover                 // switches, restores and merges; set when the mount begins to be served
+	work     *background.Work             // runs the background work, and records its failures
+	follower *follow.Follower             // follows the branch; set when the mount begins to be served
 }
 
 // StartPoint is the state from which a mount starts, if the request alone does not determine it. All fields may be nil.
@@ -172,7 +162,6 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 		request: m.Request,
 		home:    m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
 	}
-	m.deleteThere = sync.OnceValue(m.discardThere)
 	return m
 }
 
@@ -242,19 +231,17 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	// lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
-	m.options.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
+	m.ending.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
 	if m.sessionSide.agent.SetPatience(r.Timeout); r.Discard {
 		// The session is deleted on the session remote next, so it is not pushed first.
 		m.sessionSide.agent.SetPatience(-1)
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.options.set(false, false, false, 0, &m.succession.Handover) // the mount and its session remain
+		m.ending.set(false, false, false, 0, &m.succession.Handover) // the mount and its session remain
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)
-	m.mu.Lock()
-	o := m.outcome
-	m.mu.Unlock()
+	o := m.ending.result()
 	if o.Err != nil {
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir,
 			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.Err.Error(),
@@ -266,7 +253,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 		reply.Session, reply.Kept = m.Session, o.Unsaved.Paths
 	}
 	if r.Discard {
-		reply.NotRemoved = m.deleteThere()
+		reply.NotRemoved = m.sessionSide.deleteThere()
 	} else {
 		m.sessionSide.reportLeft(&reply)
 	}

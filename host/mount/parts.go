@@ -15,9 +15,7 @@ import (
 
 // Git returns the part of the mount that serves git commands. It returns nil until the working tree is open.
 func (m *Mount) Git() *gitside.Side {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.side
+	return m.git.Load()
 }
 
 // openSide creates the part of the mount that serves git commands. It is called after the tree was opened, and before the kernel
@@ -28,7 +26,7 @@ func (m *Mount) openSide() {
 	if m.contents.Objects.SessionRemote != nil {
 		logins.Remotes = append(logins.Remotes, m.contents.Objects.SessionRemote.Remote)
 	}
-	side := gitside.New(&gitside.Side{
+	m.git.Store(gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events,
 		Inside:   m.attachment.Inside,
 		Handover: &m.succession.Handover, Inherited: &m.succession.inherited, Handler: m.host.Handler, Logins: logins,
@@ -44,10 +42,7 @@ func (m *Mount) openSide() {
 		Redirects: m.attachment.Redirects.Paths,
 		Refresh:   func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
 		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
-	})
-	m.mu.Lock()
-	m.side = side
-	m.mu.Unlock()
+	}))
 }
 
 // Moves returns the part of a served mount that switches to other commits, restores files, and merges sessions.
@@ -63,25 +58,26 @@ func (m *Mount) newMover() *moves.Mover {
 		Handover: &m.succession.Handover,
 		State:    m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes,
 		HomeOf: m.host.Registry.HomeOf,
-		Ready:  m.side.Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
+		Ready:  m.Git().Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
 		Redirects: m.attachment.Redirects.Paths, Show: m.contents.Shown.Show,
 		Refuses: m.sessionSide.locking.refuses,
 	}
 }
 
-// newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.
+// newFollower creates the part of the mount that follows the branch. The caller must have set m.moves.
 func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
 		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo,
 		On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
 		Snapshot: m.contents.Snapshot, Note: m.work.Note,
-		Git: m.side.Dir,
+		Git: m.Git().Dir,
 	})
 }
 
 // Following returns the part of the mount that follows the branch. It returns nil until the mount is served.
 func (m *Mount) Following() *follow.Follower {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	if !m.phase.Served() {
+		return nil
+	}
 	return m.follower
 }

@@ -28,7 +28,7 @@ func (m *Mount) open() error {
 
 // services returns the parts of the mount that package fuse calls.
 func (m *Mount) services() attach.Services {
-	return attach.Services{Await: m.side.Await, Objects: m.side.Objects(), Guard: m.sessionSide.beginLocks()}
+	return attach.Services{Await: m.Git().Await, Objects: m.Git().Objects(), Guard: m.sessionSide.beginLocks()}
 }
 
 // parentDir returns the directory of the mount that contains this one as a submodule. It returns "" if there is none.
@@ -81,7 +81,7 @@ func (m *Mount) closeHome() home.Outcome {
 	defer cancel()
 	e := home.End{
 		ReadOnly: m.Request.ReadOnly, Opened: m.attachment.Tree != nil, Served: m.phase.Served(),
-		Discard: m.options.discards(), Remove: m.options.removes(), Until: m.options.expiry(time.Now()),
+		Discard: m.ending.discards(), Remove: m.ending.removes(), Until: m.ending.expiry(time.Now()),
 	}
 	var err error
 	e.Left, e.Err = m.attachment.Close(ctx)

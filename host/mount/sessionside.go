@@ -1,10 +1,12 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
@@ -40,6 +43,8 @@ import (
 type sessionSide struct {
 	agent   *agent.Agent // creates and pushes the checkpoints
 	locking *locking     // locks of other sessions; nil: none
+	// deleteThere deletes a discarded session on its session remote, once, and returns a warning; see discardThere.
+	deleteThere func() string
 
 	name       string // name of the session; "": the mount has none
 	dir        string // root directory of the mount
@@ -75,6 +80,7 @@ func newSessionSide(s *sessionSide, from *succession, followed func(ctx context.
 	if from.takenOver() {
 		turn = func(ctx context.Context) func() { return from.catchUp(ctx, s.host.Turns) }
 	}
+	s.deleteThere = sync.OnceValue(func() string { return s.discardThere(from.takenOver()) })
 	s.agent = agent.New(agent.Config{
 		Session: s.name, Dir: s.dir, Writable: s.attachment.Writable(), Log: log,
 		Tree: s, Removals: s, Git: s, Captures: s, Repository: s, Remotes: s, Objects: s,
@@ -356,3 +362,37 @@ func shown(o control.SessionOptions) control.SessionOptions {
 	o.TakeOver = false
 	return o
 }
+
+// discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning
+// that lists the refs which remain on the session remote, or "" if there are none. takenOver states whether another
+// process has started the mount. The field deleteThere calls discardThere once.
+func (s *sessionSide) discardThere(takenOver bool) (warning string) {
+	o := s.agent.Options()
+	repo, _ := s.agent.Repo()
+	switch {
+	case s.name == "":
+		return ""
+	case !s.home.Locked(): // the predecessor was killed after it had removed the home, so the agent was not opened
+		o = s.home.Record.Carried
+		o.Remote = cmp.Or(s.request.SessionOptions.Remote, o.Remote)
+	// Nothing was pushed, so there is nothing to delete. A successor does not open the repository of a mount that has
+	// ended.
+	case repo == nil && !takenOver:
+		return ""
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)
+	defer cancel()
+	r := s.request.Now()
+	r.Session, r.SessionOptions = s.name, o
+	_, kept, err := s.host.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
+	switch {
+	case err != nil:
+		return "the session remote still has it: " + control.AsError(err).Error()
+	case len(kept) > 0:
+		return "the session remote keeps " + strings.Join(kept, ", ")
+	}
+	return ""
+}
+
+// discardTime is how long an unmount with --discard waits for the session remote.
+const discardTime = 10 * time.Second

@@ -138,7 +138,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.attachment.PlanRedirects(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.side.SetUp(ctx); err != nil {
+	if err = m.Git().SetUp(ctx); err != nil {
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
@@ -202,7 +202,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 // await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
 func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
-	relinks := m.Request.Wait == control.WaitTree && m.side.Relinks()
+	relinks := m.Request.Wait == control.WaitTree && m.Git().Relinks()
 	if m.Request.Wait != control.WaitTree || relinks {
 		waitFor = append(waitFor, m.Events.GitTried)
 	}

@@ -34,7 +34,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if !served {
 		return s // the goroutine that starts or takes over the mount may still set the fields read below
 	}
-	if git := m.side.Dir(); git != nil {
+	if git := m.Git().Dir(); git != nil {
 		s.GitReady = true
 		s.Head = git.HeadName()
 	}
@@ -120,7 +120,7 @@ func gitNotes(m *Mount) []string {
 	if worktree.GitRemoved(m.attachment.Tree) {
 		return []string{"the name .git was removed, so git finds no repository; artifactfs session restore -C " + dir + " @ .git brings it back"}
 	}
-	if m.side.Dir() == nil {
+	if m.Git().Dir() == nil {
 		return nil
 	}
 	if _, err := os.Lstat(filepath.Join(m.home.GitDir(), "HEAD")); !errors.Is(err, fs.ErrNotExist) {

@@ -273,9 +273,7 @@ func (s *submodules) again(ctx context.Context) {
 // discarded session is moved to the trash if trash is true, and is deleted otherwise.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
-		m.mu.Lock()
-		o := m.outcome
-		m.mu.Unlock()
+		o := m.ending.result()
 		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
 		if discard && o.Unsaved.Any() {
 			if err := m.host.Homes.Discard(m.Session, trash); err != nil {

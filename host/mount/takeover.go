@@ -133,10 +133,8 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	case m.attachment.Server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		if !m.home.Locked() && m.Session != "" && m.options.discards() && !m.options.removes() {
-			m.mu.Lock()
-			m.outcome = outcomeInTrash(m.host.Homes, m.Session)
-			m.mu.Unlock()
+		if !m.home.Locked() && m.Session != "" && m.ending.discards() && !m.ending.removes() {
+			m.ending.close(outcomeInTrash(m.host.Homes, m.Session))
 		}
 		return true, nil
 	default:
@@ -187,7 +185,7 @@ func (m *Mount) takeOver() (err error) {
 	}
 	if err = m.home.TakeOver(ctx, m.succession.inherited, &m.succession.Handover); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
-			m.options.takeOver(h)
+			m.ending.takeOver(h)
 			return nil
 		}
 		return err
@@ -219,7 +217,7 @@ func (m *Mount) takeOver() (err error) {
 	m.attachment.TakeOverRedirects()
 	// The predecessor was processing an unmount request, whose options this process must apply.
 	if gone {
-		m.options.takeOver(h)
+		m.ending.takeOver(h)
 		return nil
 	}
 	device = m.succession.inherited.Take(takeover.PartDevice)
