@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
+	"github.com/artifactfs/artifactfs/session/writeback/readable"
 )
 
 // Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
@@ -84,7 +85,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	}
 	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.BaseCommits), object.ID.Compare)}
 	load.Bases, load.Pushed = q.bases(load.Contained)
-	load.Readable = q.readable
+	load.Readable = readable.Maker{Repo: repo, Store: q.o.Store, Log: q.log}.Make
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) (map[string][]object.ID, error) {
 		return packs.Files(ctx, repo, dir, ids, thin.PackSize)
 	}

@@ -1,4 +1,4 @@
-package writeback
+package readable
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ type pathChange struct {
 }
 
 // changes returns the files that differ between two trees. A tree that is not on this host counts as empty.
-func (b *readableBranch) changes(from, to object.ID, path string) (list []pathChange) {
-	if from == to || len(list) > maxReadablePaths {
+func (b *branch) changes(from, to object.ID, path string) (list []pathChange) {
+	if from == to || len(list) > maxPaths {
 		return nil
 	}
 	named := func(id object.ID) map[string]object.TreeEntry {
@@ -60,17 +60,17 @@ func (b *readableBranch) changes(from, to object.ID, path string) (list []pathCh
 	return list
 }
 
-// text returns the form of an entry in readableState.Files.
+// text returns the form of an entry in state.Files.
 func text(e object.TreeEntry) string { return fmt.Sprintf("%o %s", uint32(e.Mode), e.ID) }
 
 // has reports whether the branch can contain the contents of an entry, which are on this host and small enough. Contents that are not a
 // version of a file that is changed are sent whole, so there is a limit for them.
-func (b *readableBranch) has(e object.TreeEntry, whole bool) bool {
+func (b *branch) has(e object.TreeEntry, whole bool) bool {
 	if e.Mode == object.ModeGitlink {
 		return true
 	}
 	t, n, err := b.repo.Size(e.ID)
-	if err != nil || t != object.Blob || n > maxReadableFile || !e.Mode.IsBlob() {
+	if err != nil || t != object.Blob || n > maxFile || !e.Mode.IsBlob() {
 		return false
 	}
 	if whole && !b.repo.Owned(e.ID) {
@@ -83,7 +83,7 @@ func (b *readableBranch) has(e object.TreeEntry, whole bool) bool {
 }
 
 // move makes the files of the branch those of another tree of the session, which is not a change by the session.
-func (b *readableBranch) move(to object.ID, subject string) error {
+func (b *branch) move(to object.ID, subject string) error {
 	moved := false
 	for _, c := range b.changes(parse(b.state.Tree), to, "") {
 		if _, shown := b.state.Files[c.path]; !shown {
@@ -103,7 +103,7 @@ func (b *readableBranch) move(to object.ID, subject string) error {
 }
 
 // aside adds a merge commit, of which git log -p shows no difference.
-func (b *readableBranch) aside(subject string) error {
+func (b *branch) aside(subject string) error {
 	parents := []string{b.state.Tip}
 	if b.state.First != b.state.Tip {
 		parents = append(parents, b.state.First)
@@ -112,16 +112,16 @@ func (b *readableBranch) aside(subject string) error {
 }
 
 // signature returns the lines of a commit that is not one of the session. Its time is that of the checkpoint that is being added.
-func (b *readableBranch) signature() string {
+func (b *branch) signature() string {
 	name := fmt.Sprintf("artifactfs <artifactfs@localhost> %d +0000\n", b.at.Unix())
 	return "author " + name + "committer " + name
 }
 
 // step adds a commit of the session with the tree to. The message has one verb, for the lines about files that the commit cannot show.
-func (b *readableBranch) step(ctx context.Context, to object.ID, who, message string, store objects.Provider) error {
+func (b *branch) step(ctx context.Context, to object.ID, who, message string, store objects.Provider) error {
 	list := b.changes(parse(b.state.Tree), to, "")
 	var unowned []object.ID
-	for _, c := range list[:min(len(list), maxReadablePaths)] {
+	for _, c := range list[:min(len(list), maxPaths)] {
 		for _, e := range []object.TreeEntry{c.old, c.new} {
 			if e.Mode.IsBlob() && !b.repo.Owned(e.ID) {
 				unowned = append(unowned, e.ID)
@@ -136,7 +136,7 @@ func (b *readableBranch) step(ctx context.Context, to object.ID, who, message st
 	added := false
 	for i, c := range list {
 		_, shown := b.state.Files[c.path]
-		if i < maxReadablePaths && !shown && !c.old.ID.IsZero() && b.has(c.old, c.new.ID.IsZero()) {
+		if i < maxPaths && !shown && !c.old.ID.IsZero() && b.has(c.old, c.new.ID.IsZero()) {
 			b.state.Files[c.path], added = text(c.old), true
 		}
 	}
@@ -159,7 +159,7 @@ func (b *readableBranch) step(ctx context.Context, to object.ID, who, message st
 			if delete(b.state.Files, c.path); !shown {
 				notes = append(notes, "Removed: "+line(c.path))
 			}
-		case (i < maxReadablePaths || shown) && b.has(c.new, c.old.ID.IsZero()):
+		case (i < maxPaths || shown) && b.has(c.new, c.old.ID.IsZero()):
 			b.state.Files[c.path] = text(c.new)
 		default:
 			delete(b.state.Files, c.path)
@@ -181,7 +181,7 @@ func (b *readableBranch) step(ctx context.Context, to object.ID, who, message st
 func line(path string) string { return strings.NewReplacer("\n", `\n`, "\x00", "").Replace(path) }
 
 // transcript adds the present records of the session, as they are stored.
-func (b *readableBranch) transcript() error {
+func (b *branch) transcript() error {
 	tip, err := b.repo.Ref(session.TranscriptRef(b.repo.Session()))
 	if err != nil || tip.IsZero() || tip.String() == b.state.Transcript || b.state.Tip == "" {
 		return err
@@ -205,7 +205,7 @@ func (b *readableBranch) transcript() error {
 }
 
 // commit adds a commit with the files of the branch.
-func (b *readableBranch) commit(parents []string, who, message string) error {
+func (b *branch) commit(parents []string, who, message string) error {
 	tree, err := b.writeTrees(nil)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (b *readableBranch) commit(parents []string, who, message string) error {
 
 // writeTrees adds the trees of the files of the branch, except those in b.trees, and returns the root. If known is not nil, the
 // ids are added to it.
-func (b *readableBranch) writeTrees(known map[object.ID]bool) (object.ID, error) {
+func (b *branch) writeTrees(known map[object.ID]bool) (object.ID, error) {
 	paths := slices.Sorted(maps.Keys(b.state.Files))
 	var write func(prefix string, paths []string) (object.ID, error)
 	write = func(prefix string, paths []string) (object.ID, error) {

@@ -1,4 +1,7 @@
-package writeback
+// Package readable makes the readable branch of a thin session: commits that stock git can read, one for each checkpoint and each
+// commit of the session. Their trees have only files that the session has changed. If a file is changed for the first time, a merge
+// commit before that change adds its old version; git log -p shows no difference for merge commits.
+package readable
 
 import (
 	"bytes"
@@ -12,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
@@ -24,22 +29,20 @@ import (
 
 // Limits of the readable branch.
 const (
-	maxReadableSteps = 1000     // checkpoints, of which the newest are added, and commits before a checkpoint
-	maxReadablePaths = 2000     // changed paths of a commit whose contents are added
-	maxReadableFile  = 1 << 20  // bytes of a file
-	maxReadableOld   = 16 << 10 // bytes of old versions without new ones that one push adds
-	maxNamed         = 100      // paths that a message names
+	maxSteps = 1000     // checkpoints, of which the newest are added, and commits before a checkpoint
+	maxPaths = 2000     // changed paths of a commit whose contents are added
+	maxFile  = 1 << 20  // bytes of a file
+	maxOld   = 16 << 10 // bytes of old versions without new ones that one push adds
+	maxNamed = 100      // paths that a message names
 )
 
 // recordsDir is the directory of the transcript in the readable branch.
 const recordsDir = "artifactfs-transcript/"
 
-// readableBranch makes the commits of the readable branch of a thin session: one for each checkpoint and each commit of the session. Their
-// trees have only files that the session has changed. If a file is changed for the first time, a merge commit before that change adds its
-// old version; git log -p shows no difference for merge commits.
-type readableBranch struct {
+// branch is a readable branch to which commits are added.
+type branch struct {
 	repo    *session.Repo
-	state   readableState
+	state   state
 	at      time.Time // time of commits that are not those of the session
 	objects []odb.Outgoing
 	blobs   map[object.ID]bool // contents that the session remote may lack
@@ -47,8 +50,8 @@ type readableBranch struct {
 	whole   int64              // bytes of old versions without new ones that may still be added
 }
 
-// readableState is what is known of a readable branch between two pushes.
-type readableState struct {
+// state is what is known of a readable branch between two pushes.
+type state struct {
 	Tip        string            `json:"tip"`
 	First      string            `json:"first"`
 	Checkpoint string            `json:"checkpoint"` // newest checkpoint in the branch
@@ -65,13 +68,22 @@ func parse(text string) object.ID {
 	return id
 }
 
-// readable returns the function Readable of a load.
-func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bool) (thin.Readable, error) {
-	repo := q.o.Repo
+// Maker makes new values of the readable branch of a session. Store may be nil.
+type Maker struct {
+	Repo  *session.Repo
+	Store objects.Provider
+	Log   *zap.Logger
+}
+
+// Make adds the checkpoints and commits of the session that the branch lacks, and returns the new value of the branch; it is zero if
+// nothing is missing. The parameter old is the value on the session remote. If anew is set, Make makes the whole branch again. Packs
+// that are not small are made below the directory dir.
+func (m Maker) Make(ctx context.Context, dir string, old object.ID, anew bool) (thin.Readable, error) {
+	repo := m.Repo
 	file := filepath.Join(repo.Dir(), "artifactfs.readable")
-	b := &readableBranch{repo: repo, blobs: map[object.ID]bool{}, trees: map[object.ID]bool{}, whole: maxReadableOld}
+	b := &branch{repo: repo, blobs: map[object.ID]bool{}, trees: map[object.ID]bool{}, whole: maxOld}
 	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &b.state) != nil || b.state.Tip != old.String() || anew {
-		b.state = readableState{}
+		b.state = state{}
 	}
 	// If records were erased, the transcript has a new history, and the branch must not keep the old one.
 	if was := parse(b.state.Transcript); !was.IsZero() {
@@ -80,7 +92,7 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 			return thin.Readable{}, err
 		}
 		if !session.Within(repo, now, was) {
-			b.state = readableState{}
+			b.state = state{}
 		}
 	}
 	if b.state.Files == nil {
@@ -94,7 +106,7 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 			return thin.Readable{}, err
 		}
 	}
-	if err := b.extend(ctx, q.o.Store); err != nil {
+	if err := b.extend(ctx, m.Store); err != nil {
 		return thin.Readable{}, err
 	}
 	tip := parse(b.state.Tip)
@@ -109,13 +121,13 @@ func (q *Queue) readable(ctx context.Context, dir string, old object.ID, anew bo
 	return thin.Readable{Tip: tip, Pack: pack, Pushed: func() {
 		// If the file is lost in a power failure, or is not written, the next push makes the branch again.
 		if err := disk.WriteFileUnsynced(file, text, 0o600); err != nil {
-			q.log.Warn("record readable branch")
+			m.Log.Warn("record readable branch")
 		}
 	}}, err
 }
 
 // pack makes a pack of all new objects, and returns a function that copies it. The pack is below dir if it is not small.
-func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
+func (b *branch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
 	made := map[object.ID]odb.Outgoing{}
 	var ids []object.ID
 	for _, o := range b.objects {
@@ -173,13 +185,13 @@ func (b *readableBranch) pack(ctx context.Context, dir string) (func(context.Con
 }
 
 // extend adds the checkpoints and commits that the branch lacks, and the transcript.
-func (b *readableBranch) extend(ctx context.Context, store objects.Provider) error {
+func (b *branch) extend(ctx context.Context, store objects.Provider) error {
 	var list []session.Checkpoint
 	err := b.repo.EachCheckpoint(func(p session.Checkpoint) bool {
 		if string(p.ID) > b.state.Checkpoint {
 			list = append(list, p)
 		}
-		return string(p.ID) > b.state.Checkpoint && len(list) < maxReadableSteps
+		return string(p.ID) > b.state.Checkpoint && len(list) < maxSteps
 	})
 	if err != nil {
 		return err
@@ -236,9 +248,9 @@ func who(commit []byte) string {
 }
 
 // commits adds the commits of the session that lead to head by first parents.
-func (b *readableBranch) commits(ctx context.Context, head object.ID, store objects.Provider) error {
+func (b *branch) commits(ctx context.Context, head object.ID, store objects.Provider) error {
 	var chain []object.ID
-	for id := head; !id.IsZero() && b.repo.Owned(id) && !b.state.Commits[id.String()] && len(chain) < maxReadableSteps; {
+	for id := head; !id.IsZero() && b.repo.Owned(id) && !b.state.Commits[id.String()] && len(chain) < maxSteps; {
 		info, err := b.repo.Commit(id)
 		if err != nil {
 			return err
