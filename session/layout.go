@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
@@ -109,6 +110,14 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	}
 	tag, ok := strings.CutPrefix(there, TagsPrefix(l.Session))
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
+}
+
+// UsersPrefixes are the prefixes of the refs that a session copies from a mount: its branches, tags and notes refs.
+var UsersPrefixes = []string{headsPrefix, tagsPrefix, notesPrefix}
+
+// IsUsers reports whether name is a branch, tag or notes ref.
+func IsUsers(name string) bool {
+	return slices.ContainsFunc(UsersPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // Exclusive reports whether this session is the only writer of a ref of the session remote, whose name is the parameter there. If

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -318,8 +317,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 // backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so that many
 // mounts do not retry at the same moment. The parameter asked is the pause that the server has requested; the result is never shorter.
 func backoff(n int, asked time.Duration) time.Duration {
-	d := min(backoffFirst<<min(n, 10), backoffMost)
-	return asked + d/2 + rand.N(d/2)
+	return asked + clock.Backoff(n+1, backoffFirst, backoffMost)
 }
 
 // fits reports whether another attempt is possible after a pause of the duration wait: the pause must end before the deadline of

@@ -13,13 +13,13 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 	for _, mode := range []Mode{ModeShared, ModeThin} {
 		t.Run(string(mode), func(t *testing.T) {
 			p := newPlace(t, object.SHA1)
-			from := p.origin.Path
+			from := p.Origin.Path
 			if mode == ModeThin {
 				from = ""
 			}
 			to := newFar(t, "http", object.SHA1, from)
-			p.copier(RefCopierOptions{})
-			repo, err := p.open()
+			p.copier()
+			repo, err := p.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,7 +45,7 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 			run(t, to.dir, "", "update-ref", file.Ref, run(t, to.dir, "", "commit-tree", "-m", "x", "-p", first, first+"^{tree}"))
 			theirs := to.ref(file.Ref)
 			write("one\ntwo\n")
-			p.carried(p.commit("a", "one"))
+			p.Carried(p.Commit("a", "one"))
 			wantSync(t, q)
 			if got := to.ref(file.Ref); got != theirs {
 				t.Errorf("annotations of the reviewer: got %s, want %s", got, theirs)

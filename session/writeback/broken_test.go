@@ -15,23 +15,23 @@ import (
 // A ref file that is empty after a power failure does not count as a removed ref, so the session remote keeps its ref.
 func TestBrokenRefs(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
-	checkpoint := p.checkpoint("manual")
+	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
+	checkpoint := p.Checkpoint("manual")
 	segment, pin := session.SegmentRef(sessionName, "main", 1), session.PinPrefix(sessionName)+"keep"
-	if err := session.SetPin(t.Context(), p.repo, sessionName, "keep", checkpoint); err != nil {
+	if err := session.SetPin(t.Context(), p.Repo, sessionName, "keep", checkpoint); err != nil {
 		t.Fatal(err)
 	}
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	for _, ref := range []string{segment, pin} {
-		if err := os.WriteFile(filepath.Join(p.repo.Dir(), ref), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(p.Repo.Dir(), ref), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	err := syncAll(t, q)
 	for _, ref := range []string{segment, pin} {
 		if got := to.ref(ref); got != checkpoint.Commit.String() {
@@ -42,30 +42,30 @@ func TestBrokenRefs(t *testing.T) {
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	newer := p.checkpoint("manual")
+	newer := p.Checkpoint("manual")
 	if newer.ID <= checkpoint.ID {
 		t.Fatalf("new checkpoint %s does not sort after the previous one, %s", newer.ID, checkpoint.ID)
 	}
 	unknown := session.PinPrefix(sessionName) + "unknown"
 	for _, ref := range []string{segment, pin, unknown} {
-		if err := os.WriteFile(filepath.Join(p.repo.Dir(), ref), []byte("0000"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(p.Repo.Dir(), ref), []byte("0000"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := session.GC(t.Context(), p.repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err, session.ErrBroken) {
+	if _, err := session.GC(t.Context(), p.Repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err, session.ErrBroken) {
 		t.Errorf("gc with broken refs: got %v, want ErrBroken", err)
 	}
 	url := to.open(transport.Options{}).URL()
-	mended, err := Mend(t.Context(), p.repo, url)
+	mended, err := Mend(t.Context(), p.Repo, url)
 	if err != nil || len(mended) != 3 {
 		t.Fatalf("Mend: got %v, %v, want 3 repaired refs", mended, err)
 	}
 	for ref, want := range map[string]object.ID{segment: newer.Commit, pin: checkpoint.Commit, unknown: {}} {
-		if got, err := p.repo.Ref(ref); err != nil || got != want {
+		if got, err := p.Repo.Ref(ref); err != nil || got != want {
 			t.Errorf("%s after Mend: got %v, want %v (error %v)", ref, got, want, err)
 		}
 	}
-	if mended, err := Mend(t.Context(), p.repo, url); err != nil || len(mended) != 0 {
+	if mended, err := Mend(t.Context(), p.Repo, url); err != nil || len(mended) != 0 {
 		t.Errorf("Mend without broken refs: got %v, %v, want nothing repaired", mended, err)
 	}
 	q = p.queue(to, QueueOptions{})

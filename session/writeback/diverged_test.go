@@ -16,15 +16,15 @@ import (
 
 func TestDivergence(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	p.copier()
 	q := p.queue(to, QueueOptions{})
-	one := p.commit("a", "one")
+	one := p.Commit("a", "one")
 	await.Until(t, "the first commit is pushed", func() bool { return to.ref("refs/heads/main") == one.String() })
 	// Another user pushes a commit to the branch.
 	theirs := run(t, to.dir, "", "-c", "user.name=b", "-c", "user.email=b@c", "commit-tree", "-p", one.String(), "-m", "theirs", one.String()+"^{tree}")
 	run(t, to.dir, "", "update-ref", "refs/heads/main", theirs)
-	two := p.commit("a", "two")
+	two := p.Commit("a", "two")
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
 	await.Until(t, "our commit is pushed beside theirs", func() bool { return to.ref(diverged) == two.String() })
 	wantSync(t, q) // everything is pushed
@@ -35,7 +35,7 @@ func TestDivergence(t *testing.T) {
 	if got := to.ref("refs/heads/main"); got != theirs {
 		t.Fatalf("the other user's commit is lost: main is %s", got)
 	}
-	three := p.commit("a", "three")
+	three := p.Commit("a", "three")
 	await.Until(t, "our next commit is pushed beside theirs", func() bool { return to.ref(diverged) == three.String() })
 	// A new process reports the same diverged refs.
 	q = p.reopen(q, to, QueueOptions{})
@@ -44,9 +44,9 @@ func TestDivergence(t *testing.T) {
 		t.Errorf("diverged refs as another process sees them: got %+v, want %+v", st.Diverged, want)
 	}
 	// After a merge of their commit, no ref is diverged.
-	run(t, p.work, "", "fetch", "-q", to.dir, "main")
-	run(t, p.work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
-	merged := run(t, p.work, "", "rev-parse", "HEAD")
+	run(t, p.Work, "", "fetch", "-q", to.dir, "main")
+	run(t, p.Work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
+	merged := run(t, p.Work, "", "rev-parse", "HEAD")
 	await.Until(t, "the merge is pushed", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 0 {
@@ -64,14 +64,14 @@ func TestDivergence(t *testing.T) {
 // does not undo that. It pushes the branch again after a commit, or if nothing keeps its commits.
 func TestMovedBackByAnotherMount(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	p.copier()
 	q := p.queue(to, QueueOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	wantSync(t, q)
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	wantSync(t, q)
 	moveBack := func(kept object.ID) {
 		t.Helper()
@@ -86,8 +86,8 @@ func TestMovedBackByAnotherMount(t *testing.T) {
 	if got, st := to.ref("refs/heads/main"), q.Status(); got != one.String() || st.Pending != 0 || len(st.Diverged) != 0 || len(st.Notices) != 1 {
 		t.Errorf("main that another mount has moved back is %s, status %+v, want %s, nothing pending and one notice", got, st, one)
 	}
-	three := p.commit("a", "three")
-	p.carried(three)
+	three := p.Commit("a", "three")
+	p.Carried(three)
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != three.String() {
 		t.Errorf("main after the next commit: got %s, want %s", got, three)
@@ -101,8 +101,8 @@ func TestMovedBackByAnotherMount(t *testing.T) {
 // Another machine moves the session's own refs.
 func TestTaken(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	repo, err := p.open()
+	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	repo, err := p.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,18 +120,18 @@ func TestTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := commit(p.session, "")
+	first := commit(p.Session, "")
 	set(meta, object.ID{}, first)
 	var mu sync.Mutex
 	var taken []Taken
 	q := p.queue(to, QueueOptions{Taken: func(k Taken) { mu.Lock(); defer mu.Unlock(); taken = append(taken, k) }})
-	before := p.checkpoint("manual")
+	before := p.Checkpoint("manual")
 	wantSync(t, q)
 	theirs := commit(to.dir, first.String())
 	run(t, to.dir, "", "update-ref", meta, theirs.String())
-	ours := commit(p.session, first.String())
+	ours := commit(p.Session, first.String())
 	set(meta, first, ours)
-	p.checkpoint("manual")
+	p.Checkpoint("manual")
 	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
 		t.Errorf("sync of a lane that another machine has: got %v", err)
 	}
@@ -144,15 +144,15 @@ func TestTaken(t *testing.T) {
 		t.Errorf("reported refs: got %v; their commit was fetched: %v", taken, repo.Owned(theirs))
 	}
 	// Our metadata becomes a successor of theirs, which ends the divergence.
-	set(meta, ours, commit(p.session, theirs.String()))
+	set(meta, ours, commit(p.Session, theirs.String()))
 	wantSync(t, q)
 	if n := len(taken); n != 1 {
 		t.Errorf("the take-over was reported %d times", n)
 	}
 	// A repository that has lost all its refs removes none on the session remote.
 	q.Close()
-	for _, ref := range strings.Fields(run(t, p.session, "", "for-each-ref", "--format=%(refname)")) {
-		run(t, p.session, "", "update-ref", "-d", ref)
+	for _, ref := range strings.Fields(run(t, p.Session, "", "for-each-ref", "--format=%(refname)")) {
+		run(t, p.Session, "", "update-ref", "-d", ref)
 	}
 	q = p.queue(to, QueueOptions{})
 	awaitFailure(t, q)

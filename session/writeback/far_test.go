@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,29 +11,34 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/integration/harness/mounted"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
 )
 
 func TestMain(m *testing.M) {
-	// Ignore the git configuration of the user and of the machine.
-	home, err := os.MkdirTemp("", "writeback-home")
-	if err != nil {
-		panic(err)
-	}
-	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" {
-			os.Unsetenv(name)
-		}
-	}
-	os.Setenv("HOME", home)
-	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
-	code := m.Run()
-	os.RemoveAll(home)
-	os.Exit(code)
+	os.Exit(mounted.WithoutConfig(m.Run))
+}
+
+const sessionName = mounted.SessionName
+
+var run, try = mounted.Run, mounted.Try
+
+// place is a mounted.Place with queues.
+type place struct{ *mounted.Place }
+
+func newPlace(t testing.TB, f object.Format) *place { return &place{mounted.New(t, f)} }
+
+// copier starts to copy refs of the mount.
+func (p *place) copier() {
+	c := refcopy.New(refcopy.Options{Repo: p.Open, Session: sessionName, GitDir: p.Git, Format: p.Format, Watch: mounted.PollWatch(p.T),
+		Refs: func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.Base}} }})
+	p.T.Cleanup(c.Close)
 }
 
 // far is a session remote for tests.
@@ -113,36 +117,30 @@ func (r *far) open(o transport.Options) *thin.Remote {
 
 // queue starts a queue, which is closed before the remote, or earlier by the test.
 func (p *place) queue(to *far, o QueueOptions) *Queue {
-	p.t.Helper()
-	repo, err := p.open()
+	p.T.Helper()
+	repo, err := p.Open()
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	o.Repo, o.Session, o.Dir = repo, sessionName, p.t.TempDir()
+	o.Repo, o.Session, o.Dir = repo, sessionName, p.T.TempDir()
 	if o.Remote == nil {
 		o.Remote = to.open(transport.Options{})
 	}
 	if o.Origin == nil {
-		origin, err := transport.Open("file://"+p.origin.Path, transport.Options{})
+		origin, err := transport.Open("file://"+p.Origin.Path, transport.Options{})
 		if err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
-		p.t.Cleanup(func() { origin.Close() })
+		p.T.Cleanup(func() { origin.Close() })
 		o.Origin = origin
 	}
-	o.Log = zaptest.NewLogger(p.t)
+	o.Log = zaptest.NewLogger(p.T)
 	q, err := NewQueue(o)
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	p.t.Cleanup(func() { q.Close() })
+	p.T.Cleanup(func() { q.Close() })
 	return q
-}
-
-// carried waits until the copier has copied main with the value id.
-func (p *place) carried(id object.ID) {
-	p.t.Helper()
-	await.Until(p.t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == id.String() })
 }
 
 // syncAll syncs a queue with a long timeout.
@@ -169,48 +167,17 @@ func wantSync(t testing.TB, q *Queue) {
 	}
 }
 
-// checkpoint creates a checkpoint of a tree as a capturer does: a checkpoint state, and a commit on top of the previous checkpoint.
-func (p *place) checkpoint(reason string) session.Checkpoint {
-	p.t.Helper()
-	repo, err := p.open()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	tree := run(p.t, p.work, "", "write-tree", "--missing-ok")
-	state := run(p.t, p.work, "", "commit-tree", "-m", "state", tree)
-	ref := session.SegmentRef(sessionName, "main", 1)
-	before, err := repo.Ref(ref)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	checkpoint := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Tree: object.MustID(tree), State: object.MustID(state), Session: sessionName,
-		Lane: "main", Segment: 1, Reason: session.Reason(reason), Time: time.Now(), Base: p.base, Head: p.base}
-	content := checkpoint.Encode(before)
-	checkpoint.Commit = object.MustID(run(p.t, p.work, string(content), "hash-object", "-w", "-t", "commit", "--stdin"))
-	copies := session.NewCopier(repo)
-	if err := copies.Commits(p.t.Context(), []object.ID{checkpoint.Commit}); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := repo.Write(p.t.Context(), copies.Objects()); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := repo.Update(p.t.Context(), []session.RefChange{{Name: ref, Old: before, New: checkpoint.Commit}}); err != nil {
-		p.t.Fatal(err)
-	}
-	return checkpoint
-}
-
 // ingest stores fetched objects in a new object store.
 func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
-	p.t.Helper()
+	p.T.Helper()
 	defer resp.Pack.Close()
-	into, err := odb.Open(p.t.TempDir(), p.base.Format())
+	into, err := odb.Open(p.T.TempDir(), p.Base.Format())
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	p.t.Cleanup(func() { into.Close() })
-	if _, err := into.Ingest(p.t.Context(), resp.Pack, odb.IngestOptions{MaxObjectSize: 1 << 30}, nil); err != nil {
-		p.t.Fatal(err)
+	p.T.Cleanup(func() { into.Close() })
+	if _, err := into.Ingest(p.T.Context(), resp.Pack, odb.IngestOptions{MaxObjectSize: 1 << 30}, nil); err != nil {
+		p.T.Fatal(err)
 	}
 	return into
 }

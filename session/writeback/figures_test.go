@@ -12,9 +12,9 @@ import (
 // The figures count pushed refs, refused refs and failed pushes.
 func TestFigures(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	quiet := q.Figures()
@@ -26,7 +26,7 @@ func TestFigures(t *testing.T) {
 	if err := os.WriteFile(hook, []byte("#!/bin/sh\ncat >/dev/null; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.carried(p.commit("a", "two"))
+	p.Carried(p.Commit("a", "two"))
 	if err := syncAll(t, q); err == nil {
 		t.Error("sync succeeded although the push was refused")
 	}

@@ -21,12 +21,12 @@ func TestFirstPush(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	waiting, made := make(chan struct{}), make(chan struct{})
 	q := p.queue(to, QueueOptions{BaseURL: baseURL, Settled: func(context.Context) { close(waiting); <-made }})
 	<-waiting
-	checkpoint := p.checkpoint("manual")
+	checkpoint := p.Checkpoint("manual")
 	close(made)
 	syncWhilePushing := func(move func()) {
 		await.Until(t, "a push waits in the server", func() bool { return exists("begun") })
@@ -65,11 +65,11 @@ func TestFirstPush(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.carried(p.commit("a", "two"))
+	p.Carried(p.Commit("a", "two"))
 	var three object.ID
 	syncWhilePushing(func() {
-		three = p.commit("a", "three")
-		p.carried(three)
+		three = p.Commit("a", "three")
+		p.Carried(three)
 	})
 	if got := q.Acknowledged("refs/heads/main"); got != three {
 		t.Errorf("branch after a sync that began with a newer commit than the push: got %s, want %s", got, three)

@@ -81,7 +81,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	sent := map[string]object.ID{}
 	for _, r := range refs {
-		if there := layout.There(r.Name); isUsers(r.Name) || isSent(there, layout) {
+		if there := layout.There(r.Name); session.IsUsers(r.Name) || isSent(there, layout) {
 			sent[there] = r.ID
 		}
 	}

@@ -26,28 +26,28 @@ func (r *far) await(ref, id string) {
 // On a session remote with plain branches of users, the session's branches and tags have other names, and may be rewritten.
 func TestPlainNamesOfOthersStay(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
 	to.disown()
 	before := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
-	p.copier(RefCopierOptions{})
+	p.copier()
 	q := p.queue(to, QueueOptions{})
 	ours := func(branch string) string { return "refs/heads/afs/" + sessionName + "/" + branch }
-	to.await(ours("main"), p.commit("a", "one").String())
-	amended := p.commit("a", "two", "--amend")
+	to.await(ours("main"), p.Commit("a", "one").String())
+	amended := p.Commit("a", "two", "--amend")
 	to.await(ours("main"), amended.String())
-	run(t, p.work, "", "tag", "v1")
-	run(t, p.work, "", "branch", "feature")
+	run(t, p.Work, "", "tag", "v1")
+	run(t, p.Work, "", "branch", "feature")
 	to.await(session.TagsPrefix(sessionName)+"v1", amended.String())
 	to.await(ours("feature"), amended.String())
 	// git cannot have the branches feature and feature/x at the same time, in either repository.
-	run(t, p.work, "", "branch", "-m", "feature", "feature/x")
+	run(t, p.Work, "", "branch", "-m", "feature", "feature/x")
 	to.await(ours("feature/x"), amended.String())
 	to.await(ours("feature"), "")
-	run(t, p.work, "", "reset", "-q", "--hard", "HEAD~1")
-	to.await(ours("main"), p.base.String())
+	run(t, p.Work, "", "reset", "-q", "--hard", "HEAD~1")
+	to.await(ours("main"), p.Base.String())
 	wantSync(t, q)
-	run(t, p.work, "", "branch", "-D", "feature/x")
-	run(t, p.work, "", "tag", "-d", "v1")
+	run(t, p.Work, "", "branch", "-D", "feature/x")
+	run(t, p.Work, "", "tag", "-d", "v1")
 	to.await(ours("feature/x"), "")
 	to.await(session.TagsPrefix(sessionName)+"v1", "")
 	wantSync(t, q)
@@ -60,14 +60,14 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 		t.Errorf("status: got %+v", st)
 	}
 	// A user's branch named afs makes names below afs/ impossible: the session's branches are pushed under other names.
-	run(t, p.work, "", "branch", "blocked", amended.String())
+	run(t, p.Work, "", "branch", "blocked", amended.String())
 	to.await(ours("blocked"), amended.String())
 	for _, ref := range strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads/afs")) {
 		run(t, to.dir, "", "update-ref", "-d", ref)
 	}
-	run(t, to.dir, "", "update-ref", "refs/heads/afs", p.base.String())
-	three := p.commit("a", "three")
-	p.carried(three)
+	run(t, to.dir, "", "update-ref", "refs/heads/afs", p.Base.String())
+	three := p.Commit("a", "three")
+	p.Carried(three)
 	wantSync(t, q)
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
 	to.await(diverged, three.String())
@@ -88,12 +88,12 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	var all []one
 	for i := range 6 {
 		name := fmt.Sprintf("s%d", i)
-		repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: name, Remote: "file://" + p.origin.Path, Borrow: []string{p.store + "/objects"}, Fresh: []string{p.git + "/objects"}})
+		repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: name, Remote: "file://" + p.Origin.Path, Borrow: []string{p.Store + "/objects"}, Fresh: []string{p.Git + "/objects"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer repo.Close()
-		id := object.MustID(run(t, p.work, "", "commit-tree", "-m", name, run(t, p.work, "", "mktree")))
+		id := object.MustID(run(t, p.Work, "", "commit-tree", "-m", name, run(t, p.Work, "", "mktree")))
 		copies := session.NewCopier(repo)
 		if err := copies.Commits(t.Context(), []object.ID{id}); err != nil {
 			t.Fatal(err)
@@ -137,31 +137,31 @@ func TestNotesAreMerged(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			to := newFar(t, "http", f, p.origin.Path)
-			p.copier(RefCopierOptions{})
+			to := newFar(t, "http", f, p.Origin.Path)
+			p.copier()
 			brought := make(chan [2]object.ID, 10)
 			bring := func(_ context.Context, ref string, old, merged object.ID) error { // does the same as the daemon
-				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.session, p.git))
+				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.Session, p.Git))
 				pack.Env = gittest.Env()
 				if out, err := pack.CombinedOutput(); err != nil {
 					return fmt.Errorf("%w: %s", err, out)
 				}
-				_, err := try(t, p.git, "", "update-ref", ref, merged.String(), old.String())
+				_, err := try(t, p.Git, "", "update-ref", ref, merged.String(), old.String())
 				brought <- [2]object.ID{old, merged}
 				return err
 			}
 			q := p.queue(to, QueueOptions{Notes: bring})
 			const ref = "refs/notes/agent"
 			note := func(dir, text string) string {
-				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref=agent", "append", "-m", text, p.base.String())
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref=agent", "append", "-m", text, p.Base.String())
 				return run(t, dir, "", "rev-parse", ref)
 			}
-			first := note(p.work, "ours")
+			first := note(p.Work, "ours")
 			to.await(ref, first)
 			note(to.dir, "theirs")
-			second := note(p.work, "ours again")
+			second := note(p.Work, "ours again")
 			await.Until(t, "the notes are merged", func() bool {
-				out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
+				out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String())
 				return err == nil && strings.Contains(out, "theirs") && strings.Contains(out, "ours again")
 			})
 			got := <-brought
@@ -169,8 +169,8 @@ func TestNotesAreMerged(t *testing.T) {
 				t.Errorf("merged notes replace %s, want %s", got[0], second)
 			}
 			wantSync(t, q)
-			here := run(t, p.work, "", "notes", "--ref=agent", "show", p.base.String())
-			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String()); here != there || strings.Count(here, "\n") < 2 {
+			here := run(t, p.Work, "", "notes", "--ref=agent", "show", p.Base.String())
+			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String()); here != there || strings.Count(here, "\n") < 2 {
 				t.Errorf("note in the mount: got %q, want the note on the session remote, %q", here, there)
 			}
 			if st := q.Status(); len(st.Diverged) > 0 {
@@ -178,13 +178,13 @@ func TestNotesAreMerged(t *testing.T) {
 			}
 			// Notes are never rewound or removed on the session remote.
 			tip := to.ref(ref)
-			run(t, p.work, "", "update-ref", "-d", ref)
-			await.Until(t, "the notes are removed here", func() bool { return p.inSession(ref) == "" })
+			run(t, p.Work, "", "update-ref", "-d", ref)
+			await.Until(t, "the notes are removed here", func() bool { return p.InSession(ref) == "" })
 			wantSync(t, q)
 			if got := to.ref(ref); got != tip {
 				t.Errorf("notes on the session remote after their removal here: got %q, want %q", got, tip)
 			}
-			third := note(p.work, "new beginning")
+			third := note(p.Work, "new beginning")
 			await.Until(t, "new notes after the removal are merged", func() bool {
 				_, err := try(t, to.dir, "", "merge-base", "--is-ancestor", third, ref)
 				return err == nil
@@ -201,11 +201,11 @@ func TestNotesAreMerged(t *testing.T) {
 // of all diverged names, so that each of many sessions loses only a few times.
 func TestNotesThatLoseTheRace(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
 	const ref, other = "refs/notes/agent", "refs/afs/diverged/other/notes/agent"
 	note := func(dir, name, text string) string {
-		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.base.String())
+		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.Base.String())
 		return run(t, dir, "", "rev-parse", "refs/notes/"+name)
 	}
 	winner := note(to.dir, "winner", "of the winner")
@@ -221,9 +221,9 @@ grep -q %[1]s pushed || exit 0
 		t.Fatal(err)
 	}
 	q := p.queue(to, QueueOptions{})
-	note(p.work, "agent", "ours")
+	note(p.Work, "agent", "ours")
 	await.Until(t, "the notes of all three sessions are merged", func() bool {
-		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
+		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String())
 		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") && strings.Contains(out, "ours")
 	})
 	wantSync(t, q)
@@ -251,15 +251,15 @@ func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 	}{{"killed before the answer", true, true}, {"other host", false, true}, {"other notes", false, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlace(t, object.SHA1)
-			to := newFar(t, "http", object.SHA1, p.origin.Path)
-			p.copier(RefCopierOptions{})
+			to := newFar(t, "http", object.SHA1, p.Origin.Path)
+			p.copier()
 			const ref = "refs/notes/agent"
 			note := func(dir, name, text string) object.ID {
-				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.base.String())
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.Base.String())
 				return object.MustID(run(t, dir, "", "rev-parse", "refs/notes/"+name))
 			}
 			q := p.queue(to, QueueOptions{})
-			value := note(p.work, "agent", "ours")
+			value := note(p.Work, "agent", "ours")
 			to.await(ref, value.String())
 			wantSync(t, q)
 			q.Close()
@@ -276,7 +276,7 @@ func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 				}
 			}
 			q = p.queue(to, QueueOptions{})
-			latest := note(p.work, "agent", "more of ours")
+			latest := note(p.Work, "agent", "more of ours")
 			to.await(ref, latest.String())
 			wantSync(t, q)
 			if got := to.ref(own); (got == "") != c.contains {

@@ -163,7 +163,7 @@ func (t *pushAttempt) pushNotes(
 func (t *pushAttempt) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	q := t.q
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	// Also set the ref in the Repo now, so that the RefCopier does not copy the ref from the mount later, which would cause another
+	// Also set the ref in the Repo now, so that the refcopy.Copier does not copy the ref from the mount later, which would cause another
 	// round.
 	if err == nil {
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
@@ -24,8 +25,9 @@ const (
 	gather = 10 * time.Millisecond
 	// syncRetry is the maximum delay between retries while a caller waits in Sync.
 	syncRetry = time.Second
-	// queueRetry is the maximum delay between retries while no caller waits in Sync.
-	queueRetry = time.Minute
+	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 30 * time.Second
 	// settleMost is the maximum delay of the first push for refs that are being made (QueueOptions.Settled).
 	settleMost = 100 * time.Millisecond
 	// forgetIdle is the idle time after which Queue.sent, the set of pushed objects, is dropped to save memory. The next
@@ -287,12 +289,12 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 		wait = refused
 	}
 	if failures > 0 {
-		most := queueRetry
+		most := retryMost
 		// If a caller waits in Sync, retry more often.
 		if _, waiting := q.calls.open(); waiting {
 			most = syncRetry
 		}
-		retry = time.After(min(retryIn(failures), most))
+		retry = time.After(min(clock.Backoff(failures, retryFirst, retryMost), most))
 	} else if wait > 0 {
 		retry = time.After(wait)
 	}

@@ -23,14 +23,14 @@ func TestQueue(t *testing.T) {
 		for _, f := range []object.Format{object.SHA1, object.SHA256} {
 			t.Run(fmt.Sprintf("%s/%v", kind, f), func(t *testing.T) {
 				p := newPlace(t, f)
-				to := newFar(t, kind, f, p.origin.Path)
-				p.copier(RefCopierOptions{})
-				one := p.commit("d/new.txt", "one")
+				to := newFar(t, kind, f, p.Origin.Path)
+				p.copier()
+				one := p.Commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
 				await.Until(t, "the first commit is pushed", func() bool { return to.ref("refs/heads/main") == one.String() })
-				checkpoint := p.checkpoint("manual")
+				checkpoint := p.Checkpoint("manual")
 				start := time.Now()
-				two := p.commit("two.txt", "two")
+				two := p.Commit("two.txt", "two")
 				await.Until(t, "the second commit is pushed", func() bool { return to.ref("refs/heads/main") == two.String() })
 				t.Logf("on the session remote within %v", time.Since(start))
 				wantSync(t, q)
@@ -41,9 +41,9 @@ func TestQueue(t *testing.T) {
 					t.Errorf("mode of the session remote: got %q", st.Mode)
 				}
 				// After an amend, the branch on the remote still has the value that we pushed, so it is moved, and the old commit is kept.
-				three := p.commit("two.txt", "three", "--amend")
-				run(t, p.work, "", "branch", "topic")
-				run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
+				three := p.Commit("two.txt", "three", "--amend")
+				run(t, p.Work, "", "branch", "topic")
+				run(t, p.Work, "", "tag", "-a", "-m", "v", "v1")
 				await.Until(t, "the amended commit is pushed", func() bool { return to.ref("refs/heads/main") == three.String() })
 				await.Until(t, "the tag is pushed", func() bool { return to.ref("refs/tags/v1") != "" })
 				wantSync(t, q)
@@ -51,10 +51,10 @@ func TestQueue(t *testing.T) {
 				if !slices.Contains(kept, two.String()) {
 					t.Errorf("kept commits on the session remote: got %v, want %v", kept, two)
 				}
-				run(t, p.work, "", "branch", "-D", "topic")
+				run(t, p.Work, "", "branch", "-D", "topic")
 				await.Until(t, "the branch is removed on the session remote", func() bool { return to.ref("refs/heads/topic") == "" })
 				run(t, to.dir, "", "fsck", "--strict")
-				if p.repo.Owned(p.base) {
+				if p.Repo.Owned(p.Base) {
 					t.Error("the base commit counts as owned")
 				}
 			})
@@ -65,22 +65,22 @@ func TestQueue(t *testing.T) {
 // If the response of a push was lost, the queue finds out whether the push was done, also if the ref has moved since.
 func TestLostAnswer(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
 	q := p.queue(to, QueueOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	wantSync(t, q)
 	isPost := func(r gittest.Request) bool { return r.Method == "POST" }
 	cut := to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, Match: isPost, Times: 1})
 	// No push succeeds after that one, independent of the number of requests that a busy machine sends before it.
 	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	await.Until(t, "a push is done, and its response is lost", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
 	q.Close()
-	three := p.commit("a", "three", "--amend")
-	p.carried(three)
+	three := p.Commit("a", "three", "--amend")
+	p.Carried(three)
 	away.Remove()
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
@@ -93,11 +93,11 @@ func TestLostAnswer(t *testing.T) {
 // the value as one that the session pushed.
 func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
 	q := p.queue(to, QueueOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	wantSync(t, q)
 	// The next push waits in a hook for the one after it, which continues when the first has moved the branch.
 	hook := "#!/bin/sh\n" +
@@ -106,12 +106,12 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	await.Until(t, "a push waits in the server", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
 	q.Close()
-	three := p.commit("a", "three", "--amend")
-	p.carried(three)
+	three := p.Commit("a", "three", "--amend")
+	p.Carried(three)
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if _, err := os.Stat(filepath.Join(to.dir, "second")); err != nil {
@@ -125,8 +125,8 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 // If a queue ends at any moment or connections break, no value is lost and none is pushed twice.
 func TestQueueEndsAnywhere(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	remote := to.open(transport.Options{})
 	var tips []object.ID
@@ -137,8 +137,8 @@ func TestQueueEndsAnywhere(t *testing.T) {
 		if i%3 == 2 {
 			args = append(args, "--amend")
 		}
-		tips = append(tips, p.commit("a", fmt.Sprint(i), args...))
-		checkpoints = append(checkpoints, p.checkpoint("idle"))
+		tips = append(tips, p.Commit("a", fmt.Sprint(i), args...))
+		checkpoints = append(checkpoints, p.Checkpoint("idle"))
 		var fault *gittest.Injection
 		switch i % 4 {
 		case 1:
@@ -152,7 +152,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 			fault.Remove()
 		}
 	}
-	p.carried(tips[len(tips)-1])
+	p.Carried(tips[len(tips)-1])
 	q := p.queue(to, QueueOptions{Remote: remote})
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged)+len(st.Moved)+len(st.Notices) > 0 {
@@ -203,12 +203,12 @@ func FuzzLedger(f *testing.F) {
 func TestDelay(t *testing.T) {
 	for _, kind := range []string{"http", "ssh"} {
 		p := newPlace(t, object.SHA1)
-		to := newFar(t, kind, object.SHA1, p.origin.Path)
+		to := newFar(t, kind, object.SHA1, p.Origin.Path)
 		to.server.SetRTT(50 * time.Millisecond)
-		p.copier(RefCopierOptions{})
+		p.copier()
 		p.queue(to, QueueOptions{})
 		for i := range 4 {
-			id := p.commit("a", fmt.Sprint(i))
+			id := p.Commit("a", fmt.Sprint(i))
 			start := time.Now()
 			await.Until(t, "the commit is pushed", func() bool { return to.ref("refs/heads/main") == id.String() })
 			t.Logf("%s, commit %d: %v", kind, i, time.Since(start))
@@ -225,8 +225,8 @@ func TestDrain(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(to.dir, "hooks"), 0o755), os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	await.Until(t, "the server has received a push", func() bool { _, err := os.Stat(started); return err == nil })
 	q.Drain(t.Context())
@@ -234,7 +234,7 @@ func TestDrain(t *testing.T) {
 	if refs == "" {
 		t.Error("the session remote has no refs after Drain, although it had received a push")
 	}
-	p.carried(p.commit("a", "two"))
+	p.Carried(p.Commit("a", "two"))
 	q.Wake()
 	time.Sleep(100 * time.Millisecond)
 	if err := q.Close(); err != nil {

@@ -21,7 +21,7 @@ import (
 
 func TestRefusals(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
 	hook := func(name, script string) func() {
 		path := filepath.Join(to.dir, "hooks", name)
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
@@ -29,13 +29,13 @@ func TestRefusals(t *testing.T) {
 		}
 		return func() { os.Remove(path) }
 	}
-	p.copier(RefCopierOptions{})
+	p.copier()
 	q := p.queue(to, QueueOptions{})
 	// A protected branch does not delay checkpoints.
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
-	one := p.commit("a", "one")
-	await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == one.String() })
-	checkpoint := p.checkpoint("manual")
+	one := p.Commit("a", "one")
+	await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == one.String() })
+	checkpoint := p.Checkpoint("manual")
 	err := syncAll(t, q)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
 		t.Errorf("sync of a protected branch: got %v, want ErrRefused with the reason", err)
@@ -47,8 +47,8 @@ func TestRefusals(t *testing.T) {
 	wantSync(t, q)
 	// The server refuses all refs.
 	remove = hook("pre-receive", "echo closed today >&2; exit 1")
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	if err := syncAll(t, q); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "closed today") {
 		t.Errorf("sync while all updates are refused: got %v, want ErrRefused with the reason", err)
 	}
@@ -59,8 +59,8 @@ func TestRefusals(t *testing.T) {
 	}
 	// The server refuses non-fast-forward updates: our branch is pushed beside.
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
-	three := p.commit("a", "three", "--amend")
-	p.carried(three)
+	three := p.Commit("a", "three", "--amend")
+	p.Carried(three)
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 1 {
 		t.Errorf("diverged refs where rewriting is forbidden: got %+v, want refs/heads/main", st.Diverged)
@@ -73,15 +73,15 @@ func TestRefusals(t *testing.T) {
 	wantSync(t, q)
 	// The server also refuses deletions.
 	run(t, to.dir, "", "config", "receive.denyDeletes", "true")
-	run(t, p.work, "", "branch", "gone", "HEAD")
+	run(t, p.Work, "", "branch", "gone", "HEAD")
 	await.Until(t, "the branch is pushed", func() bool { return to.ref("refs/heads/gone") != "" })
-	run(t, p.work, "", "branch", "-D", "gone")
-	await.Until(t, "the copier has removed the branch", func() bool { return p.inSession("refs/heads/gone") == "" })
+	run(t, p.Work, "", "branch", "-D", "gone")
+	await.Until(t, "the copier has removed the branch", func() bool { return p.InSession("refs/heads/gone") == "" })
 	wantSync(t, q)
 	// The server refuses authentication.
 	deny := to.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "u", Pass: "secret"})
-	four := p.commit("a", "four")
-	await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == four.String() })
+	four := p.Commit("a", "four")
+	await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == four.String() })
 	if err := syncAll(t, q); !errors.Is(err, transport.ErrAuth) {
 		t.Errorf("sync without a password: got %v, want transport.ErrAuth", err)
 	}
@@ -95,17 +95,17 @@ func TestRefusals(t *testing.T) {
 // While the session remote is unreachable everything stays pending, and is then pushed once and in order.
 func TestOutage(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.copier(RefCopierOptions{})
+	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	p.copier()
 	q := p.queue(to, QueueOptions{})
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	to.server.Down()
 	var last object.ID
 	var checkpoints []session.Checkpoint
 	for i := range 10 {
-		last = p.commit("a", fmt.Sprint(i))
-		p.carried(last)
-		checkpoints = append(checkpoints, p.checkpoint("idle"))
+		last = p.Commit("a", fmt.Sprint(i))
+		p.Carried(last)
+		checkpoints = append(checkpoints, p.Checkpoint("idle"))
 	}
 	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -140,17 +140,17 @@ func TestFullRemote(t *testing.T) {
 	}
 	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
 	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
-	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.origin.Path, to.dir)
+	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.Origin.Path, to.dir)
 	to.own()
-	p.copier(RefCopierOptions{})
+	p.copier()
 	q := p.queue(to, QueueOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	wantSync(t, q)
 	noise := make([]byte, 4<<20)
 	rand.Read(noise)
-	two := p.commit("noise", string(noise))
-	p.carried(two)
+	two := p.Commit("noise", string(noise))
+	p.Carried(two)
 	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

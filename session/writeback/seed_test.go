@@ -17,7 +17,7 @@ func TestSeed(t *testing.T) {
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
 			p := newPlace(t, object.SHA1)
-			serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+			serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.Origin.Path)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,10 +28,10 @@ func TestSeed(t *testing.T) {
 			}
 			defer origin.Close()
 			to := newFar(t, kind, object.SHA1, "")
-			p.copier(RefCopierOptions{})
-			one := p.commit("d/new.txt", "one")
-			await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == one.String() })
-			checkpoint := p.checkpoint("manual")
+			p.copier()
+			one := p.Commit("d/new.txt", "one")
+			await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == one.String() })
+			checkpoint := p.Checkpoint("manual")
 			q := p.queue(to, QueueOptions{Origin: origin})
 			defer q.Close()
 			wantSync(t, q)
@@ -48,15 +48,15 @@ func TestSeed(t *testing.T) {
 				t.Errorf("temporary files after the seed: %v", left)
 			}
 			// A file of a commit that is not in the pushed history.
-			run(t, p.origin.Path, "", "branch", "side", "main")
-			side, err := p.origin.Commit("side", map[string]gittest.File{"side.txt": {Data: []byte("from the side")}}, "side")
+			run(t, p.Origin.Path, "", "branch", "side", "main")
+			side, err := p.Origin.Commit("side", map[string]gittest.File{"side.txt": {Data: []byte("from the side")}}, "side")
 			if err != nil {
 				t.Fatal(err)
 			}
-			run(t, p.store, "", "fetch", "-q", "origin", side.String())
-			run(t, p.work, "", "read-tree", "--prefix=side/", side.String())
-			run(t, p.work, "", "commit", "-q", "-m", "side")
-			p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+			run(t, p.Store, "", "fetch", "-q", "origin", side.String())
+			run(t, p.Work, "", "read-tree", "--prefix=side/", side.String())
+			run(t, p.Work, "", "commit", "-q", "-m", "side")
+			p.Carried(object.MustID(run(t, p.Work, "", "rev-parse", "HEAD")))
 			q2 := p.reopen(q, to, QueueOptions{Origin: origin, Store: p})
 			wantSync(t, q2)
 			run(t, to.dir, "", "fsck", "--strict")
@@ -69,9 +69,9 @@ func TestSeedUnasked(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
 	to.server.Inject(gittest.Fault{Kind: gittest.NoV2})
-	p.copier(RefCopierOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	p.copier()
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != one.String() || q.Status().Mode != ModeSeed {
@@ -82,7 +82,7 @@ func TestSeedUnasked(t *testing.T) {
 // If the mounted remote cannot send its history, the queue does not request it repeatedly, and Sync returns the failure.
 func TestSeedFails(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.Origin.Path)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,15 +94,15 @@ func TestSeedFails(t *testing.T) {
 	defer origin.Close()
 	to := newFar(t, "http", object.SHA1, "")
 	broken := serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	q := p.queue(to, QueueOptions{Origin: origin})
 	for range 3 {
 		if err := syncAll(t, q); err == nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("sync without the history: got %v", err)
 		}
 	}
-	p.carried(p.commit("a", "two"))
+	p.Carried(p.Commit("a", "two"))
 	if st := q.Status(); st.Failure == nil || st.Pending == 0 || st.Mode != ModeSeed {
 		t.Errorf("status without the history: got %+v, want pending refs and a failure in seed mode", st)
 	}
@@ -117,7 +117,7 @@ func TestSeedFails(t *testing.T) {
 // After a failed seed, the queue notices that the history was pushed to the session remote by other means, and continues.
 func TestSeededOtherwise(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.Origin.Path)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +129,14 @@ func TestSeededOtherwise(t *testing.T) {
 	defer origin.Close()
 	to := newFar(t, "http", object.SHA1, "")
 	serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	q := p.queue(to, QueueOptions{Origin: origin})
 	defer q.Close()
 	if err := syncAll(t, q); err == nil || q.Status().Failure == nil {
 		t.Fatalf("sync without the history: got error %v and status %+v, want a failure", err, q.Status())
 	}
-	run(t, p.origin.Path, "", "push", "-q", to.dir, "main:refs/heads/theirs")
+	run(t, p.Origin.Path, "", "push", "-q", to.dir, "main:refs/heads/theirs")
 	wantSync(t, q)
 	if st := q.Status(); st.Failure != nil || st.Pending != 0 {
 		t.Errorf("status with the history on the session remote: got %+v, want nothing pending", st)

@@ -44,7 +44,7 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 			}
 		}
 	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool {
-		return !push.Direct(ref.Name) && isSent(ref.Name, l.layout()) && !isUsers(ref.Name)
+		return !push.Direct(ref.Name) && isSent(ref.Name, l.layout()) && !session.IsUsers(ref.Name)
 	}) {
 		return nil // the session is already on the session remote, in another mode
 	}

@@ -25,10 +25,10 @@ func TestThin(t *testing.T) {
 			t.Run(kind+"/"+f.String(), func(t *testing.T) {
 				p := newPlace(t, f)
 				to := newFar(t, kind, f, "")
-				p.copier(RefCopierOptions{})
-				one := p.commit("d/new.txt", "one")
-				p.carried(one)
-				checkpoint := p.checkpoint("manual")
+				p.copier()
+				one := p.Commit("d/new.txt", "one")
+				p.Carried(one)
+				checkpoint := p.Checkpoint("manual")
 				q := p.queue(to, QueueOptions{BaseURL: baseURL})
 				wantSync(t, q)
 				if !q.Has(checkpoint) || q.Status().Mode != ModeThin {
@@ -42,7 +42,7 @@ func TestThin(t *testing.T) {
 					t.Errorf("refs of the session remote: got %s", refs)
 				}
 				run(t, to.dir, "", "fsck", "--strict")
-				if _, err := try(t, to.dir, "", "cat-file", "-e", p.base.String()); err == nil {
+				if _, err := try(t, to.dir, "", "cat-file", "-e", p.Base.String()); err == nil {
 					t.Errorf("the session remote has the objects of the base")
 				}
 				// Another machine lists the same refs, and can fetch their objects.
@@ -51,8 +51,8 @@ func TestThin(t *testing.T) {
 				if err != nil || len(seen.List) != 2 || seen.List[1].ID != one {
 					t.Fatalf("refs that another machine lists: got %+v, %v", seen.List, err)
 				}
-				if base := other.Base(); base.URL != baseURL || len(base.Commits) != 1 || base.Commits[0] != p.base {
-					t.Errorf("base that another machine reads: got %+v, want %s at %s", base, p.base, baseURL)
+				if base := other.Base(); base.URL != baseURL || len(base.Commits) != 1 || base.Commits[0] != p.Base {
+					t.Errorf("base that another machine reads: got %+v, want %s at %s", base, p.Base, baseURL)
 				}
 				resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{one, checkpoint.Commit}})
 				if err != nil {
@@ -65,15 +65,15 @@ func TestThin(t *testing.T) {
 					}
 				}
 				var none transport.NotOurRef
-				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.base}}); !errors.As(err, &none) || none.ID != p.base {
+				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.Base}}); !errors.As(err, &none) || none.ID != p.Base {
 					t.Errorf("fetch of the base: got %v, want not found", err)
 				}
 				// A new branch is added to the refs, and removed again.
-				run(t, p.work, "", "branch", "-q", "side")
-				await.Until(t, "the copier has copied the change", func() bool { return p.inSession("refs/heads/side") != "" })
+				run(t, p.Work, "", "branch", "-q", "side")
+				await.Until(t, "the copier has copied the change", func() bool { return p.InSession("refs/heads/side") != "" })
 				wantSync(t, q)
-				run(t, p.work, "", "branch", "-qD", "side")
-				await.Until(t, "the copier has copied the change", func() bool { return p.inSession("refs/heads/side") == "" })
+				run(t, p.Work, "", "branch", "-qD", "side")
+				await.Until(t, "the copier has copied the change", func() bool { return p.InSession("refs/heads/side") == "" })
 				wantSync(t, q)
 				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil || len(seen.List) != 1 {
 					t.Errorf("refs after a branch was removed: got %+v, %v", seen.List, err)
@@ -87,8 +87,8 @@ func TestThin(t *testing.T) {
 func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	sender, reader := to.open(transport.Options{}), to.open(transport.Options{})
 	wantSync(t, p.queue(to, QueueOptions{Remote: sender, BaseURL: baseURL}))
 	if _, err := reader.Refs(t.Context(), nil); err != nil {
@@ -111,13 +111,13 @@ func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 func TestThinManyPushes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, "")
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "0"))
+	p.copier()
+	p.Carried(p.Commit("a", "0"))
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
 	const pushes = 40
 	for i := range pushes {
-		p.carried(p.commit("a", fmt.Sprint(i+1)))
+		p.Carried(p.Commit("a", fmt.Sprint(i+1)))
 		if i == 20 { // another process continues
 			q = p.reopen(q, to, QueueOptions{BaseURL: baseURL})
 		}
@@ -131,7 +131,7 @@ func TestThinManyPushes(t *testing.T) {
 		t.Errorf("bytes sent for %d small commits: got %d, want at most 2 MiB", pushes, n)
 	}
 	run(t, to.dir, "", "fsck", "--strict")
-	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}})
+	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}})
 	if err == nil {
 		resp.Pack.Close()
 		t.Errorf("fetch of a commit that is in no listing: the session remote has the commit outside of the container")
@@ -140,11 +140,11 @@ func TestThinManyPushes(t *testing.T) {
 	if _, err := other.Refs(t.Context(), []string{"refs/heads/"}); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err = other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}}); err != nil {
+	if resp, err = other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}}); err != nil {
 		t.Fatal(err)
 	}
 	into := p.ingest(resp)
-	for id := object.MustID(p.inSession("refs/heads/main")); id != p.base; {
+	for id := object.MustID(p.InSession("refs/heads/main")); id != p.Base; {
 		_, content, err := into.Get(id, object.MaxCommitSize)
 		if err != nil {
 			t.Fatalf("commit %s is not in the container: %v", id, err)
@@ -161,9 +161,9 @@ func TestThinManyPushes(t *testing.T) {
 func TestThinMovedByOthers(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.copier(RefCopierOptions{})
-	one := p.commit("a", "one")
-	p.carried(one)
+	p.copier()
+	one := p.Commit("a", "one")
+	p.Carried(one)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
 	// Another machine moves the container by a push.
@@ -178,8 +178,8 @@ func TestThinMovedByOthers(t *testing.T) {
 	if err != nil || results[0] != nil {
 		t.Fatalf("push another branch: got %v, %v", results, err)
 	}
-	two := p.commit("a", "two")
-	p.carried(two)
+	two := p.Commit("a", "two")
+	p.Carried(two)
 	wantSync(t, q)
 	seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"})
 	if err != nil || len(seen.List) != 2 || seen.List[0].ID != two || seen.List[1].Name != "refs/heads/theirs" {
@@ -191,13 +191,13 @@ func TestThinMovedByOthers(t *testing.T) {
 func TestThinRewrite(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.copier(RefCopierOptions{})
-	dropped := p.commit("a", strings.Repeat("dropped ", 100))
-	p.carried(dropped)
+	p.copier()
+	dropped := p.Commit("a", strings.Repeat("dropped ", 100))
+	p.Carried(dropped)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
-	run(t, p.work, "", "commit", "-q", "--amend", "--allow-empty", "-m", "other")
-	p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+	run(t, p.Work, "", "commit", "-q", "--amend", "--allow-empty", "-m", "other")
+	p.Carried(object.MustID(run(t, p.Work, "", "rev-parse", "HEAD")))
 	wantSync(t, q) // a push in progress would count as the one that Rewrite requests
 	kept, err := q.o.Repo.Refs(session.KeptPrefix(sessionName))
 	if err != nil || len(kept) != 1 {
@@ -230,8 +230,8 @@ func TestThinRewrite(t *testing.T) {
 // A session keeps the mode that it started with, and thin mode requires a mounted remote that other machines can read.
 func TestThinOrNot(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	for _, c := range []struct {
 		name string
 		full bool
@@ -247,7 +247,7 @@ func TestThinOrNot(t *testing.T) {
 	} {
 		from := ""
 		if c.full {
-			from = p.origin.Path
+			from = p.Origin.Path
 		}
 		to := newFar(t, "path", object.SHA1, from)
 		q := p.queue(to, c.o)
@@ -289,7 +289,7 @@ func formatsOf(kind string) []object.Format {
 func TestThinPushFails(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, "")
-	one := p.commit("a", "one")
+	one := p.Commit("a", "one")
 	remote := to.open(transport.Options{})
 	dir := t.TempDir()
 	remote.Keep(dir)
@@ -317,8 +317,8 @@ func TestThinPushFails(t *testing.T) {
 func TestThinContainerIsDamaged(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, "")
-	p.copier(RefCopierOptions{})
-	p.carried(p.commit("a", "one"))
+	p.copier()
+	p.Carried(p.Commit("a", "one"))
 	wantSync(t, p.queue(to, QueueOptions{BaseURL: baseURL}))
 	container := thin.Ref(sessionName)
 	pack := run(t, to.dir, "", "ls-tree", "--name-only", container, "pack/")

@@ -1,6 +1,6 @@
-// Package writeback copies the commits and checkpoints of a session out of the mount. A RefCopier copies the refs that git
-// moved in the mount's git directory, and the objects that git created for them, into the session's bare repository
-// (session.Repo, "the Repo" below). A Queue pushes the refs of the Repo to the session remote, a git repository elsewhere.
+// Package writeback pushes the commits and checkpoints of a session out of the mount. The package refcopy copies the refs that git moved in
+// the mount's git directory into the session's bare repository (session.Repo, "the Repo" below), and package capture writes checkpoints
+// there. A Queue pushes the refs of the Repo to the session remote, a git repository elsewhere.
 //
 // The package guarantees:
 //   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session writes

@@ -2,7 +2,7 @@
 // tags and notes in the mount's git directory. There are three paths:
 //
 //	working tree    reports a change -> schedule -> Capturer -> session repository
-//	git directory   refs, watched by writeback.RefCopier     -> session repository
+//	git directory   refs, watched by refcopy.Copier     -> session repository
 //	session repository                    -> writeback.Queue -> session remote
 //
 // Nothing that must survive a crash exists only in the memory of this process. Checkpoints and refs are stored in the
@@ -37,6 +37,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
 )
 
 // ErrEnded is the error of an operation that fails because the mount is being unmounted.
@@ -89,10 +90,10 @@ type place struct {
 
 // work contains everything that Open opens and End closes.
 type work struct {
-	repo     *session.Repo        // the session's repository; nil if not opened yet
-	capturer Capturer             // makes checkpoints; nil if not opened yet
-	copier   *writeback.RefCopier // nil until Start watches the refs of the git directory
-	queue    *writeback.Queue     // pushes the repository; nil if not opened yet
+	repo     *session.Repo    // the session's repository; nil if not opened yet
+	capturer Capturer         // makes checkpoints; nil if not opened yet
+	copier   *refcopy.Copier  // nil until Start watches the refs of the git directory
+	queue    *writeback.Queue // pushes the repository; nil if not opened yet
 	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if there
 	// is no session remote.
 	origin *transport.Remote

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
 )
 
 // Open returns the session's repository. The first call creates the repository if it is missing, claims a lane, and starts
@@ -155,7 +156,7 @@ func (a *Agent) resume(ctx context.Context, opened func()) {
 
 // watchRefs starts to copy each ref of the git directory that is updated into the session's repository.
 func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
-	o := writeback.RefCopierOptions{
+	o := refcopy.Options{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },
 		Session: a.config.Session, GitDir: a.place.gitDir, Format: format, Refs: a.place.store.Refs,
 		Watch: a.git.watch(a.config.Watch), Moved: a.git.refMoved,
@@ -166,5 +167,5 @@ func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.work.copier = writeback.NewRefCopier(o)
+	a.work.copier = refcopy.New(o)
 }

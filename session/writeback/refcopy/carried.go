@@ -1,4 +1,4 @@
-package writeback
+package refcopy
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// carried lists the refs of the session that the git directory had at the last pass of a RefCopier. If a ref on the list is missing
+// carried lists the refs of the session that the git directory had at the last pass of a Copier. If a ref on the list is missing
 // from the git directory, the user has removed the ref. If a ref of the Repo was never on the list, it was not copied from the git
 // directory, so the user need not have removed a ref that is missing there.
 //
@@ -40,7 +40,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	c := carried{}
 	for _, r := range refs {
 		// Only branches, tags and notes are copied, so any other name is damage.
-		if isUsers(r.Name) {
+		if session.IsUsers(r.Name) {
 			c[r.Name] = r.ID
 		}
 	}

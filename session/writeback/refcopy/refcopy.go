@@ -1,8 +1,11 @@
-package writeback
+// Package refcopy copies the branches, tags and notes refs of a mount's git directory into the session's bare repository
+// (session.Repo, "the Repo" below) whenever they move, with the objects that git created for them. A Copier works in passes, which
+// Copier.pass describes: it reads the refs (gitRefs.read), compares them with the Repo and with the list of the refs that were
+// copied before (Copier.moves), copies the objects, and then updates the refs of the Repo (Copier.carry).
+package refcopy
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
@@ -23,16 +27,17 @@ const (
 	lockedFor = 20 * time.Millisecond
 	// unwatched is the polling interval for directories that cannot be watched.
 	unwatched = time.Second
-	// firstLook is the delay before the first extra pass that RefCopier.run makes after a change. The delay triples with each
+	// firstLook is the delay before the first extra pass that Copier.run makes after a change. The delay triples with each
 	// extra pass; when the delay has reached lastLook, there are no more extra passes.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
-	// retryMost is the maximum delay between retries.
-	retryMost = 30 * time.Second
+	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 30 * time.Second
 )
 
-// RefCopierOptions configures a RefCopier.
-type RefCopierOptions struct {
+// Options configures a Copier.
+type Options struct {
 	// Repo opens the session's bare repository, or creates it. It is called before the first ref is copied.
 	Repo func() (*session.Repo, error)
 	// Session is the name of the session.
@@ -46,7 +51,7 @@ type RefCopierOptions struct {
 	Refs func() []packedrefs.Ref
 	// Watch starts a watch of the directory dir: until the function stop is called, Watch sends to the channel wake, without
 	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
-	// RefCopier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
+	// Copier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Embedded is true if the Repo itself is the session remote. Provide then fetches the contents that stock git needs when it fetches
 	// from the Repo.
@@ -60,13 +65,13 @@ type RefCopierOptions struct {
 	Log    *zap.Logger // logger; nil disables logging
 }
 
-// RefCopier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
+// Copier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
 // move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
 //
 // Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It protects the fields from
 // refs to reused. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
-type RefCopier struct {
-	o      RefCopierOptions
+type Copier struct {
+	o      Options
 	log    *zap.Logger
 	ctx    context.Context    // ends with Close
 	cancel context.CancelFunc // ends the goroutines
@@ -88,14 +93,14 @@ type RefCopier struct {
 	failure error
 }
 
-// NewRefCopier starts a goroutine that copies the present refs, watches the git directory and copies refs that move. The
+// New starts a goroutine that copies the present refs, watches the git directory and copies refs that move. The
 // caller must call Close.
-func NewRefCopier(o RefCopierOptions) *RefCopier {
+func New(o Options) *Copier {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &RefCopier{
+	c := &Copier{
 		o: o, log: o.Log, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
 		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
 	}
@@ -104,7 +109,7 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 }
 
 // Flush copies all refs with their present values, and returns after the Repo has these values.
-func (c *RefCopier) Flush(ctx context.Context) error {
+func (c *Copier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
 		select { // wake the goroutine of the method run, because another pass is needed
@@ -116,7 +121,7 @@ func (c *RefCopier) Flush(ctx context.Context) error {
 }
 
 // Close cancels a pass in progress, waits for its end, and stops all watches.
-func (c *RefCopier) Close() {
+func (c *Copier) Close() {
 	c.cancel()
 	c.done.Wait()
 	c.passing <- struct{}{}
@@ -131,7 +136,7 @@ func (c *RefCopier) Close() {
 // that no watch has reported: git removes directories of refs that become empty and creates them again, and a file that
 // appears in a new directory before the directory is watched causes no signal. When the git directory stays unchanged,
 // run only waits for a signal. It returns when ctx is done.
-func (c *RefCopier) run(ctx context.Context) {
+func (c *Copier) run(ctx context.Context) {
 	failures, again := 0, firstLook
 	for {
 		next, err := c.pass(ctx)
@@ -145,7 +150,7 @@ func (c *RefCopier) run(ctx context.Context) {
 		var timer <-chan time.Time
 		switch {
 		case err != nil:
-			timer = time.After(retryIn(failures))
+			timer = time.After(clock.Backoff(failures, retryFirst, retryMost))
 		case next > 0:
 			timer = time.After(next)
 		// Make an extra pass, which finds refs that no watch has reported.
@@ -173,16 +178,9 @@ func (c *RefCopier) run(ctx context.Context) {
 	}
 }
 
-// retryIn returns the delay before the next retry after a number of consecutive failures. The delay doubles with each
-// failure up to retryMost, and is randomized so that several processes do not retry at the same time.
-func retryIn(failures int) time.Duration {
-	d := min(200*time.Millisecond<<min(failures-1, 10), retryMost)
-	return d/2 + rand.N(d/2)
-}
-
 // pass copies the refs that have moved since the last pass. The result next is the delay until a pass that must be made even if
 // no watch reports a change; next is 0 if no such pass is needed.
-func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
+func (c *Copier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
 		defer func() { <-c.passing }()
@@ -222,8 +220,8 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	}
 }
 
-// notifyMoved calls RefCopierOptions.Moved if moved is set.
-func (c *RefCopier) notifyMoved(moved bool) {
+// notifyMoved calls Options.Moved if moved is set.
+func (c *Copier) notifyMoved(moved bool) {
 	if moved && c.o.Moved != nil {
 		c.o.Moved()
 	}
@@ -231,9 +229,9 @@ func (c *RefCopier) notifyMoved(moved bool) {
 
 // watch starts watches of all directories in dirs, and stops the watches of other directories. fresh reports whether a directory
 // was not watched before; ok reports whether all existing directories are watched now. watch passes each directory to
-// RefCopierOptions.Watch in every call, because a directory that was removed and created again is not watched any more. The inode
+// Options.Watch in every call, because a directory that was removed and created again is not watched any more. The inode
 // number does not show this, because the new directory may have the inode number of the old one. The caller holds passing.
-func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
+func (c *Copier) watch(dirs []string) (fresh, ok bool) {
 	// If the field Watch is nil, the refs are read at regular intervals instead.
 	if c.o.Watch == nil {
 		return false, false
@@ -272,8 +270,8 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 }
 
 // reportPass records err as the result of the last pass; err is nil if the pass succeeded. It logs a failure unless the pass before
-// failed with the same text. It calls RefCopierOptions.Failed for each failure and for the first success after a failure.
-func (c *RefCopier) reportPass(err error) {
+// failed with the same text. It calls Options.Failed for each failure and for the first success after a failure.
+func (c *Copier) reportPass(err error) {
 	c.mu.Lock()
 	before := c.failure
 	c.failure = err

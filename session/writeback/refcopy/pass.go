@@ -1,4 +1,4 @@
-package writeback
+package refcopy
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type move struct {
 
 // carry copies the refs in the parameter now whose values differ from their values in the Repo. In the same update of the Repo, it
 // adds refs that keep the old values that are not reachable from the new values.
-func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
+func (c *Copier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 // owner returns the change of session.OwnerRef that claims the branch and tag names without a prefix for the session, and adds
 // the blob of the claim to objects. If the claim exists, the Name of the result is empty. owner is called only if the Repo is the
 // session remote.
-func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
+func (c *Copier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
 	if err != nil {
 		return session.RefChange{}, err
@@ -131,7 +131,7 @@ func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 
 // there drops the moves whose new values are missing on this host, and returns the other moves. The error lists the dropped moves;
 // the caller makes the other moves despite the error.
-func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
+func (c *Copier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
 		if m.new.IsZero() {
@@ -152,7 +152,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 }
 
 // look returns an error if the object id cannot be read. If the object is a tag, look also reads the tag's target.
-func (c *RefCopier) look(id object.ID) error {
+func (c *Copier) look(id object.ID) error {
 	for {
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
 		if err != nil || t != object.Tag {
@@ -165,7 +165,7 @@ func (c *RefCopier) look(id object.ID) error {
 }
 
 // anything reports whether a branch, tag or notes ref differs from the mounted remote's ref of the same name.
-func (c *RefCopier) anything(now refsOf) bool {
+func (c *Copier) anything(now refsOf) bool {
 	theirs := c.theirs(now)
 	for name, id := range now.users {
 		if theirs[name] != id {
@@ -177,11 +177,11 @@ func (c *RefCopier) anything(now refsOf) bool {
 
 // theirs returns the values of the mounted remote's branches, tags and notes refs, by name. Values that the last git fetch stored
 // in its remote-tracking branches replace older values.
-func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
+func (c *Copier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
 		for _, r := range c.o.Refs() {
-			if isUsers(r.Name) {
+			if session.IsUsers(r.Name) {
 				theirs[r.Name] = r.ID
 			}
 		}
@@ -199,7 +199,7 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 // moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never
 // copied and has the same value as the mounted remote's ref of that name is not copied: git has fetched the ref, or the user has just
 // created the ref and has not committed yet. The next checkpoint records such a ref.
-func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
+func (c *Copier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
 	theirs := c.theirs(now)
@@ -259,7 +259,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 // the first changes were made. First come changes that create refs to old values which would otherwise become unreachable, so that
 // no old value is lost. The carried ref of a user's ref (session.CarriedRef) is changed before that ref, because without the carried
 // ref, the move would look like a move by another session.
-func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
+func (c *Copier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
 	if slices.ContainsFunc(moves, func(m move) bool { return !m.old.IsZero() }) {

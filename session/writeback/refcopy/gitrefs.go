@@ -1,4 +1,4 @@
-package writeback
+package refcopy
 
 import (
 	"errors"
@@ -12,20 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
 )
-
-// userRefs are the prefixes of the refs that are copied to the Repo.
-var userRefs = []string{"refs/heads/", "refs/tags/", "refs/notes/"}
-
-// isUsers reports whether name is a branch, tag or notes ref.
-func isUsers(name string) bool {
-	for _, p := range userRefs {
-		if strings.HasPrefix(name, p) {
-			return true
-		}
-	}
-	return false
-}
 
 // gitRefs reads the refs of a git directory without git, in the format of gitrepository-layout(5).
 type gitRefs struct {
@@ -92,7 +80,7 @@ func (g *gitRefs) readAll() (refsOf, error) {
 	r.readStashes(g.dir)
 	r.watchWorktrees(g.dir)
 	loose := map[string]object.ID{}
-	for _, below := range append([]string{"refs/remotes/"}, userRefs...) {
+	for _, below := range append([]string{"refs/remotes/"}, session.UsersPrefixes...) {
 		if err := g.walk(below, loose, &r); err != nil {
 			return r, fmt.Errorf("read refs: %w", err)
 		}
@@ -101,7 +89,7 @@ func (g *gitRefs) readAll() (refsOf, error) {
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	put := func(name string, id object.ID) {
-		if isUsers(name) {
+		if session.IsUsers(name) {
 			r.users[name] = id
 		} else if strings.HasPrefix(name, "refs/remotes/") {
 			r.remotes[name] = id

@@ -1,4 +1,4 @@
-package writeback
+package refcopy
 
 import (
 	"context"
