@@ -25,6 +25,12 @@ type Figures struct {
 	Took     time.Duration // total duration of all pushes
 }
 
+// Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
+type Traffic struct {
+	Sent, Received int64 // bytes sent to the session remote, and bytes received from it
+	Seeded         int64 // bytes received from the mounted remote, for a session remote that lacks the history
+}
+
 // counters holds the counters that the method figures returns as Figures. The counter took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 

@@ -38,18 +38,19 @@ const deletedSlack = time.Hour
 // deleted returns an error if the session's metadata, which was pushed, is missing on the session remote, and the trash there (package
 // session/trash) contains the session. Without the second condition, the session remote may have lost the session, for example because an
 // older copy of the repository replaced it. The map theirs contains the refs of the session remote.
-func (q *Queue) deleted(theirs map[string]object.ID, l *ledger) error {
-	meta := session.MetaRef(q.o.Session)
+func deleted(l *ledger, theirs map[string]object.ID) error {
+	name := l.meta.Session
+	meta := session.MetaRef(name)
 	known := l.refs[meta]
 	if known.acked.IsZero() || !theirs[meta].IsZero() {
 		return nil
 	}
 	var last time.Time
 	for ref, id := range theirs {
-		rest, ok := strings.CutPrefix(ref, thin.TrashPrefix+q.o.Session+"/")
-		stamp, name, _ := strings.Cut(rest, "/")
+		rest, ok := strings.CutPrefix(ref, thin.TrashPrefix+name+"/")
+		stamp, trashed, _ := strings.Cut(rest, "/")
 		at, err := strconv.ParseInt(stamp, 10, 64)
-		if !ok || err != nil || "refs/"+name != meta {
+		if !ok || err != nil || "refs/"+trashed != meta {
 			continue
 		}
 		// An entry that is older than the last push belongs to an earlier session with the same name.
@@ -60,5 +61,5 @@ func (q *Queue) deleted(theirs map[string]object.ID, l *ledger) error {
 	if last.IsZero() {
 		return nil
 	}
-	return &DeletedError{Session: q.o.Session, Remote: q.o.Remote.URL(), Time: last}
+	return &DeletedError{Session: name, Remote: l.remote, Time: last}
 }

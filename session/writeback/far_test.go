@@ -122,7 +122,7 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 	if err != nil {
 		p.T.Fatal(err)
 	}
-	o.Repo, o.Session, o.Dir = repo, sessionName, p.T.TempDir()
+	o.Repo, o.Dir = repo, p.T.TempDir()
 	if o.Remote == nil {
 		o.Remote = to.open(transport.Options{})
 	}

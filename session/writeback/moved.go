@@ -1,9 +1,12 @@
 package writeback
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/object"
 )
@@ -12,6 +15,8 @@ import (
 // session's metadata after that machine took the session over. Rounds fill it; the Queue's goroutine passes each new value to
 // QueueOptions.Taken once. mu is a leaf lock: no other lock is taken while mu is held.
 type movedRefs struct {
+	log *zap.Logger
+
 	mu sync.Mutex // protects the fields below
 	// refs holds the moved refs, each with its value on the session remote at the last comparison.
 	refs map[string]object.ID
@@ -31,24 +36,38 @@ func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) 
 	return fresh
 }
 
-// report adds a moved ref to the news. The Repo must have the commit theirs, the ref's value on the session remote.
-func (m *movedRefs) report(ref string, theirs object.ID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.reported == nil {
-		m.reported = map[string]object.ID{}
+// follow fetches the values in the map moved, to which other machines have set refs that only this session writes, and reports
+// each new value to QueueOptions.Taken. The map local holds the refs of the Repo.
+func (m *movedRefs) follow(ctx context.Context, conn *connection, moved, local map[string]object.ID) {
+	for ref, theirs := range m.set(moved) {
+		// Taken reads the commit, so the commit has to be in the Repo.
+		if err := conn.fetch(ctx, theirs, local[ref]); err != nil {
+			m.log.Warn("fetch refs that other mounts changed", zap.String("ref", ref), zap.Error(err))
+			continue
+		}
+		m.mu.Lock()
+		if m.reported == nil {
+			m.reported = map[string]object.ID{}
+		}
+		m.reported[ref] = theirs
+		m.news = append(m.news, Taken{Ref: ref, Theirs: theirs})
+		m.mu.Unlock()
 	}
-	m.reported[ref] = theirs
-	m.news = append(m.news, Taken{Ref: ref, Theirs: theirs})
 }
 
-// takeNews returns the news and empties the list.
-func (m *movedRefs) takeNews() []Taken {
+// notify calls QueueOptions.Taken, the parameter taken, for each ref that another machine has moved since the last
+// call. It reports whether there was such a ref.
+func (m *movedRefs) notify(taken func(Taken)) bool {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	news := m.news
 	m.news = nil
-	return news
+	m.mu.Unlock()
+	for _, n := range news {
+		if taken != nil {
+			taken(n)
+		}
+	}
+	return len(news) > 0
 }
 
 // value returns the value of ref on the session remote, and reports whether another machine has moved the ref.

@@ -105,7 +105,7 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		all = append(all, one{name, nil})
-		q, err := NewQueue(QueueOptions{Repo: repo, Session: name, Dir: t.TempDir(), Remote: to.open(transport.Options{})})
+		q, err := NewQueue(QueueOptions{Repo: repo, Dir: t.TempDir(), Remote: to.open(transport.Options{})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +228,7 @@ grep -q %[1]s pushed || exit 0
 	})
 	wantSync(t, q)
 	pushed, err := os.ReadFile(filepath.Join(to.dir, "pushed"))
-	if own := session.DivergedRef(q.o.Session, ref); err != nil || !strings.Contains(string(pushed), own) {
+	if own := session.DivergedRef(q.o.Repo.Session(), ref); err != nil || !strings.Contains(string(pushed), own) {
 		t.Errorf("pushes after a lost race: got %s, want one of %s", pushed, own)
 	} else if got := to.ref(own); got != "" {
 		t.Errorf("ref %s after the merge: got %s, want none", own, got)

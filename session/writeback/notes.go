@@ -13,7 +13,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/packs"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -57,54 +56,68 @@ func setAside(push *thin.Push, name, ref string) (others []object.ID) {
 	return others
 }
 
-// notes merges and pushes notes refs, after all other refs were pushed. It uses the open push for the first ref and opens a new
-// push for each other ref. The result again reports that another push is needed, which creates or removes diverged names of this
-// session.
-func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
-	local map[string]object.ID) (again bool, err error) {
-	q := t.q
-	defer q.o.Repo.Working()()
+// notesPusher merges and pushes notes refs.
+type notesPusher struct {
+	repo     *session.Repo
+	conn     *connection
+	selector *selector
+	packer   *packer
+	refusals *refusals
+	// merged changes a notes ref in the mount: QueueOptions.Notes.
+	merged func(ctx context.Context, ref string, old, merged object.ID) error
+	log    *zap.Logger
+
+	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
+	outrun bool
+}
+
+// push merges and pushes notes refs, after all other refs were pushed. It uses the open push for the first ref and
+// opens a new push for each other ref. The result again reports that another push is needed, which creates or removes
+// diverged names of this session. The result busy reports that notes are left for another round, because another
+// session moved the notes ref before each push.
+func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
+	local map[string]object.ID) (again, busy bool, err error) {
+	defer m.repo.Working()()
 	for _, n := range moves {
-		if q.refusals.delayed(n.ref, n.mine) {
+		if m.refusals.delayed(n.ref, n.mine) {
 			continue
 		}
 		// push is non-nil for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
 		if push != nil {
-			n.others = setAside(push, q.o.Session, n.ref)
+			n.others = setAside(push, m.repo.Session(), n.ref)
 		}
-		done, err := t.pushNotes(ctx, push, n, l, local)
+		done, err := m.pushNotes(ctx, push, n, l, local)
 		push = nil
 		if err != nil {
-			return false, fmt.Errorf("merge notes %s: %w", n.ref, err)
+			return false, false, fmt.Errorf("merge notes %s: %w", n.ref, err)
 		}
-		t.busy = t.busy || !done
-		_, aside := l.refs[session.DivergedRef(q.o.Session, n.ref)]
+		busy = busy || !done
+		_, aside := l.refs[session.DivergedRef(m.repo.Session(), n.ref)]
 		// After a success, another push removes the diverged name. After the first lost race, another push creates the diverged
 		// name.
-		again = again || done && aside || !done && !q.outrun
+		again = again || done && aside || !done && !m.outrun
 	}
-	q.outrun = t.busy
-	return again, nil
+	m.outrun = busy
+	return again, busy, nil
 }
 
 // pushNotes merges and pushes a notes ref until a push succeeds, or is refused for a reason other than a lost race. It returns
 // false if other sessions have updated the ref before each of the pushes.
-func (t *pushAttempt) pushNotes(
+func (m *notesPusher) pushNotes(
 	ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID,
 ) (bool, error) {
-	q := t.q
 	pause, tries := notesPause, 1
-	if q.outrun { // the diverged name exists
+	if m.outrun { // the diverged name exists
 		tries = notesTries
 	}
 	for try := 1; ; try++ {
 		if push == nil {
-			opened, err := q.conn.open(ctx, []string{n.ref, session.DivergedPrefix})
+			opened, err := m.conn.open(ctx, []string{n.ref, session.DivergedPrefix})
 			if err != nil {
 				return false, err
 			}
 			defer opened.Close()
-			push, n.there, n.others = opened, object.ID{}, setAside(opened, q.o.Session, n.ref)
+			push, n.there, n.others = opened, object.ID{}, setAside(opened, m.repo.Session(), n.ref)
 			for _, ref := range opened.Refs {
 				if ref.Name == n.ref {
 					n.there = ref.ID
@@ -112,7 +125,7 @@ func (t *pushAttempt) pushNotes(
 			}
 		}
 		// Merge again before each push, because the ref has changed on the session remote since the last push.
-		merged, load, err := q.merger.merge(ctx, n, q.sent)
+		merged, load, err := m.merge(ctx, n)
 		if err != nil {
 			return false, err
 		}
@@ -120,14 +133,11 @@ func (t *pushAttempt) pushNotes(
 		if merged != n.there {
 			req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: n.ref, Old: n.there, New: merged}}}
 			var contained thin.Load
-			if push.Thin() {
-				if contained, err = q.contained(ctx, push, []update{{n.ref, req.Updates[0]}}, load); err != nil {
-					return false, err
-				}
-			} else if len(load.IDs) > 0 {
-				req.Pack = packs.Of(q.o.Repo, load.IDs)
+			updates := []update{{n.ref, req.Updates[0]}}
+			if req.Pack, contained, err = m.packer.pack(ctx, push, updates, load, m.selector.sent); err != nil {
+				return false, err
 			}
-			results, err := q.conn.send(ctx, push, req, contained)
+			results, err := m.conn.send(ctx, push, req, contained)
 			if err != nil {
 				return false, err
 			}
@@ -136,14 +146,14 @@ func (t *pushAttempt) pushNotes(
 		switch {
 		case refused == nil:
 			l.learn(n.ref, n.mine) // the value on the session remote contains n.mine
-			q.refusals.forget(n.ref)
-			if merged != n.mine && q.o.Notes != nil {
-				t.bringNotes(ctx, n, merged, l, local)
+			m.refusals.forget(n.ref)
+			if merged != n.mine && m.merged != nil {
+				m.bringNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
 		// The session remote has refused the value itself, so it would also refuse another push in this round.
 		case refused.Kind != transport.RejectMoved:
-			q.refusals.add(n.ref, n.mine, refused)
+			m.refusals.add(n.ref, n.mine, refused)
 			return true, nil
 		case try == tries:
 			return false, nil
@@ -160,16 +170,17 @@ func (t *pushAttempt) pushNotes(
 
 // bringNotes sets the notes ref in the mount and in the Repo to the commit merged. If the user has moved the ref since the merge,
 // bringNotes changes nothing, and the next round merges again.
-func (t *pushAttempt) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
-	q := t.q
-	err := q.o.Notes(ctx, n.ref, n.mine, merged)
+func (m *notesPusher) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger,
+	local map[string]object.ID) {
+	err := m.merged(ctx, n.ref, n.mine, merged)
 	// Also set the ref in the Repo now, so that the refcopy.Copier does not copy the ref from the mount later, which would cause another
 	// round.
 	if err == nil {
-		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
+		err = m.repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
 	if err != nil {
-		q.log.Info("fetch notes of other sessions", zap.String("session", q.o.Session), zap.String("ref", n.ref), zap.Error(err))
+		m.log.Info("fetch notes of other sessions", zap.String("session", m.repo.Session()), zap.String("ref", n.ref),
+			zap.Error(err))
 		return
 	}
 	l.learn(n.ref, merged)

@@ -22,20 +22,10 @@ import (
 // maxNote is the maximum size of a note in bytes.
 const maxNote = 16 << 20
 
-// notesMerger merges the notes of this session with the notes of other sessions in the Repo. A round uses it before each push of a
-// notes ref. It keeps no state between two merges; the caller holds Queue.remoteToken, because all merges use the same directory,
-// notesDir.
-type notesMerger struct {
-	repo    *session.Repo // repository in which the notes are merged
-	conn    *connection   // fetches notes of other sessions
-	session string        // name of the session
-	log     *zap.Logger
-}
-
 // merge returns a commit that contains the notes of this session, the notes of the session remote, and the notes that other
 // sessions pushed to diverged names (session.DivergedRef). The result load holds the objects of that commit that the session
-// remote lacks; the parameter sent holds objects that the session remote is known to have.
-func (m *notesMerger) merge(ctx context.Context, n notesMove, sent objects.Set) (merged object.ID, load *objects.Selection, err error) {
+// remote lacks.
+func (m *notesPusher) merge(ctx context.Context, n notesMove) (merged object.ID, load *objects.Selection, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
 		if err := m.conn.fetch(ctx, n.there, n.mine); err != nil {
@@ -60,7 +50,7 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent objects.Set) 
 		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the notes of
 		// that session are part of the notes ref.
 		if err := m.conn.fetch(ctx, other, n.there); err != nil {
-			m.log.Debug("fetch notes of another session", zap.String("session", m.session), zap.Error(err))
+			m.log.Debug("fetch notes of another session", zap.String("session", m.repo.Session()), zap.Error(err))
 			continue
 		}
 		if merged, err = m.union(ctx, merged, other); err != nil {
@@ -73,7 +63,7 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent objects.Set) 
 	if err != nil {
 		return merged, nil, err
 	}
-	maps.Copy(have, sent)
+	maps.Copy(have, m.selector.sent)
 	load, err = objects.Select(ctx, m.repo, []object.ID{merged}, have)
 	return merged, load, err
 }
@@ -84,7 +74,7 @@ const notesDir = "artifactfs.notes"
 
 // union merges the notes commits ours and theirs with stock git, and returns the merged commit. mergeNote merges each note that
 // both sides have changed. git writes the new objects to the Repo.
-func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
+func (m *notesPusher) union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(m.repo.Dir(), notesDir)
 	if err := os.RemoveAll(dir); err != nil { // a crash may have left the directory
 		return object.ID{}, err
@@ -145,7 +135,7 @@ func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object
 // note returns the text of the note for one object in the notes commit tip, with a newline at its end, or nil if there is no such
 // note. The parameter name is the ID of that object in hexadecimal digits, which is also the path of the note in the tree. git
 // may divide this path into directories with names of two digits (fanout).
-func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
+func (m *notesPusher) note(tip object.ID, name string) ([]byte, error) {
 	if tip.IsZero() {
 		return nil, nil
 	}
@@ -179,7 +169,7 @@ func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
 
 // git runs a git command in the git directory dir, with the objects directory of the Repo. It returns the output of the command
 // without newlines at the end.
-func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (string, error) {
+func (m *notesPusher) git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
 	cmd.Env = append(append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(m.repo.Dir(), "objects")), gitcmd.Identity()...)
 	out, err := gitcmd.Output(cmd)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,33 +11,15 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
-)
-
-const (
-	// gather is the delay between a change of the Repo and the push. Refs that move within the delay are pushed together.
-	gather = 10 * time.Millisecond
-	// syncRetry is the maximum delay between retries while a caller waits in Sync.
-	syncRetry = time.Second
-	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
-	retryFirst = 200 * time.Millisecond
-	retryMost  = 30 * time.Second
-	// settleMost is the maximum delay of the first push for refs that are being made (QueueOptions.Settled).
-	settleMost = 100 * time.Millisecond
-	// forgetIdle is the idle time after which Queue.sent, the set of pushed objects, is dropped to save memory. The next
-	// push computes the set again.
-	forgetIdle = 30 * time.Second
 )
 
 // QueueOptions configures a Queue.
 type QueueOptions struct {
 	// Repo is the repository whose refs are pushed.
 	Repo *session.Repo
-	// Session is the name of the session.
-	Session string
 	// Dir is the directory in which packs of history wait to be pushed in ModeSeed. It is the mount's directory below the state
 	// directory.
 	Dir string
@@ -73,56 +52,29 @@ type QueueOptions struct {
 	Log     *zap.Logger // logger; nil disables logging
 }
 
-// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each round compares
-// the refs of both repositories and pushes the differences. Each part of a Queue is a separate type with its own lock.
-//
-//	run       waits for a moved ref, Wake, or the end of a delay
-//	 round    at most roundTries times:
-//	  try       local   refs of the Repo, by the names that they have on the session remote
-//	            open    refs of the session remote
-//	            compare updates; refs that moved there go to a diverged name, or to the Repo
-//	            load    owned objects that the session remote lacks -> need: base commits that it lacks
-//	            send    ledger: sent -> push -> accepted: ledger: acknowledged
-//	                                         -> moved or locked: try again, at most movedTries times
-//	                                         -> refused: a delay that doubles
-//	 seeder   pushes the base commits in need, then the next round
-//	 calls    answers the calls of Sync that began before the round
+// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine runs the method run, which
+// pipeline.go describes from top to bottom; the methods of this file start it, wait for it and end it. Each part of a
+// Queue is a separate type with its own lock.
 //
 // Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
 // leaf locks (no other lock is taken while one of them is held).
 type Queue struct {
 	o      QueueOptions
-	log    *zap.Logger
 	cancel context.CancelFunc
-	ctx    context.Context // context of the goroutines; Close cancels it
-	done   sync.WaitGroup  // waits for the queue's goroutine
+	done   sync.WaitGroup // waits for the queue's goroutine
 	// wake has room for one signal, which Wake sends. remoteToken, the semaphore, holds one token while a goroutine
 	// exchanges data with the session remote.
 	wake        chan struct{}
 	remoteToken chan struct{}
+	drained     bool // Drain has taken remoteToken for good
 
-	conn   connection  // connection to the session remote, with counters
-	record record      // the ledger: the refs and base commits that the session remote is known to have
-	report report      // results of the rounds, for Status
-	calls  syncCalls   // the calls of Sync
-	moved  movedRefs   // refs that another machine has moved
-	seeder seeder      // pushes base commits
-	merger notesMerger // merges notes of several sessions
-
-	// remoteToken protects the fields below.
-
-	// sent holds the objects that the session remote is known to have; nil if the set is not computed yet.
-	sent objects.Set
-	// based holds the objects of the mounted repository that this queue has added to a container.
-	based objects.Set
-	// refusals records which updates the session remote does not accept.
-	refusals refusals
-	// whole is set if the last push of the last round has pushed all refs that differed, and no notes have to be merged.
-	whole bool
-	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
-	outrun bool
-	// drained is set if Drain has taken remoteToken for good.
-	drained bool
+	conn     connection // connection to the session remote, with counters
+	record   record     // the ledger: the refs and base commits that the session remote is known to have
+	report   report     // results of the rounds, for Status
+	calls    syncCalls  // the calls of Sync
+	moved    movedRefs  // refs that another machine has moved
+	seeder   seeder     // pushes base commits
+	pipeline *pipeline  // pushes refs; remoteToken protects it
 }
 
 // NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records which values they have pushed,
@@ -133,7 +85,8 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		o.Log = zap.NewNop()
 	}
 	q := newQueue(o)
-	q.ctx, q.cancel = context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	q.cancel = cancel
 	if o.Remote == nil {
 		return q, nil
 	}
@@ -150,21 +103,21 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	}
 	// The last queue of this Repo may have left refs pending, so start with a round.
 	q.Wake()
-	q.done.Go(func() { q.run(q.ctx) })
+	q.done.Go(func() { q.run(ctx) })
 	return q, nil
 }
 
 // newQueue returns a queue with its parts, without a ledger and without a goroutine.
 func newQueue(o QueueOptions) *Queue {
 	q := &Queue{
-		o: o, log: o.Log, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1), refusals: newRefusals(),
+		o: o, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1),
 		conn:   connection{repo: o.Repo, remote: o.Remote, origin: o.Origin},
-		report: report{session: o.Session, log: o.Log, next: make(chan struct{})},
+		report: report{session: o.Repo.Session(), log: o.Log, next: make(chan struct{})},
 	}
-	q.record.conn, q.record.log = &q.conn, o.Log
-	q.merger = notesMerger{repo: o.Repo, conn: &q.conn, session: o.Session, log: o.Log}
-	q.seeder.conn, q.seeder.dir, q.seeder.session, q.seeder.log = &q.conn, o.Dir, o.Session, o.Log
-	q.seeder.record, q.seeder.changed = q.recordBase, q.report.wakeWaiters
+	q.record = record{conn: &q.conn, report: &q.report, log: o.Log}
+	q.moved.log = o.Log
+	q.seeder = seeder{conn: &q.conn, dir: o.Dir, log: o.Log, record: q.recordBase, changed: q.report.wakeWaiters}
+	q.pipeline = q.newPipeline()
 	return q
 }
 
@@ -184,10 +137,18 @@ func (q *Queue) Drain(ctx context.Context) {
 	if q.o.Remote == nil {
 		return
 	}
+	if _, err := q.take(ctx); err == nil {
+		q.drained = true
+	}
+}
+
+// take waits for remoteToken until ctx is done. It returns the function that releases remoteToken.
+func (q *Queue) take(ctx context.Context) (release func(), err error) {
 	select {
 	case q.remoteToken <- struct{}{}:
-		q.drained = true
+		return func() { <-q.remoteToken }, nil
 	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -210,137 +171,24 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// run makes rounds until ctx is done. It makes one round at the start, and one after each change of the Repo, each call of Wake, and
-// each delay after a failure or a refusal.
-func (q *Queue) run(ctx context.Context) {
-	failures := 0
-	for {
-		asked, waiting := q.calls.open()
-		need, busy, err := q.round(ctx, waiting)
-		if ctx.Err() != nil {
-			return
-		}
-		if q.notifyTaken() { // Taken has made changes, which are pushed before Sync returns
-			continue
-		}
-		if failures++; err == nil {
-			failures = 0
-		}
-		var wait time.Duration
-		if err == nil && len(need) > 0 {
-			// The session remote lacks base commits. After they are pushed, the next round sends the refs that depend on
-			// them.
-			if wait, err = q.seeder.push(ctx, need, slices.Collect(maps.Keys(q.record.now().baseCommits)), waiting); err == nil {
-				continue
-			}
-			if ctx.Err() != nil {
-				return
-			}
-		}
-		// Other sessions have updated the notes refs before each push of this round. Try again soon, after a random delay, so that the
-		// sessions do not push at the same time again.
-		if busy = busy && err == nil; busy {
-			wait = notesRest/2 + rand.N(notesRest)
-		}
-		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
-		if !busy || q.Status().Pending == 0 {
-			q.calls.answer(q.covered(asked), err, wait > baseFirst)
-			q.report.wakeWaiters()
-		}
-		if !q.rest(ctx, failures, wait) {
-			return
-		}
+// recordBase adds base commits to the ledger after the session remote has confirmed them. The caller must not hold remoteToken.
+func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
+	// The push was made without remoteToken, so that other goroutines could use the session remote.
+	release, err := q.take(ctx)
+	if err != nil {
+		return err
 	}
-}
-
-// covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
-// answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
-// is being pushed needs no further request.
-func (q *Queue) covered(asked uint64) uint64 {
-	late, _ := q.calls.open() // before the refs are read, so that they contain what the callers wait for
-	if late == asked || !q.whole {
-		return asked
+	defer release()
+	l := q.record.now().clone()
+	local, err := localRefs(l, q.o.Repo)
+	if err != nil {
+		return err
 	}
-	if st := q.Status(); st.Pending > 0 || st.Failure != nil {
-		return asked
+	for _, id := range ids {
+		l.baseCommits[id] = true
 	}
-	return late
-}
-
-// notifyTaken calls QueueOptions.Taken for each ref that another machine has moved since the last call. It reports whether there
-// was such a ref.
-func (q *Queue) notifyTaken() bool {
-	news := q.moved.takeNews()
-	for _, n := range news {
-		if q.o.Taken != nil {
-			q.o.Taken(n)
-		}
-	}
-	return len(news) > 0
-}
-
-// rest blocks until the next round has to start, and then returns true. It returns false if ctx is done first. The parameter
-// failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
-// wait is the delay until the next round; if wait is 0, the next round starts when the Repo changes.
-func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
-	var retry, forget <-chan time.Time
-	// Wake up for the first refused update that may be sent again.
-	if refused := q.refusalsEnd(ctx); wait == 0 || refused > 0 && refused < wait {
-		wait = refused
-	}
-	if failures > 0 {
-		most := retryMost
-		// If a caller waits in Sync, retry more often.
-		if _, waiting := q.calls.open(); waiting {
-			most = syncRetry
-		}
-		retry = time.After(min(clock.Backoff(failures, retryFirst, retryMost), most))
-	} else if wait > 0 {
-		retry = time.After(wait)
-	}
-	forget = time.After(forgetIdle)
-	changed := q.o.Repo.Changed()
-	// A change of the Repo does not make an unreachable session remote reachable, so wait for the time of the retry.
-	if failures > 0 {
-		changed = nil
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-q.wake:
-			return true
-		case <-retry:
-			return true
-		// The set of pushed objects may be large. Drop the set, unless a push is in progress, which needs it.
-		case <-forget:
-			select {
-			case q.remoteToken <- struct{}{}:
-				q.sent = nil
-				<-q.remoteToken
-			default:
-			}
-		case <-changed:
-			select {
-			case <-time.After(gather):
-			case <-ctx.Done():
-				return false
-			}
-			return true
-		}
-	}
-}
-
-// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused or ctx is done. The caller
-// must not hold remoteToken.
-func (q *Queue) refusalsEnd(ctx context.Context) time.Duration {
-	select {
-	case q.remoteToken <- struct{}{}:
-		defer func() { <-q.remoteToken }()
-		return q.refusals.next()
-	case <-ctx.Done():
-		return 0
-	}
+	q.record.keep(l, local)
+	return nil
 }
 
 // Sync waits until the session remote has confirmed that it has the values that the refs of the Repo had when Sync was

@@ -35,7 +35,7 @@ func TestReachWaitsForWhatWasSettled(t *testing.T) {
 	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
 		t.Fatal(err)
 	}
-	q := newQueue(QueueOptions{Repo: repo, Session: "s", Remote: thin.New(remote, "s", nil)})
+	q := newQueue(QueueOptions{Repo: repo, Remote: thin.New(remote, "s", nil)})
 	q.record.ledger = newLedger(remote.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

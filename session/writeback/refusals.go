@@ -12,6 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+const (
+	// refusedWait is the delay before a refused update is sent again. The delay doubles with each refusal.
+	refusedWait = 10 * time.Second
+	// refusedMost is the maximum delay before a refused update is sent again.
+	refusedMost = 10 * time.Minute
+)
+
 // refusals records which updates the session remote does not accept. A refused update is sent again after a delay, which doubles
 // with each refusal of the same value. Queue.remoteToken protects all fields.
 type refusals struct {
@@ -24,8 +31,6 @@ type refusals struct {
 	noRewrite bool
 	// noAnnotations is set if the session remote refuses the annotations of the Repo.
 	noAnnotations bool
-	// unclaimable is set if the session remote refuses session.OwnerRef.
-	unclaimable bool
 }
 
 // refusal records that the session remote refused an update of a ref.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
@@ -24,10 +25,9 @@ import (
 // goroutine calls its methods, except for progress, which any goroutine may call. mu is a leaf lock: no other lock is taken while
 // mu is held.
 type seeder struct {
-	conn    *connection // connection to the session remote and the mounted remote
-	dir     string      // directory for packs of history: QueueOptions.Dir
-	session string      // name of the session
-	log     *zap.Logger
+	conn *connection // connection to the session remote and the mounted remote
+	dir  string      // directory for packs of history: QueueOptions.Dir
+	log  *zap.Logger
 	// record adds base commits to the ledger after the session remote has confirmed them.
 	record func(ctx context.Context, ids []object.ID) error
 	// changed wakes the goroutines that wait for a change of the Status.
@@ -90,7 +90,7 @@ func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (
 	if err == nil {
 		return 0, nil
 	}
-	s.log.Warn("push the base commits of the session", zap.String("session", s.session), zap.Error(err))
+	s.log.Warn("push the base commits of the session", zap.String("session", s.conn.repo.Session()), zap.Error(err))
 	return time.Until(now.next()), err
 }
 
@@ -255,7 +255,7 @@ func (c *counted) Read(p []byte) (int, error) {
 // send pushes the pack in the file path, and creates a ref below basePrefix for each commit in the slice need, so that gc on the
 // session remote keeps these commits. Then it records the commits in the ledger.
 func (s *seeder) send(ctx context.Context, need []object.ID, path string, active *seeding) error {
-	prefix := basePrefix(s.session)
+	prefix := basePrefix(s.conn.repo.Session())
 	push, err := s.conn.open(ctx, []string{prefix})
 	if err != nil {
 		return err
@@ -296,3 +296,6 @@ func (s *seeder) send(ctx context.Context, need []object.ID, path string, active
 	}
 	return s.record(ctx, need)
 }
+
+// basePrefix returns the prefix of the refs that keep the pushed base commits of session name on the session remote.
+func basePrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

@@ -12,10 +12,10 @@ import (
 // Status returns the current state from memory and the Repo's refs. It does no network I/O.
 func (q *Queue) Status() Status {
 	if q.o.Remote == nil {
-		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Session, Own: true}}
+		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Repo.Session(), Own: true}}
 	}
 	ledger := q.record.now()
-	local, err := q.local(ledger)
+	local, err := localRefs(ledger, q.o.Repo)
 	s := Status{
 		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: ledger.layout(), Pending: ledger.pending(local),
 		Moved: q.moved.names(),

@@ -16,6 +16,25 @@
 //     The exception is a session remote that lacks the base commits of the session (ModeSeed): their history is fetched and
 //     pushed first, in one pack.
 //
+// The way of one commit, which pipeline.go makes from top to bottom:
+//
+//	event     refcopy.Copier copies the commit and its ref into the Repo, capture.Capturer a checkpoint;
+//	          Queue.rest sees Repo.Changed
+//	round     Queue.run calls Queue.round, which holds the session remote and calls round.attempt until nothing differs
+//	collect   collect reads the refs of the Repo; if ledger.pending finds no difference, the round ends
+//	open      connection.open reads those refs of the session remote that requested names; modeChoice.choose and
+//	          claimer.decide decide once how the session uses it
+//	compare   comparison.run returns the updates; a ref that others have moved goes to a diverged name, or to
+//	          movedRefs.follow
+//	select    selector.load returns the objects that the session remote lacks, and the base commits (seeder.lacks)
+//	pack      packer.pack makes one pack, or a container
+//	push      round.send: record.keep writes the values that are sent; connection.send sends them
+//	answer    round.answers: the ledger gets the accepted values, refusals.add the refused ones; record.keep writes it
+//	notes     notesPusher.push merges and pushes notes, after all other refs
+//	base      seeder.push pushes the base commits that the session remote lacks; then the next round
+//	schedule  syncCalls.answer ends the calls of Sync; Queue.rest waits for the next change, for a retry
+//	          (clock.Backoff), or for the time at which a refused update may be sent again
+//
 // Terms: a *moved* ref is a ref that another session has changed on the session remote to a value that this session's value
 // does not contain. This session's value is then pushed under a diverged name, session.DivergedRef. The *base commits* are
 // the commits of the mounted remote that owned objects refer to; file and ref names use the older word *ground* for them.
@@ -27,23 +46,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
-)
-
-// Mode is the way in which a session remote obtains the objects that were not created in the session: those of the
-// mounted remote.
-type Mode string
-
-const (
-	// ModeUnknown means that the mode is not decided yet.
-	ModeUnknown Mode = ""
-	// ModeEmbedded means that the session remote is the Repo, which borrows the objects from the store.
-	ModeEmbedded Mode = "embedded"
-	// ModeShared means that the session remote has the objects already, because it is the mounted remote or a fork of it.
-	ModeShared Mode = "shared"
-	// ModeSeed means that the session pushes the objects to the session remote.
-	ModeSeed Mode = "seed"
-	// ModeThin means that the session remote refers to the objects by URL and commit: see package thin.
-	ModeThin Mode = "thin"
 )
 
 var (

@@ -62,7 +62,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	claimed, err := a.claim.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {
 		w.queue, err = writeback.NewQueue(writeback.QueueOptions{
-			Repo: repo, Session: a.config.Session, Dir: a.place.home, Remote: remote, Origin: w.origin, Store: a.place.store,
+			Repo: repo, Dir: a.place.home, Remote: remote, Origin: w.origin, Store: a.place.store,
 			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: otherWriters{a}.follow,
 			Notes: func(ctx context.Context, ref string, old, merged object.ID) error {
 				return a.merged.move(ctx, a.place, ref, old, merged)

@@ -172,7 +172,7 @@ func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	to.Keep(ThinDir(o.Repo.Dir()))
 	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
-	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.Repo, Session: o.Session, Dir: o.home, Remote: to,
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.Repo, Dir: o.home, Remote: to,
 		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: remotes.Readable(o.record.Remote), Log: all.Log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())

@@ -1,0 +1,125 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// namesMost is the maximum number of user refs that are requested by name. If there are more, prefixes are requested.
+const namesMost = 500
+
+// errNoMeta is returned if the Repo lacks the session's metadata ref although the session remote has that ref, which
+// means that the Repo is damaged.
+var errNoMeta = errors.New("session's refs are missing on this host")
+
+// collect returns the refs to push, by their names on the session remote. A power failure may leave files of refs
+// without a value. These refs are repaired from the ledger first, because a comparison would treat them as removed.
+func collect(ctx context.Context, l *ledger, repo *session.Repo) (map[string]object.ID, error) {
+	local, err := localRefs(l, repo)
+	if errors.Is(err, session.ErrBroken) {
+		if _, err = repo.MendRefs(ctx, l.known); err == nil {
+			local, err = localRefs(l, repo)
+		}
+	}
+	return local, err
+}
+
+// intact returns an error if the Repo lacks the session's metadata ref, which is never removed on purpose. The Repo is
+// damaged then, so other missing refs must not be removed from the session remote.
+func intact(l *ledger, local map[string]object.ID) error {
+	if meta := session.MetaRef(l.meta.Session); local[meta].IsZero() && !l.refs[meta].acked.IsZero() {
+		return fmt.Errorf("compare with session remote: %w", errNoMeta)
+	}
+	return nil
+}
+
+// localRefs returns the refs to push, by their names on the session remote. It leaves out refs whose file cannot be
+// read and then returns an error that wraps session.ErrBroken, so that the caller does not treat those refs as removed.
+func localRefs(l *ledger, repo *session.Repo) (map[string]object.ID, error) {
+	refs, broken, err := repo.AllRefs("refs/")
+	if err != nil {
+		return nil, err
+	}
+	if len(broken) > 0 {
+		err = fmt.Errorf("read refs %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
+	}
+	return sentOf(refs, l.layout()), err
+}
+
+// sentOf returns the values of the refs that this session pushes, by their names on the session remote. The parameter refs holds all
+// refs of the Repo.
+func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
+	sent := map[string]object.ID{}
+	for _, r := range refs {
+		if there := layout.There(r.Name); session.IsUsers(r.Name) || isSent(there, layout) {
+			sent[there] = r.ID
+		}
+	}
+	return sent
+}
+
+// isSent reports whether the session pushes the ref whose name on the session remote is the parameter there.
+func isSent(there string, layout session.Layout) bool {
+	name := layout.Session
+	_, users := layout.Here(there)
+	return users || isFirst(there, name) || isLane(there, name) ||
+		strings.HasPrefix(there, session.PinPrefix(name)) || strings.HasPrefix(there, session.KeptPrefix(name))
+}
+
+// isFirst reports whether a ref of the session called name can be pushed before the base commits, because the ref does not lead to
+// base commits.
+func isFirst(ref, name string) bool {
+	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name) ||
+		ref == session.AnnotationsRef(name)
+}
+
+// isLane reports whether ref belongs to a lane of the session called name.
+func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
+
+// isNotes reports whether ref is a notes ref.
+func isNotes(ref string) bool { return strings.HasPrefix(ref, notesPrefix) }
+
+// notesPrefix is the prefix of all notes refs.
+const notesPrefix = "refs/notes/"
+
+// requested returns the names and prefixes of the refs to request from the session remote; nil stands for all refs. The
+// map local holds the refs of the Repo, and blocked the refs that could not be created. The parameter isOrigin is set
+// if the session remote is the mounted remote.
+func requested(l *ledger, local map[string]object.ID, blocked map[string]bool, isOrigin bool) []string {
+	name, layout := l.meta.Session, l.layout()
+	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to know all
+	// refs of the session remote.
+	if l.plain == plainUnknown && !isOrigin {
+		return nil
+	}
+	names := []string{
+		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
+		session.TranscriptRef(name), session.FactsRef(name), session.AnnotationsRef(name), session.CarriedPrefix(name),
+		session.DivergedPrefix, basePrefix(name), thin.TrashPrefix + name + "/",
+	}
+	users := map[string]bool{}
+	for ref := range local {
+		_, users[ref] = layout.Here(ref)
+	}
+	for ref := range l.refs {
+		_, users[ref] = layout.Here(ref)
+	}
+	maps.DeleteFunc(users, func(_ string, is bool) bool { return !is })
+	for ref := range blocked {
+		names = append(names, above(ref)...)
+	}
+	// A request with many names would be too long, so request all refs below certain prefixes instead.
+	if len(users) > namesMost {
+		return append(names, layout.Prefixes()...)
+	}
+	return slices.AppendSeq(names, maps.Keys(users))
+}

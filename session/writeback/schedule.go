@@ -1,0 +1,98 @@
+package writeback
+
+import (
+	"context"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
+)
+
+const (
+	// gather is the delay between a change of the Repo and the push. Refs that move within the delay are pushed together.
+	gather = 10 * time.Millisecond
+	// syncRetry is the maximum delay between retries while a caller waits in Sync.
+	syncRetry = time.Second
+	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 30 * time.Second
+	// forgetIdle is the idle time after which the set of pushed objects (selector.sent) is dropped to save memory. The
+	// next push computes the set again.
+	forgetIdle = 30 * time.Second
+)
+
+// covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
+// answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
+// is being pushed needs no further request.
+func (q *Queue) covered(asked uint64) uint64 {
+	late, _ := q.calls.open() // before the refs are read, so that they contain what the callers wait for
+	if late == asked || !q.pipeline.whole {
+		return asked
+	}
+	if st := q.Status(); st.Pending > 0 || st.Failure != nil {
+		return asked
+	}
+	return late
+}
+
+// rest blocks until the next round has to start, and then returns true. It returns false if ctx is done first. The parameter
+// failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
+// wait is the delay until the next round; if wait is 0, the next round starts when the Repo changes.
+func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
+	var retry, forget <-chan time.Time
+	// Wake up for the first refused update that may be sent again.
+	if refused := q.refusalsEnd(ctx); wait == 0 || refused > 0 && refused < wait {
+		wait = refused
+	}
+	if failures > 0 {
+		most := retryMost
+		// If a caller waits in Sync, retry more often.
+		if _, waiting := q.calls.open(); waiting {
+			most = syncRetry
+		}
+		retry = time.After(min(clock.Backoff(failures, retryFirst, retryMost), most))
+	} else if wait > 0 {
+		retry = time.After(wait)
+	}
+	forget = time.After(forgetIdle)
+	changed := q.o.Repo.Changed()
+	// A change of the Repo does not make an unreachable session remote reachable, so wait for the time of the retry.
+	if failures > 0 {
+		changed = nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-q.wake:
+			return true
+		case <-retry:
+			return true
+		// The set of pushed objects may be large. Drop the set, unless a push is in progress, which needs it.
+		case <-forget:
+			select {
+			case q.remoteToken <- struct{}{}:
+				q.pipeline.selector.forget()
+				<-q.remoteToken
+			default:
+			}
+		case <-changed:
+			select {
+			case <-time.After(gather):
+			case <-ctx.Done():
+				return false
+			}
+			return true
+		}
+	}
+}
+
+// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused or ctx is done. The caller
+// must not hold remoteToken.
+func (q *Queue) refusalsEnd(ctx context.Context) time.Duration {
+	release, err := q.take(ctx)
+	if err != nil {
+		return 0
+	}
+	defer release()
+	return q.pipeline.refusals.next()
+}
