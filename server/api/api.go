@@ -13,10 +13,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/archive"
 	"github.com/artifactfs/artifactfs/server/comparing"
-	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/quota"
@@ -92,7 +92,7 @@ type API struct {
 	routes  []*route
 	reading *places.Places // of requests that read from a git directory
 	large   *places.Places // those that send large files
-	pool    gitread.Pool
+	pool    read.Pool
 	merges  comparing.Merges
 }
 
@@ -103,7 +103,7 @@ func New(o Options) *API {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &API{o: o, routes: routes(), pool: gitread.Pool{Memory: o.Memory},
+	return &API{o: o, routes: routes(), pool: read.Pool{Memory: o.Memory},
 		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
 			Class: places.Reads}),
 		large: places.New(places.Options{Most: largeFiles, MostOf: map[places.Kind]int{places.OfNamespace: largeFilesOf},

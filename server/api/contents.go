@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/places"
@@ -66,7 +67,7 @@ func placed(c *call, r records.Repo) (ctx context.Context, leave func(), err err
 
 // git returns a reader of the objects of a git directory, for a request with a place.
 func (a *API) git(dir string, place *places.Place) gitread.Repo {
-	g := gitread.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
+	g := gitread.Repo{Repo: read.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}}
 	g.Git.Memory = place.Memory(g.Git.Memory)
 	return g
 }
@@ -105,8 +106,8 @@ func getLog(c *call) error {
 	}
 	return c.readJSON("Repository", func(ctx context.Context, g gitread.Repo) (any, error) {
 		list, err := g.Log(ctx, ref, offset, limit)
-		if errors.Is(err, gitread.ErrNotFound) {
-			return []gitread.Commit{}, nil
+		if errors.Is(err, read.ErrNotFound) {
+			return []read.Commit{}, nil
 		}
 		return list, err
 	})
@@ -163,7 +164,7 @@ func getTree(c *call) error {
 			return nil
 		})
 	})
-	if other := (*gitread.TypeError)(nil); c.a.o.Compat && errors.As(err, &other) && other.Got == "commit" {
+	if other := (*read.TypeError)(nil); c.a.o.Compat && errors.As(err, &other) && other.Got == "commit" {
 		return &Fault{http.StatusInternalServerError, codeInternal, "A stored git object is corrupt.", ""}
 	}
 	if err != nil {
@@ -207,7 +208,7 @@ func sendTree(c *call, r records.Repo, id string, size int64) error {
 func writeTree(ctx context.Context, g gitread.Repo, id string, write func(part []byte) error) error {
 	failed := write([]byte(treeStart))
 	first := true
-	if err := g.Entries(ctx, id, func(e gitread.Entry) bool {
+	if err := g.Entries(ctx, id, func(e read.Entry) bool {
 		part, err := json.Marshal(e)
 		if err == nil && !first {
 			part = append([]byte(","), part...)
@@ -228,7 +229,7 @@ func getBlob(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.contents(r, "Blob", func(ctx context.Context, g gitread.Repo) (*gitread.Blob, error) { return g.Blob(ctx, id) }, binary)
+	return c.contents(r, "Blob", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.Blob(ctx, id) }, binary)
 }
 
 func getFile(c *call) error {
@@ -247,7 +248,7 @@ func (c *call) fileAt(ref, path string, kind func(start []byte) string) error {
 	if err != nil {
 		return err
 	}
-	return c.contents(r, "File", func(ctx context.Context, g gitread.Repo) (*gitread.Blob, error) { return g.File(ctx, ref, path) }, kind)
+	return c.contents(r, "File", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.File(ctx, ref, path) }, kind)
 }
 
 // binary is the type of contents that browsers do not show.
@@ -269,12 +270,12 @@ func sniff(start []byte) string {
 }
 
 // contents sends a blob until the token is revoked. kind returns its type from its first bytes.
-func (c *call) contents(r records.Repo, what string, open func(context.Context, gitread.Repo) (*gitread.Blob, error),
+func (c *call) contents(r records.Repo, what string, open func(context.Context, gitread.Repo) (*read.Blob, error),
 	kind func(start []byte) string) error {
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
 	deadline(c.w, time.Time{}) // that of the server may be too short for a large file
-	err := sendBlob(ctx, c, r, func(g gitread.Repo) (*gitread.Blob, error) {
+	err := sendBlob(ctx, c, r, func(g gitread.Repo) (*read.Blob, error) {
 		blob, err := open(ctx, g)
 		return blob, found(what, err)
 	}, kind)
@@ -285,9 +286,9 @@ func (c *call) contents(r records.Repo, what string, open func(context.Context, 
 }
 
 // sendBlob sends a blob. Its start, which is all of most files, is read first, so that a client that reads slowly keeps no process.
-func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Repo) (*gitread.Blob, error),
+func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Repo) (*read.Blob, error),
 	kind func(start []byte) string) error {
-	var o gitread.Object
+	var o read.Object
 	var start []byte
 	err := c.read(ctx, r, func(g gitread.Repo) error {
 		blob, err := open(g)

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/access"
-	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/quota"
@@ -103,7 +103,7 @@ func exists(format string, args ...any) *Fault {
 
 // found returns the fault of missing if err means that a record was not found, and err otherwise.
 func found(what string, err error) error {
-	if errors.Is(err, records.ErrNotFound) || errors.Is(err, gitread.ErrNotFound) {
+	if errors.Is(err, records.ErrNotFound) || errors.Is(err, read.ErrNotFound) {
 		return missing(what)
 	}
 	return err

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/proposals"
@@ -145,7 +146,7 @@ func (s Source) Compare(ctx context.Context, names []string) (*Comparison, error
 
 // lacksBase returns ErrLacksBase if err means that an object is missing, and err otherwise.
 func lacksBase(err error) error {
-	if errors.Is(err, gitread.ErrNotFound) {
+	if errors.Is(err, read.ErrNotFound) {
 		return ErrLacksBase
 	}
 	return err
@@ -154,7 +155,7 @@ func lacksBase(err error) error {
 // find finds the proposal with a name.
 func (c *comparing) find(ctx context.Context, name string) (*Side, error) {
 	side, err := c.side(ctx, name)
-	if errors.Is(err, gitread.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) || errors.Is(err, gitread.ErrAmbiguous) {
+	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) || errors.Is(err, gitread.ErrAmbiguous) {
 		return nil, &NotFoundError{name, err}
 	}
 	return side, err
@@ -170,7 +171,7 @@ func (c *comparing) side(ctx context.Context, name string) (*Side, error) {
 			return nil, err
 		}
 		if err != nil || len(list) == 0 { // the name may stand for an object that is not a commit
-			return nil, errors.Join(err, gitread.ErrNotFound)
+			return nil, errors.Join(err, read.ErrNotFound)
 		}
 		side.Commit, side.Tree, side.history, side.Exact = list[0].Hash, list[0].TreeHash, list[0].Hash, list[0].Hash
 		side.Subject, side.Author = firstLine(list[0].Message), list[0].Author.Name
@@ -191,12 +192,12 @@ func (c *comparing) side(ctx context.Context, name string) (*Side, error) {
 		side.Meta = *metas[0]
 	}
 	var checkpoint session.Checkpoint
-	err = c.Git.Contents(ctx, []string{side.Commit}, maxCommit, func(_ int, text gitread.Content) { checkpoint, _ = text.Checkpoint() })
+	err = c.Git.Contents(ctx, []string{side.Commit}, maxCommit, func(_ int, text read.Content) { checkpoint, _ = gitread.CheckpointOf(text) })
 	if err != nil {
 		return nil, err
 	}
 	if checkpoint.ID == "" { // a pin may have been pushed to any commit
-		return nil, gitread.ErrNotFound
+		return nil, read.ErrNotFound
 	}
 	side.Tree, side.history, side.Exact = checkpoint.Tree.String(), side.Meta.Base, of+"@"+string(checkpoint.ID)
 	side.Base, side.Subject = side.Meta.Base, beginning(cmp.Or(checkpoint.Message, string(checkpoint.Reason)))
@@ -268,7 +269,7 @@ func (c *comparing) fork(ctx context.Context, sides []*Side) (tree, name string,
 		return "", "", nil
 	}
 	commit, err := c.Git.Checkpoint(ctx, c.Refs, of, id)
-	if errors.Is(err, gitread.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) { // gc has dropped it, or the session was deleted
+	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) { // gc has dropped it, or the session was deleted
 		return "", "", nil
 	}
 	if err != nil {
@@ -323,7 +324,7 @@ func (c *comparing) readChanges(ctx context.Context) error {
 var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "type-changed": "T"}
 
 // pathChange returns a change in the form that sessions are compared in.
-func pathChange(c gitread.Change) control.PathChange {
+func pathChange(c read.Change) control.PathChange {
 	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
 	if c.Binary || c.Lacking {
 		p.Added, p.Removed = -1, -1

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
@@ -46,7 +46,7 @@ func (c *comparing) readResults(ctx context.Context) error {
 		}
 	}
 	values, entries := make([]string, len(of)), make([]cacheentry.Entry, len(of))
-	err := c.Git.Contents(ctx, names, maxCommit, func(i int, content gitread.Content) {
+	err := c.Git.Contents(ctx, names, maxCommit, func(i int, content read.Content) {
 		s := of[i/2]
 		if i%2 == 0 {
 			values[i/2] = valueOf(content)
@@ -63,7 +63,7 @@ func (c *comparing) readResults(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.Git.Contents(ctx, values, maxResult, func(i int, content gitread.Content) {
+	return c.Git.Contents(ctx, values, maxResult, func(i int, content read.Content) {
 		switch r := &of[i].Result; {
 		case r.Problem != "" || !r.Known:
 		case content.ID != "" && content.Bytes == nil:
@@ -79,7 +79,7 @@ func (c *comparing) readResults(ctx context.Context) error {
 }
 
 // valueOf returns the name of the value of a cache entry from the commit of its description.
-func valueOf(c gitread.Content) string {
+func valueOf(c read.Content) string {
 	info, ok := c.Commit()
 	if !ok || len(info.Parents) != 1 {
 		return ""

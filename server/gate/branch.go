@@ -1,16 +1,15 @@
 package gate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -183,21 +182,14 @@ func (j *judge) paths(ctx context.Context, name string, u records.RefUpdate) (pa
 	if u.Creates() {
 		args = []string{"ls-tree", "-r", "-z", "--name-only", u.New}
 	}
-	var text bytes.Buffer
-	err = gitcmd.Stream(j.Git.In(j.Dir).Command(ctx, args...), func(out io.Reader) error {
-		n, err := io.Copy(&text, io.LimitReader(out, maxPaths+1))
-		if n > maxPaths {
-			return errMany
-		}
-		return err
-	})
+	out, cut, err := read.Output(j.Git.In(j.Dir).Command(ctx, args...), maxPaths)
 	switch {
-	case errors.Is(err, errMany):
+	case cut:
 		return nil, approval.Refused(name + " is protected, and the push changes too many files to find the rules for them"), nil
 	case gitcmd.Exited(err, 128) && ctx.Err() == nil:
 		return nil, approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"), nil
 	case err != nil:
 		return nil, nil, err
 	}
-	return strings.FieldsFunc(text.String(), func(r rune) bool { return r == 0 }), nil, nil
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), nil, nil
 }

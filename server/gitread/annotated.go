@@ -3,10 +3,10 @@ package gitread
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
 
@@ -15,7 +15,7 @@ import (
 type Annotated struct {
 	repo  Repo
 	base  string // commit that is compared instead of a tree that gc has removed; "" for none
-	diffs map[[2]string][]Change
+	diffs map[[2]string][]read.Change
 	hunks map[[2]object.ID]textHunks
 }
 
@@ -30,13 +30,13 @@ type textHunks struct {
 // NewAnnotated returns an Annotated for a repository. The commit base is compared instead of a tree of an annotation that the repository
 // does not have any more; "" for none.
 func NewAnnotated(r Repo, base string) *Annotated {
-	return &Annotated{repo: r, base: base, diffs: map[[2]string][]Change{}, hunks: map[[2]object.ID]textHunks{}}
+	return &Annotated{repo: r, base: base, diffs: map[[2]string][]read.Change{}, hunks: map[[2]object.ID]textHunks{}}
 }
 
 // Entry implements annotate.Files.
 func (a *Annotated) Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error) {
 	o, err := a.repo.Stat(ctx, tree.String(), path)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, read.ErrNotFound) {
 		return object.TreeEntry{}, nil
 	}
 	if err != nil || o.Type != "blob" {
@@ -51,7 +51,7 @@ func (a *Annotated) Entry(ctx context.Context, tree object.ID, path string) (obj
 func (a *Annotated) Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error) {
 	changes, err := a.changes(ctx, from.String(), to.String())
 	known := err == nil
-	if errors.Is(err, ErrNotFound) && a.base != "" {
+	if errors.Is(err, read.ErrNotFound) && a.base != "" {
 		changes, err = a.changes(ctx, a.base, to.String())
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *Annotated) Renamed(ctx context.Context, from, to object.ID, path string
 // maxAnnotated is the maximum number of changed files among which renamed ones are found.
 const maxAnnotated = 20_000
 
-func (a *Annotated) changes(ctx context.Context, from, to string) ([]Change, error) {
+func (a *Annotated) changes(ctx context.Context, from, to string) ([]read.Change, error) {
 	key := [2]string{from, to}
 	if found, ok := a.diffs[key]; ok {
 		return found, nil
@@ -85,30 +85,15 @@ func (a *Annotated) changes(ctx context.Context, from, to string) ([]Change, err
 	return d.Changes, nil
 }
 
-// Hunks implements annotate.Files. It returns an error for differences that are larger than the limit of Runs.
+// Hunks implements annotate.Files.
 func (a *Annotated) Hunks(ctx context.Context, from, to object.ID) ([]diff.Hunk, bool, error) {
 	key := [2]object.ID{from, to}
 	if h, ok := a.hunks[key]; ok {
 		return h.list, h.text, nil
 	}
-	runs, cut, err := a.repo.Runs(ctx, from.String(), to.String())
-	if err == nil && cut {
-		err = fmt.Errorf("compare %s with %s: difference is too large", from, to)
+	list, text, err := a.repo.Hunks(ctx, from.String(), to.String())
+	if err == nil {
+		a.hunks[key] = textHunks{list, text}
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	h := textHunks{text: len(runs) > 0}
-	for _, r := range runs {
-		if r.Same {
-			continue
-		}
-		hunk := diff.Hunk{From: r.Old, Removed: r.Gone, Added: r.Came}
-		if r.Gone > 0 {
-			hunk.From++
-		}
-		h.list = append(h.list, hunk)
-	}
-	a.hunks[key] = h
-	return h.list, h.text, nil
+	return list, text, err
 }

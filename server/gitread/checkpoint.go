@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
 // ErrCheckpointName means that a text cannot be the name of a checkpoint.
@@ -19,12 +21,7 @@ var ErrCheckpointName = errors.New("invalid name of a checkpoint")
 // ErrAmbiguous means that the beginning of an id is that of several checkpoints.
 var ErrAmbiguous = errors.New("several checkpoints have an id that begins like this")
 
-// The ids of checkpoints are ULIDs.
-const (
-	minCheckpointID  = 4 // digits of an abbreviated id
-	maxCheckpointID  = 26
-	checkpointDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-)
+const minCheckpointID = 4 // digits of an abbreviated id
 
 // Trailers of a checkpoint: its id, and the commit of HEAD, which follows the id. A checkpoint without a commit lacks the latter.
 const (
@@ -35,11 +32,11 @@ const (
 // Checkpoint returns the commit of a checkpoint of a session of this program (doc/internals/sessions/checkpoints.md).
 // refs are the refs of the repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for
 // the newest checkpoint. If sessionName is "", name is the name of a session, which stands for its newest checkpoint,
-// or an id in any session. Checkpoint returns ErrNotFound if there is none, ErrAmbiguous if an id has several ends, and
+// or an id in any session. Checkpoint returns read.ErrNotFound if there is none, ErrAmbiguous if an id has several ends, and
 // ErrCheckpointName for other names.
 func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionName, name string) (string, error) {
 	id := strings.ToUpper(name)
-	isID := len(id) >= minCheckpointID && len(id) <= maxCheckpointID && strings.Trim(id, checkpointDigits) == ""
+	isID := len(id) >= minCheckpointID && len(id) <= ulid.Len && ulid.IsDigits(id)
 	if sessionName == "" && (!isID || len(tipsOf(refs, session.LanePrefix(name))) > 0) {
 		sessionName, name, isID = name, "@", false
 	}
@@ -63,7 +60,7 @@ func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionNam
 	case isID:
 		return r.byID(ctx, tips, id)
 	}
-	return "", fmt.Errorf("find checkpoint %.80q: %w", name, ErrNotFound)
+	return "", fmt.Errorf("find checkpoint %.80q: %w", name, read.ErrNotFound)
 }
 
 // tipsOf returns the ids of the refs whose names begin with prefix.
@@ -91,7 +88,7 @@ func (r Repo) newest(ctx context.Context, tips []string) (commit string, err err
 		}
 	}
 	if err == nil && greatest == "" {
-		err = fmt.Errorf("find newest checkpoint: %w", ErrNotFound)
+		err = fmt.Errorf("find newest checkpoint: %w", read.ErrNotFound)
 	}
 	return commit, err
 }
@@ -103,7 +100,7 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 	args := []string{"--first-parent", "--max-count=64", "--fixed-strings", "--grep=" + checkpointTrailer + ": " + id}
 	// An id begins with the time of the checkpoint. So older commits, such as the user's history before the session, are read only if
 	// there is no match, because the clock may have been wrong when the id was made.
-	oldest := session.CheckpointID(id + strings.Repeat("0", maxCheckpointID-len(id))).Time()
+	oldest := session.CheckpointID(id + strings.Repeat("0", ulid.Len-len(id))).Time()
 	list, err := r.checkpoints(ctx, tips, append(args, since(oldest)...)...)
 	if err == nil && len(list) == 0 {
 		list, err = r.checkpoints(ctx, tips, args...)
@@ -119,7 +116,7 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 		}
 	}
 	if err == nil && found == "" {
-		err = fmt.Errorf("find checkpoint %s: %w", id, ErrNotFound)
+		err = fmt.Errorf("find checkpoint %s: %w", id, read.ErrNotFound)
 	}
 	return commit, err
 }
@@ -179,8 +176,8 @@ func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Po
 
 // oneByOne returns the checkpoints among commits, without those that are too large to be read.
 func oneByOne(ctx context.Context, r Repo, commits []string) (list []Point, err error) {
-	err = r.Contents(ctx, commits, maxMeta, func(_ int, c Content) {
-		if p, err := c.Checkpoint(); err == nil && c.Bytes != nil {
+	err = r.Contents(ctx, commits, maxMeta, func(_ int, c read.Content) {
+		if p, err := CheckpointOf(c); err == nil && c.Bytes != nil {
 			list = append(list, Point{string(p.ID), c.ID, p.Head.String()})
 		}
 	})
@@ -215,11 +212,11 @@ func (r Repo) CountCheckpoints(ctx context.Context, refs map[string]string, sess
 		return counts, false, nil
 	}
 	// The trailer with the session is part of each checkpoint, as is that with the id.
-	cmd := r.ofCommits(ctx, append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
+	cmd := r.OfCommits(ctx, append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
 		"--no-show-signature", "--ignore-missing", "--max-count=" + strconv.Itoa(maxCounted),
 		"--format=tformat:%(trailers:key=Afs-Session,valueonly,separator=%x2C)", "--stdin"}, since(began)...)...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
-	out, cut, err := output(cmd, maxMessages)
+	out, cut, err := read.Output(cmd, read.MaxMessages)
 	if err != nil {
 		return nil, false, err
 	}
@@ -245,9 +242,9 @@ func since(began time.Time) []string {
 // checkpoints returns the commits that git log selects.
 func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]Point, error) {
 	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",key=" + headTrailer + ",valueonly,separator=%x20)"
-	cmd := r.ofCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
+	cmd := r.OfCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
-	out, _, err := output(cmd, maxMessages)
+	out, _, err := read.Output(cmd, read.MaxMessages)
 	if err != nil {
 		return nil, err
 	}

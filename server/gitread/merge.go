@@ -13,36 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // mergesAtOnce is the number of merges that Conflicts runs at the same time.
 const mergesAtOnce = 2
-
-// PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
-func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Diff, error) {
-	return r.changes(ctx, base, head, limit, "--no-renames")
-}
-
-// MergeBase returns the best common ancestor of commits, which are named by their ids, and "" if there is none. It returns ErrNotFound if
-// one of the commits, or a commit between them, is missing.
-func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) {
-	for _, id := range commits {
-		if !object.ValidID(id) {
-			return "", fmt.Errorf("find common ancestor of %.80q: %w", id, ErrNotFound)
-		}
-	}
-	base, err := merge.Base(func(args ...string) ([]byte, error) { return gitcmd.Output(r.command(ctx, args...)) }, commits...)
-	switch {
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case gitcmd.Exited(err, 128):
-		return "", fmt.Errorf("find common ancestor: %w: %w", ErrNotFound, err)
-	case err != nil || base.IsZero():
-		return "", err
-	}
-	return base.String(), nil
-}
 
 // TreeMerge is a merge of the trees Ours and Theirs, which were made from the tree Base. All are ids of trees; "" is the empty tree.
 type TreeMerge struct{ Base, Ours, Theirs string }
@@ -70,7 +46,7 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 			try := func(renames bool) error {
 				merged, err := merge.Commits(func(args ...string) ([]byte, error) {
 					// git compares at most as many files to find renames as in differences.
-					cmd := r.command(ctx, append([]string{"-c", "merge.renameLimit=" + renameLimit}, args...)...)
+					cmd := r.Command(ctx, append([]string{"-c", "merge.read.RenameLimit=" + read.RenameLimit}, args...)...)
 					cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
 					return gitcmd.Output(cmd)
 				}, c[0].String(), c[1].String(), merge.Renames(renames))
@@ -82,7 +58,7 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 				err = try(false)
 			}
 			if gitcmd.Exited(err, 128) && ctx.Err() == nil {
-				return fmt.Errorf("merge trees: %w: %w", ErrNotFound, err)
+				return fmt.Errorf("merge trees: %w: %w", read.ErrNotFound, err)
 			}
 			return err
 		})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -23,7 +24,7 @@ func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string)
 	}
 	metas := make([]*session.Meta, len(names))
 	var text []byte
-	err := r.Contents(ctx, objects, maxMeta, func(i int, c Content) {
+	err := r.Contents(ctx, objects, maxMeta, func(i int, c read.Content) {
 		if i%2 == 0 {
 			text = c.Bytes
 			return
@@ -39,21 +40,11 @@ func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string)
 	return metas, nil
 }
 
-// Checkpoint parses the commit of a checkpoint.
-func (c Content) Checkpoint() (session.Checkpoint, error) {
+// CheckpointOf parses the commit of a checkpoint.
+func CheckpointOf(c read.Content) (session.Checkpoint, error) {
 	id, err := object.ParseID(c.ID)
 	if err != nil {
 		return session.Checkpoint{}, err
 	}
 	return session.ParseCheckpoint(id.Format(), id, c.Bytes)
-}
-
-// Commit returns the header of a commit. The result ok is false if the object is missing or is not a commit.
-func (c Content) Commit() (info object.CommitInfo, ok bool) {
-	id, err := object.ParseID(c.ID)
-	if err != nil || c.Type != "commit" {
-		return object.CommitInfo{}, false
-	}
-	info, err = object.ParseCommit(id.Format(), c.Bytes)
-	return info, err == nil
 }

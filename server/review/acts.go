@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -27,7 +27,7 @@ func (v *view) meta(ctx context.Context, name string) (session.Meta, error) {
 	}
 	commit, files := v.refs[session.MetaRef(name)], [2][]byte{}
 	err := v.git.Contents(ctx, []string{commit + ":session.json", commit + ":transitions.jsonl"}, maxMeta,
-		func(i int, c gitread.Content) { files[i] = c.Bytes })
+		func(i int, c read.Content) { files[i] = c.Bytes })
 	if err != nil {
 		return session.Meta{}, err
 	}

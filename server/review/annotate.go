@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -113,7 +114,7 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 	}
 	file, err := v.git.Stat(ctx, commit, a.Path)
 	switch {
-	case errors.Is(err, gitread.ErrNotFound):
+	case errors.Is(err, read.ErrNotFound):
 		return on, problem(Missing, "the checkpoint or commit has no file %.200q", a.Path)
 	case err != nil:
 		return on, err
@@ -130,12 +131,12 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 }
 
 // quote returns the beginning of the lines first to last of a file. It returns a Problem if the file has fewer lines.
-func (v *view) quote(ctx context.Context, file gitread.Object, first, last int) (quote string, err error) {
+func (v *view) quote(ctx context.Context, file read.Object, first, last int) (quote string, err error) {
 	if file.Size > maxLined {
 		return "", problem(Invalid, "the file is larger than %d MiB: its lines cannot be annotated", maxLined>>20)
 	}
 	var text []byte
-	err = v.git.Contents(ctx, []string{file.ID}, maxLined, func(_ int, c gitread.Content) { text = c.Bytes })
+	err = v.git.Contents(ctx, []string{file.ID}, maxLined, func(_ int, c read.Content) { text = c.Bytes })
 	if err != nil {
 		return "", err
 	}
@@ -153,9 +154,9 @@ func (v *view) checkpoint(ctx context.Context, name, point string) (p session.Ch
 	}
 	commit, err := v.git.Checkpoint(ctx, v.of(name), name, point)
 	switch {
-	case errors.Is(err, gitread.ErrNotFound) && point == "@":
+	case errors.Is(err, read.ErrNotFound) && point == "@":
 		return p, problem(Missing, "the repository has no checkpoint of session %s that the server can read", name)
-	case errors.Is(err, gitread.ErrNotFound):
+	case errors.Is(err, read.ErrNotFound):
 		return p, problem(Missing, "session %s has no checkpoint %.140q", name, point)
 	case errors.Is(err, gitread.ErrAmbiguous), errors.Is(err, gitread.ErrCheckpointName):
 		return p, problem(Invalid, "checkpoint %.140q: %v", point, err)
@@ -167,7 +168,7 @@ func (v *view) checkpoint(ctx context.Context, name, point string) (p session.Ch
 		return p, err
 	}
 	var text []byte
-	err = v.git.Contents(ctx, []string{commit}, object.MaxCommitSize, func(_ int, c gitread.Content) { text = c.Bytes })
+	err = v.git.Contents(ctx, []string{commit}, object.MaxCommitSize, func(_ int, c read.Content) { text = c.Bytes })
 	if err != nil {
 		return p, err
 	}
@@ -180,7 +181,7 @@ func (v *view) tree(ctx context.Context, commit string) (string, error) {
 		return "", problem(Invalid, "a commit must be named by its full id")
 	}
 	o, err := v.git.Stat(ctx, commit, "")
-	if errors.Is(err, gitread.ErrNotFound) {
+	if errors.Is(err, read.ErrNotFound) {
 		return "", problem(Missing, "the repository has no commit %s", commit)
 	}
 	return o.ID, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -38,7 +38,7 @@ func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o C
 			files = append(files, commit+":session.json", commit+":transitions.jsonl")
 		}
 		texts := make([][]byte, len(files))
-		if err := v.git.Contents(ctx, files, maxMeta, func(i int, f gitread.Content) { texts[i] = f.Bytes }); err != nil {
+		if err := v.git.Contents(ctx, files, maxMeta, func(i int, f read.Content) { texts[i] = f.Bytes }); err != nil {
 			return c, err
 		}
 		var errs []error

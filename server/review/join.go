@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/review"
@@ -100,9 +100,9 @@ func (s source) Paths(ctx context.Context, request approval.Record) ([]string, e
 			return nil, err
 		}
 	}
-	none := func(gitread.Entry) bool { return false }
+	none := func(read.Entry) bool { return false }
 	// The tree of a merge may not have been made yet.
-	if err := v.git.Entries(ctx, sub.Tree, none); errors.Is(err, gitread.ErrNotFound) {
+	if err := v.git.Entries(ctx, sub.Tree, none); errors.Is(err, read.ErrNotFound) {
 		_, tree, err := review.Result(ctx, s, request)
 		if err != nil {
 			return nil, err

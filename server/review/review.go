@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gate"
@@ -76,7 +77,7 @@ type Options struct {
 type Service struct {
 	o       Options
 	reading *places.Places
-	pool    gitread.Pool
+	pool    read.Pool
 }
 
 // New returns a Service.
@@ -84,7 +85,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Service{o: o, pool: gitread.Pool{Memory: o.Memory},
+	return &Service{o: o, pool: read.Pool{Memory: o.Memory},
 		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
 			Class: places.Reads})}
 }
@@ -166,7 +167,7 @@ func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) 
 		return err
 	}
 	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]session.Checkpoint{}, thin: from.Thin,
-		git: gitread.Repo{Dir: from.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
+		git: gitread.Repo{Repo: read.Repo{Dir: from.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}}
 	v.git.Git.Memory = place.Memory(v.git.Git.Memory)
 	defer func() {
 		if v.copy != nil {
@@ -236,7 +237,7 @@ func (v *view) file(ctx context.Context, f reffile.File) (text []byte, err error
 		return nil, nil
 	}
 	found := false
-	err = v.git.Contents(ctx, []string{id + ":" + f.Name}, reffile.MaxSize, func(_ int, c gitread.Content) {
+	err = v.git.Contents(ctx, []string{id + ":" + f.Name}, reffile.MaxSize, func(_ int, c read.Content) {
 		text, found = c.Bytes, c.ID != "" && c.Type == object.Blob.String()
 	})
 	switch {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -79,7 +80,7 @@ func (v *view) describe(ctx context.Context, names []string) ([]Session, error) 
 		return nil, err
 	}
 	texts := make([][]byte, len(files))
-	if err := v.git.Contents(ctx, files, maxMeta, func(i int, c gitread.Content) { texts[i] = c.Bytes }); err != nil {
+	if err := v.git.Contents(ctx, files, maxMeta, func(i int, c read.Content) { texts[i] = c.Bytes }); err != nil {
 		return nil, err
 	}
 	list := make([]Session, len(names))
@@ -146,7 +147,7 @@ func (v *view) read(ctx context.Context, points []gitread.Point, do func(p sessi
 	for _, p := range points {
 		commits = append(commits, p.Commit)
 	}
-	return v.git.Contents(ctx, commits, object.MaxCommitSize, func(i int, c gitread.Content) {
+	return v.git.Contents(ctx, commits, object.MaxCommitSize, func(i int, c read.Content) {
 		id, err := object.ParseIDOf(v.format, commits[i])
 		if err != nil {
 			return

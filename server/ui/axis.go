@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -143,7 +144,7 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 		return err
 	}
 	var days []string
-	if err := x.g.Entries(ctx, root.ID, func(e gitread.Entry) bool {
+	if err := x.g.Entries(ctx, root.ID, func(e read.Entry) bool {
 		if e.Type == "tree" {
 			days = append(days, e.Hash)
 		}
@@ -153,7 +154,7 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	}
 	count := 0
 	for _, day := range days {
-		err := x.g.Entries(ctx, day, func(f gitread.Entry) bool {
+		err := x.g.Entries(ctx, day, func(f read.Entry) bool {
 			if id, _, ok := strings.Cut(f.Name, "."); ok && strings.HasSuffix(f.Name, ".jsonl") {
 				// Records of a checkpoint that was dropped belong to the one before.
 				s := &x.slots[x.slotOf(id)]
@@ -229,7 +230,7 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 		list = append(list, entry{Kind: "commit", ID: step.ID, Commit: step.ID, Time: step.Time})
 	}
 	left := int64(maxSlot)
-	err := x.g.Contents(ctx, s.files, maxRecords, func(_ int, c gitread.Content) {
+	err := x.g.Contents(ctx, s.files, maxRecords, func(_ int, c read.Content) {
 		if left -= c.Size; c.Bytes == nil || left < 0 {
 			list = append(list, entry{Kind: "record", Text: "records of " + size(c.Size) + " are too large for this page", Actor: ""})
 			return
@@ -354,10 +355,10 @@ func (x *axis) describe(ctx context.Context, list []entry) error {
 			names, of = append(names, e.Commit), append(of, i)
 		}
 	}
-	err := x.g.Contents(ctx, names, maxCommit, func(i int, c gitread.Content) {
+	err := x.g.Contents(ctx, names, maxCommit, func(i int, c read.Content) {
 		e := &list[of[i]]
 		if e.Kind == "checkpoint" {
-			if p, err := c.Checkpoint(); err == nil {
+			if p, err := gitread.CheckpointOf(c); err == nil {
 				e.Label, e.Text, e.Files = clip(string(p.Reason), 40), clip(p.Message, maxMessages), p.Changed
 			}
 			return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/control/sessionlink"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/review"
@@ -108,7 +109,7 @@ func (a *acting) merge(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
 	err = a.read(ctx, func(g gitread.Repo) error {
 		newest, err := g.Checkpoint(ctx, a.refs, a.name, "@")
-		if err == nil && newest != f.Get("seen") || errors.Is(err, gitread.ErrNotFound) {
+		if err == nil && newest != f.Get("seen") || errors.Is(err, read.ErrNotFound) {
 			err = &review.Problem{Kind: review.Conflict,
 				Text: "The session has another newest checkpoint than the one that the page has shown. Look again."}
 		}

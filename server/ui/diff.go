@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -54,7 +55,7 @@ type changeRow struct {
 }
 
 // changeRow returns a row for a file. The threads of the session are shown in its difference, "" for none.
-func (p *place) changeRow(d gitread.Diff, c gitread.Change, of string) changeRow {
+func (p *place) changeRow(d read.Diff, c read.Change, of string) changeRow {
 	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
 		Binary: c.Binary, Lacking: c.Lacking,
 		Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
@@ -83,7 +84,7 @@ func (p *place) diff(ctx context.Context) error {
 		return missing("The difference has no such page.")
 	}
 	page := diffPageData{frame: p.frame("Difference", p.within()...), Path: p.path, A: shown(a), B: shown(b), First: first}
-	var d gitread.Diff
+	var d read.Diff
 	of := "" // the session whose threads are shown
 	err = p.read(ctx, func(g gitread.Repo) error {
 		refs, err := p.refs(ctx)
@@ -113,7 +114,7 @@ func (p *place) diff(ctx context.Context) error {
 	if object.ValidID(b) {
 		page.B = ""
 	}
-	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(d.Changes, func(a, b read.Change) int { return strings.Compare(a.Path, b.Path) })
 	page.Total, page.Truncated = len(d.Changes), d.Truncated
 	for i, c := range d.Changes {
 		page.Added, page.Gone = page.Added+c.Additions, page.Gone+c.Deletions
@@ -170,8 +171,8 @@ func (p *place) fileDiff(ctx context.Context) error {
 		return err
 	}
 	err = p.read(ctx, func(g gitread.Repo) error {
-		var sides [2]gitread.Content
-		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c gitread.Content) { sides[i] = c })
+		var sides [2]read.Content
+		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c read.Content) { sides[i] = c })
 		if err != nil {
 			return err
 		}
@@ -187,7 +188,7 @@ func (p *place) fileDiff(ctx context.Context) error {
 			lacks = lacks || missing
 		}
 		if sides[0].ID == "" && sides[1].ID == "" && !lacks {
-			return gitread.ErrNotFound
+			return read.ErrNotFound
 		}
 		if sides[0].ID != "" {
 			page.OldTree = p.treePath(a, old) + query("s", p.r.FormValue("s"))
@@ -227,7 +228,7 @@ func (p *place) fileDiff(ctx context.Context) error {
 }
 
 // bothSides finds the threads in the two files of a difference. A file that does not exist has no id.
-func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]gitread.Content) (
+func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]read.Content) (
 	found [2]inFile, err error) {
 	for i := range sides {
 		if sides[i].ID == "" {
@@ -241,7 +242,7 @@ func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths 
 }
 
 // compare adds the blocks of the difference of two files with the threads about them. A file that does not exist has no id.
-func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread.Content, paths [2]string, threads [2]inFile) error {
+func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Content, paths [2]string, threads [2]inFile) error {
 	assign(&threads[0], &threads[1])
 	f.Threads = slices.Concat(threads[1].below, threads[0].below)
 	for _, s := range sides {
@@ -259,13 +260,13 @@ func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread
 		return nil
 	}
 	before, after := highlight(ctx, paths[0], sides[0].Bytes), highlight(ctx, paths[1], sides[1].Bytes)
-	var runs []gitread.Run
+	var runs []read.Run
 	var cut bool
 	switch {
 	case sides[0].ID == sides[1].ID:
 		f.Note = "The contents are the same."
 	case sides[0].ID == "" || sides[1].ID == "":
-		runs = []gitread.Run{{Gone: len(before), Came: len(after)}}
+		runs = []read.Run{{Gone: len(before), Came: len(after)}}
 	default:
 		var err error
 		if runs, cut, err = g.Runs(ctx, sides[0].ID, sides[1].ID); err != nil {

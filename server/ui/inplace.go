@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 )
 
 // linesBefore is the number of lines that a difference shows before a thread about a line that did not change.
@@ -13,7 +13,7 @@ const linesBefore = 3
 // reach adds lines that did not change to the runs of a difference, so that the runs contain certain lines of the new file. wanted are
 // the numbers of these lines, counted from one. total is the number of lines of the new file, or 0 if the end of the difference is
 // missing.
-func reach(runs []gitread.Run, wanted map[int][]threadView, total int) (list []gitread.Run) {
+func reach(runs []read.Run, wanted map[int][]threadView, total int) (list []read.Run) {
 	marks := slices.Sorted(maps.Keys(wanted))
 	old, latest := 0, 0 // first lines after the previous run, counted from zero
 	fill := func(until int) {
@@ -22,7 +22,7 @@ func reach(runs []gitread.Run, wanted map[int][]threadView, total int) (list []g
 				continue
 			}
 			first := max(latest, m-linesBefore)
-			list = append(list, gitread.Run{Same: true, Old: old + first - latest, New: first, Gone: m - first, Came: m - first,
+			list = append(list, read.Run{Same: true, Old: old + first - latest, New: first, Gone: m - first, Came: m - first,
 				Skip: first - latest})
 			old, latest = old+m-latest, m
 		}
@@ -38,7 +38,7 @@ func reach(runs []gitread.Run, wanted map[int][]threadView, total int) (list []g
 }
 
 // divide divides runs so that each of certain lines is the last one of a run. The numbers of lines are counted from one, for each file.
-func divide(runs []gitread.Run, oldEnds, newEnds map[int][]threadView) (list []gitread.Run) {
+func divide(runs []read.Run, oldEnds, newEnds map[int][]threadView) (list []read.Run) {
 	for _, r := range runs {
 		at := map[int]bool{}
 		for i := 1; i <= r.Gone; i++ {
@@ -56,7 +56,7 @@ func divide(runs []gitread.Run, oldEnds, newEnds map[int][]threadView) (list []g
 			if end == done {
 				continue
 			}
-			part := gitread.Run{Same: r.Same, Old: r.Old + min(done, r.Gone), New: r.New + min(done, r.Came),
+			part := read.Run{Same: r.Same, Old: r.Old + min(done, r.Gone), New: r.New + min(done, r.Came),
 				Gone: min(end, r.Gone) - min(done, r.Gone), Came: min(end, r.Came) - min(done, r.Came)}
 			if done == 0 {
 				part.Skip = r.Skip

@@ -4,19 +4,19 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/git/read"
 )
 
 // Runs that were divided at lines with threads show the same changes, in one piece, and each of these lines is the last one of a run.
 func TestRunsAreDividedAtLines(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		var runs []gitread.Run
+		var runs []read.Run
 		old, latest := 0, 0
 		for range random.IntN(4) {
 			skip, gone, came := random.IntN(12), random.IntN(5), random.IntN(5)
-			runs = append(runs, gitread.Run{Same: true, Old: old + skip, New: latest + skip, Gone: 3, Came: 3, Skip: skip},
-				gitread.Run{Old: old + skip + 3, New: latest + skip + 3, Gone: gone, Came: came})
+			runs = append(runs, read.Run{Same: true, Old: old + skip, New: latest + skip, Gone: 3, Came: 3, Skip: skip},
+				read.Run{Old: old + skip + 3, New: latest + skip + 3, Gone: gone, Came: came})
 			old, latest = old+skip+3+gone, latest+skip+3+came
 		}
 		total := latest + random.IntN(9)

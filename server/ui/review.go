@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/review"
@@ -76,7 +77,7 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 		return r, nil
 	}
 	var file []byte
-	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxPolicy, func(_ int, c gitread.Content) { file = c.Bytes })
+	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxPolicy, func(_ int, c read.Content) { file = c.Bytes })
 	if err != nil {
 		return r, fmt.Errorf("read policy: %w", err)
 	}

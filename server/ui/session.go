@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -85,7 +86,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		}
 		if at := p.r.FormValue("at"); at != "" {
 			page.Cursor, err = p.panel(ctx, x, at)
-			if errors.Is(err, gitread.ErrNotFound) {
+			if errors.Is(err, read.ErrNotFound) {
 				page.CursorMissing, err = true, nil
 			}
 			if page.Cursor != nil {
@@ -221,15 +222,16 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 	}
 	slot := x.slotOf(at)
 	if slot == 0 || !strings.EqualFold(x.slots[slot].ID, at) {
-		return nil, gitread.ErrNotFound
+		return nil, read.ErrNotFound
 	}
 	var c session.Checkpoint
-	err := x.g.Contents(ctx, []string{x.slots[slot].Commit}, maxCommit, func(_ int, content gitread.Content) { c, _ = content.Checkpoint() })
+	err := x.g.Contents(ctx, []string{x.slots[slot].Commit}, maxCommit,
+		func(_ int, content read.Content) { c, _ = gitread.CheckpointOf(content) })
 	if err != nil {
 		return nil, err
 	}
 	if c.ID == "" {
-		return nil, gitread.ErrNotFound
+		return nil, read.ErrNotFound
 	}
 	name := x.name + "@" + string(c.ID)
 	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID), Title: stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
@@ -276,14 +278,14 @@ func (p *place) commitPanel(ctx context.Context, x *axis, id string) (*cursorPan
 func (p *place) changesOf(ctx context.Context, x *axis, panel *cursorPanel, before, what, commit, name string) error {
 	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name, "s", x.name)
 	d, err := x.g.Changes(ctx, before, commit, maxFiles)
-	if errors.Is(err, gitread.ErrNotFound) || gitcmd.Exited(err, 128) && ctx.Err() == nil {
+	if errors.Is(err, read.ErrNotFound) || gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		panel.Unreadable = lacksObjects
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(d.Changes, func(a, b read.Change) int { return strings.Compare(a.Path, b.Path) })
 	panel.Total, panel.More = len(d.Changes), max(0, len(d.Changes)-panelFiles)
 	for _, c := range d.Changes[:len(d.Changes)-panel.More] {
 		panel.Changes = append(panel.Changes, p.changeRow(d, c, x.name))

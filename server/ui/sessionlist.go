@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -127,14 +128,14 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 		commits = append(commits, l.newest[name].Commit, base) // nothing is read for ""
 	}
 	trees := make([]string, len(commits))
-	err := l.g.Contents(ctx, commits, maxCommit, func(i int, c gitread.Content) {
+	err := l.g.Contents(ctx, commits, maxCommit, func(i int, c read.Content) {
 		if info, ok := c.Commit(); ok {
 			trees[i] = info.Tree.String()
 		}
 		if i%2 == 1 {
 			return
 		}
-		if p, err := c.Checkpoint(); err == nil {
+		if p, err := gitread.CheckpointOf(c); err == nil {
 			l.rows[i/2].Now = entry{Kind: "checkpoint", ID: string(p.ID), Time: p.ID.Time(), Label: clip(string(p.Reason), 40),
 				Text: clip(p.Message, latestText)}
 		}
@@ -202,7 +203,7 @@ func (l *sessionList) readLatest(ctx context.Context) error {
 		}
 		names, of = append(names, commit+":"+path.Join(day, file)), append(of, i)
 	}
-	return l.g.Contents(ctx, names, maxLatest, func(i int, c gitread.Content) {
+	return l.g.Contents(ctx, names, maxLatest, func(i int, c read.Content) {
 		text := bytes.TrimSpace(c.Bytes)
 		record, err := transcript.ParseLine(text[bytes.LastIndexByte(text, '\n')+1:])
 		if err != nil {
@@ -222,6 +223,6 @@ func (l *sessionList) last(ctx context.Context, commit, dir string) (string, err
 		return "", err
 	}
 	name := ""
-	err = l.g.Entries(ctx, o.ID, func(e gitread.Entry) bool { name = e.Name; return true })
+	err = l.g.Entries(ctx, o.ID, func(e read.Entry) bool { name = e.Name; return true })
 	return name, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
@@ -53,7 +54,7 @@ func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]str
 		return nil, nil
 	}
 	var file []byte
-	err := g.Contents(ctx, []string{commit + ":" + annotate.LogFile}, maxAnnotations, func(_ int, c gitread.Content) { file = c.Bytes })
+	err := g.Contents(ctx, []string{commit + ":" + annotate.LogFile}, maxAnnotations, func(_ int, c read.Content) { file = c.Bytes })
 	if err != nil {
 		return nil, fmt.Errorf("read annotations: %w", err)
 	}
@@ -201,8 +202,8 @@ func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string)
 	if !l.do.Comment {
 		return f, nil
 	}
-	err := g.Contents(ctx, []string{commit}, maxCommit, func(_ int, c gitread.Content) {
-		if p, err := c.Checkpoint(); err == nil && p.Session == l.name {
+	err := g.Contents(ctx, []string{commit}, maxCommit, func(_ int, c read.Content) {
+		if p, err := gitread.CheckpointOf(c); err == nil && p.Session == l.name {
 			f.Checkpoint, f.Commit = string(p.ID), ""
 		}
 	})

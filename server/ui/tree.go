@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control/sessionlink"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -106,9 +107,9 @@ func (p *place) pointCommands(refs map[string]string, point string, page *treePa
 
 // directory adds the entries of a tree, directories first.
 func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name string, page *treePageData) error {
-	var dirs, others []gitread.Entry // the first ones
+	var dirs, others []read.Entry // the first ones
 	count, size := 0, 0
-	err := g.Entries(ctx, id, func(e gitread.Entry) bool {
+	err := g.Entries(ctx, id, func(e read.Entry) bool {
 		list := &others
 		if e.Type == "tree" {
 			list = &dirs
@@ -139,7 +140,7 @@ func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name s
 }
 
 // file adds the contents of a file with its threads.
-func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Object, name string, threads inFile) error {
+func (page *treePageData) file(ctx context.Context, g gitread.Repo, o read.Object, name string, threads inFile) error {
 	page.Threads = slices.Concat(threads.below, threads.lines)
 	page.IsFile, page.Size = true, size(o.Size)
 	if o.Size > maxView {
@@ -147,7 +148,7 @@ func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Ob
 		return nil
 	}
 	var text []byte
-	if err := g.Contents(ctx, []string{o.ID}, maxView, func(_ int, c gitread.Content) { text = c.Bytes }); err != nil {
+	if err := g.Contents(ctx, []string{o.ID}, maxView, func(_ int, c read.Content) { text = c.Bytes }); err != nil {
 		return err
 	}
 	if binary(text) {

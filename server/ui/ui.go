@@ -20,8 +20,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/comparing"
-	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -98,7 +98,7 @@ type UI struct {
 	assets  map[string]asset // by path
 	paths   map[string]string
 	reading *places.Places
-	pool    gitread.Pool
+	pool    read.Pool
 	merges  comparing.Merges
 	origins *http.CrossOriginProtection
 }
@@ -113,7 +113,7 @@ func New(o Options) (*UI, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	u := &UI{o: o, pool: gitread.Pool{Memory: o.Memory}, origins: http.NewCrossOriginProtection(),
+	u := &UI{o: o, pool: read.Pool{Memory: o.Memory}, origins: http.NewCrossOriginProtection(),
 		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
 			Class: places.Reads})}
 	if o.URL != "" {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
@@ -309,7 +310,7 @@ func problemOf(err error) (p *Problem, log bool) {
 	switch {
 	case errors.As(err, &own):
 		return own, false
-	case errors.Is(err, records.ErrNotFound), errors.Is(err, gitread.ErrNotFound):
+	case errors.Is(err, records.ErrNotFound), errors.Is(err, read.ErrNotFound):
 		return &Problem{http.StatusNotFound, "Not found", "This does not exist in the repository."}, false
 	case errors.Is(err, gitread.ErrCheckpointName), errors.Is(err, gitread.ErrAmbiguous):
 		return &Problem{http.StatusNotFound, "Not found", "No checkpoint has this name, or several begin with it."}, false
@@ -389,7 +390,7 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 		return err
 	}
 	p.u.o.Meter.Count(p.repo, meter.Read, 0)
-	g := gitread.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool}
+	g := gitread.Repo{Repo: read.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool}}
 	g.Git.Memory = at.Memory(g.Git.Memory)
 	if err = do(g); err != nil && ctx.Err() != nil {
 		return context.Cause(ctx) // git was killed because of it

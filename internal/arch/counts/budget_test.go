@@ -37,7 +37,6 @@ var (
 		"host/session/agent.Agent":     42,
 		"host/session/catalog.Catalog": 44,
 		"server/api.call":              120, // each request takes it
-		"server/gitread.Repo":          43,
 		"server/records.tx":            42,
 		"session.Repo":                 73,
 		"worktree.Tree":                47,

@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"slices"

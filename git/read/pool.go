@@ -1,17 +1,21 @@
-package gitread
+package read
 
 import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/artifactfs/artifactfs/server/places"
 )
 
 const (
 	maxIdle  = 16              // processes in a Pool
 	idleTime = 5 * time.Second // after which an unused process is ended
 )
+
+// Memory has room for the processes of git that a Pool keeps.
+type Memory interface {
+	// Keep reserves memory for a process that can allocate n bytes, and returns false if there is not enough.
+	Keep(n int64) (release func(), ok bool)
+}
 
 // Pool keeps processes of git for a few seconds, because starting git takes longer than most reads. A process reads refs again when
 // they have changed, and looks for new packs when an object is missing. It keeps removed packs on disk as long as it runs. The zero
@@ -20,7 +24,7 @@ const (
 //
 // Locks: Pool.mu is a leaf.
 type Pool struct {
-	Memory *places.Memory // nil: no limit
+	Memory Memory // nil: no limit
 
 	mu     sync.Mutex
 	idle   []*batch // the least recently used one first
@@ -53,9 +57,12 @@ func (p *Pool) put(b *batch) bool {
 	if p == nil {
 		return false
 	}
-	var kept bool
-	if b.forget, kept = p.Memory.Keep(b.memory); !kept {
-		return false
+	b.forget = func() {}
+	if p.Memory != nil {
+		var kept bool
+		if b.forget, kept = p.Memory.Keep(b.memory); !kept {
+			return false
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

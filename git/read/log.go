@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Commit is a commit in the form of the API.
@@ -34,8 +36,8 @@ const (
 	commitFields = 10
 )
 
-// maxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there are more.
-const maxMessages = 16 << 20
+// MaxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there are more.
+const MaxMessages = 16 << 20
 
 // maxSkip is the maximum number of commits that git log skips.
 const maxSkip = 10_000
@@ -71,14 +73,14 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 // skip returns the id of the commit that follows a revision after offset first parents, "" if there is none. Unlike git log, rev-list does
 // not keep the commits in memory that it skips.
 func (r Repo) skip(ctx context.Context, revision string, offset int) (string, error) {
-	out, err := gitcmd.Output(r.command(ctx, "rev-list", "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count=1",
+	out, err := gitcmd.Output(r.Command(ctx, "rev-list", "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count=1",
 		"--end-of-options", revision, "--"))
 	return strings.TrimSpace(string(out)), err
 }
 
 func (r Repo) log(ctx context.Context, args ...string) ([]Commit, error) {
 	args = append([]string{"log", "-z", commitFormat, "--encoding=UTF-8", "--no-show-signature"}, args...)
-	out, cut, err := output(r.ofCommits(ctx, args...), maxMessages)
+	out, cut, err := Output(r.OfCommits(ctx, args...), MaxMessages)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +112,26 @@ func (r Repo) Commit(ctx context.Context, id string) (Commit, error) {
 		return Commit{}, err
 	}
 	return Commit{}, fmt.Errorf("read commit %s: git returned another one", id)
+}
+
+// MergeBase returns the best common ancestor of commits, which are named by their ids, and "" if there is none. It returns ErrNotFound if
+// one of the commits, or a commit between them, is missing.
+func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) {
+	for _, id := range commits {
+		if !object.ValidID(id) {
+			return "", fmt.Errorf("find common ancestor of %.80q: %w", id, ErrNotFound)
+		}
+	}
+	base, err := merge.Base(func(args ...string) ([]byte, error) { return gitcmd.Output(r.Command(ctx, args...)) }, commits...)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case gitcmd.Exited(err, 128):
+		return "", fmt.Errorf("find common ancestor: %w: %w", ErrNotFound, err)
+	case err != nil || base.IsZero():
+		return "", err
+	}
+	return base.String(), nil
 }
 
 // parseLog parses the output of git log with commitFormat and -z.

@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func (r Repo) Paths(ctx context.Context, from, to string) ([]string, error) {
 
 // Output runs a git command and returns its output, which must not have more bytes than limit.
 func (r Repo) Output(ctx context.Context, limit int64, args ...string) ([]byte, error) {
-	out, cut, err := output(r.command(ctx, args...), limit)
+	out, cut, err := Output(r.Command(ctx, args...), limit)
 	if cut {
 		err = fmt.Errorf("read output of git %s: it has more than %d bytes", args[0], limit)
 	}

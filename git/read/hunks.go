@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type Run struct {
 // Runs compares two blobs by their ids. cut reports that the difference is longer than its limit, and that its end is missing. Binary
 // files have no runs.
 func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut bool, err error) {
-	out, cut, err := output(r.command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3",
+	out, cut, err := Output(r.Command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3",
 		"--end-of-options", old, latest), maxPatch)
 	if err != nil {
 		return nil, false, err
@@ -32,6 +32,14 @@ func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut boo
 	}
 	list, err = parseRuns(text)
 	return list, cut, err
+}
+
+// Hunks compares two blobs by their ids. The result text is false if they are not texts. It returns an error if the difference is longer
+// than its limit.
+func (r Repo) Hunks(ctx context.Context, old, latest string) (hunks []diff.Hunk, text bool, err error) {
+	out, err := r.Output(ctx, maxPatch, "diff", noExternals, noConversion, "--no-color", "--unified=0", "--end-of-options", old, latest)
+	hunks, text = diff.Hunks(out)
+	return hunks, text, err
 }
 
 // parseRuns parses a patch of one file.

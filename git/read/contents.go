@@ -1,13 +1,10 @@
-package gitread
+package read
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
 )
@@ -57,41 +54,12 @@ func (b *batch) small(name string, limit int64) (Content, error) {
 	return c, b.finish()
 }
 
-// Step is a commit of a session: its id, and the time of the committer.
-type Step struct {
-	ID   string
-	Time time.Time
-}
-
-// maxSteps is the maximum number of commits that Steps returns.
-const maxSteps = 10_000
-
-// Steps returns the commits that lead to tips by first parents, the newest first, without those that the commit base reaches and those
-// from before the time began. Ids that do not exist are ignored. There are at most 10,000.
-func (r Repo) Steps(ctx context.Context, tips []string, base string, began time.Time) ([]Step, error) {
-	if len(tips) == 0 {
-		return nil, nil
+// Commit returns the header of a commit. The result ok is false if the object is missing or is not a commit.
+func (c Content) Commit() (info object.CommitInfo, ok bool) {
+	id, err := object.ParseID(c.ID)
+	if err != nil || c.Type != "commit" {
+		return object.CommitInfo{}, false
 	}
-	args := append([]string{"log", "--first-parent", "--ignore-missing", "--no-show-signature", "--max-count=" + strconv.Itoa(maxSteps),
-		"--format=tformat:%H %ct", "--stdin"}, since(began)...)
-	in := strings.Join(tips, "\n") + "\n"
-	if object.ValidID(base) {
-		in += "^" + base + "\n"
-	}
-	cmd := r.ofCommits(ctx, args...)
-	cmd.Stdin = strings.NewReader(in)
-	out, _, err := output(cmd, maxMessages)
-	if err != nil {
-		return nil, err
-	}
-	var list []Step
-	for line := range strings.Lines(string(out)) {
-		id, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		seconds, err := parseTime(text)
-		if err != nil {
-			return nil, fmt.Errorf("parse commit %.80q: %w", id, err)
-		}
-		list = append(list, Step{id, time.Unix(seconds, 0).UTC()})
-	}
-	return list, nil
+	info, err = object.ParseCommit(id.Format(), c.Bytes)
+	return info, err == nil
 }

@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"bytes"
@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
-// output runs cmd and returns up to limit bytes of its output. If there are more, it kills git and returns cut.
-func output(cmd *exec.Cmd, limit int64) (out []byte, cut bool, err error) {
+// Output runs cmd and returns up to limit bytes of its output. If there are more, it kills git and returns cut.
+func Output(cmd *exec.Cmd, limit int64) (out []byte, cut bool, err error) {
 	stderr := &gitcmd.Tail{}
 	cmd.Stderr = stderr
 	pipe, err := cmd.StdoutPipe()

@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"bufio"
@@ -43,7 +43,7 @@ type batch struct {
 // start starts git for a call with a context. git may outlive the call.
 func (r Repo) start(ctx context.Context) (*batch, error) {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &batch{dir: r.Dir, cmd: r.command(own, "cat-file", "--batch-command", "-z"), stop: stop, clean: true,
+	b := &batch{dir: r.Dir, cmd: r.Command(own, "cat-file", "--batch-command", "-z"), stop: stop, clean: true,
 		memory: gitcmd.MemoryOf(ctx, r.Git.Memory)}
 	b.cmd.Stderr = &b.stderr
 	in, err := b.cmd.StdinPipe()

@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"bytes"
@@ -26,9 +26,9 @@ func (r Repo) CountPaths(ctx context.Context, pairs [][2]string) ([]int, error) 
 		}
 	}
 	if len(pairs) > 0 {
-		cmd := r.command(ctx, "diff-tree", "--stdin", "-r", "-z", "--name-only", "--no-renames")
+		cmd := r.Command(ctx, "diff-tree", "--stdin", "-r", "-z", "--name-only", "--no-renames")
 		cmd.Stdin = strings.NewReader(in.String())
-		out, cut, err := output(cmd, maxCountedPaths)
+		out, cut, err := Output(cmd, maxCountedPaths)
 		if err != nil && (!gitcmd.Exited(err, 128) || ctx.Err() != nil) { // git exits with 128 if a tree below is missing
 			return nil, err
 		}

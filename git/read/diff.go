@@ -1,4 +1,4 @@
-package gitread
+package read
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const (
 	maxPatch     = 1 << 20
 	maxLacking   = 500      // files without contents of a difference whose other files are counted
 	gitlinkMode  = "160000" // mode of a submodule
-	renameLimit  = "1000"   // files that are compared to find renames
+	RenameLimit  = "1000"   // files that are compared to find renames
 	noExternals  = "--no-ext-diff"
 	noConversion = "--no-textconv"
 )
@@ -58,7 +58,7 @@ func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, er
 	d, err := r.Changes(ctx, base, head, maxChanges)
 	if patch && err == nil {
 		var out []byte
-		out, d.PatchTruncated, err = output(r.diff(ctx, d, "--patch"), maxPatch)
+		out, d.PatchTruncated, err = Output(r.diff(ctx, d, "--patch"), maxPatch)
 		d.Patch = string(out)
 	}
 	return d, err
@@ -67,6 +67,11 @@ func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, er
 // Changes lists up to limit paths that differ between two commits or trees.
 func (r Repo) Changes(ctx context.Context, base, head string, limit int) (Diff, error) {
 	return r.changes(ctx, base, head, limit)
+}
+
+// PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
+func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Diff, error) {
+	return r.changes(ctx, base, head, limit, "--no-renames")
 }
 
 // changes is like Changes, with further arguments for git.
@@ -109,7 +114,7 @@ func (r Repo) listChanges(ctx context.Context, d Diff, args, without []string) (
 	for _, path := range without {
 		cmd.Args = append(cmd.Args, ":(top,exclude,literal)"+path)
 	}
-	out, cut, err := output(cmd, maxRawDiff)
+	out, cut, err := Output(cmd, maxRawDiff)
 	if err != nil {
 		return nil, false, err
 	}
@@ -167,7 +172,7 @@ func (r Repo) changesWithout(ctx context.Context, d Diff) (list []Change, cut bo
 
 // diff returns a git diff-tree of the two commits.
 func (r Repo) diff(ctx context.Context, d Diff, args ...string) *exec.Cmd {
-	return r.command(ctx, append(append([]string{"diff-tree", "-r", "--find-renames", "-l" + renameLimit, noExternals, noConversion,
+	return r.Command(ctx, append(append([]string{"diff-tree", "-r", "--find-renames", "-l" + RenameLimit, noExternals, noConversion,
 		"--no-color"}, args...), "--end-of-options", d.Base, d.Head, "--")...)
 }
 
