@@ -13,31 +13,42 @@ import (
 // maxMeta is the maximum size of session.json, and of the list of its transitions, in bytes.
 const maxMeta = 1 << 20
 
-// Metas returns the metadata of sessions. The parameter refs has the ids of all refs of the repository by their names. An element of the
-// result is nil if the metadata cannot be read, because it is missing or was written by a later version. The state is the present one
-// (session.Meta.Now).
-func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string) ([]*session.Meta, error) {
+// EachMeta calls do with the metadata of each session in the order of the names, or with the reason why they cannot be read. The
+// parameter refs has the ids of all refs of the repository by their names.
+func (r Repo) EachMeta(ctx context.Context, refs map[string]string, names []string, do func(i int, m session.Meta, err error)) error {
 	var objects []string
 	for _, name := range names {
 		commit := refs[session.MetaRef(name)]
 		objects = append(objects, commit+":session.json", commit+":transitions.jsonl")
 	}
-	metas := make([]*session.Meta, len(names))
 	var text []byte
 	err := r.Contents(ctx, objects, maxMeta, func(i int, c read.Content) {
 		if i%2 == 0 {
 			text = c.Bytes
 			return
 		}
-		if m, err := session.ParseMeta(text, c.Bytes); err == nil && m.Session == names[i/2] {
-			m.State = m.Now(time.Now())
-			metas[i/2] = &m
+		m, err := session.ParseMeta(text, c.Bytes)
+		if err == nil && m.Session != names[i/2] {
+			err = fmt.Errorf("%w: it belongs to session %.140q", session.ErrNotMeta, m.Session)
 		}
+		do(i/2, m, err)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read sessions: %w", err)
+		return fmt.Errorf("read sessions: %w", err)
 	}
-	return metas, nil
+	return nil
+}
+
+// Metas returns the metadata of sessions. An element of the result is nil if the metadata cannot be read, because it is missing or was
+// written by a later version. The state is the present one (session.Meta.Now).
+func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string) ([]*session.Meta, error) {
+	metas := make([]*session.Meta, len(names))
+	return metas, r.EachMeta(ctx, refs, names, func(i int, m session.Meta, err error) {
+		if err == nil {
+			m.State = m.Now(time.Now())
+			metas[i] = &m
+		}
+	})
 }
 
 // CheckpointOf parses the commit of a checkpoint.

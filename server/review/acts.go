@@ -1,15 +1,14 @@
 package review
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/artifactfs/artifactfs/control/profile"
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -18,27 +17,18 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-const maxMeta = 1 << 20 // bytes of session.json, and of the list of transitions
-
 // meta returns the metadata of a session.
-func (v *view) meta(ctx context.Context, name string) (session.Meta, error) {
+func (v *view) meta(ctx context.Context, name string) (m session.Meta, err error) {
 	if err := v.session(name); err != nil {
-		return session.Meta{}, err
+		return m, err
 	}
-	commit, files := v.refs[session.MetaRef(name)], [2][]byte{}
-	err := v.git.Contents(ctx, []string{commit + ":session.json", commit + ":transitions.jsonl"}, maxMeta,
-		func(i int, c read.Content) { files[i] = c.Bytes })
-	if err != nil {
-		return session.Meta{}, err
-	}
-	m, err := session.ParseMeta(files[0], files[1])
-	if err == nil && m.Session != name {
-		err = fmt.Errorf("%w: it belongs to session %.140q", session.ErrNotMeta, m.Session)
-	}
-	if err != nil {
-		return m, problem(Conflict, "the description of session %s cannot be read: %v", name, err)
-	}
-	return m, nil
+	var why error
+	err = v.git.EachMeta(ctx, v.refs, []string{name}, func(_ int, found session.Meta, damage error) {
+		if m = found; damage != nil {
+			why = problem(Conflict, "the description of session %s cannot be read: %v", name, damage)
+		}
+	})
+	return m, cmp.Or(err, why)
 }
 
 // lifeProblem returns the Problem of an error of packages session, profile and lifecycle, which name the cause.

@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -163,16 +164,11 @@ func (v *view) checkpoint(ctx context.Context, name, point string) (p session.Ch
 	case err != nil:
 		return p, err
 	}
-	id, err := object.ParseIDOf(v.format, commit)
-	if err != nil {
-		return p, err
-	}
-	var text []byte
-	err = v.git.Contents(ctx, []string{commit}, object.MaxCommitSize, func(_ int, c read.Content) { text = c.Bytes })
-	if err != nil {
-		return p, err
-	}
-	return session.ParseCheckpoint(v.format, id, text)
+	var invalid error
+	err = v.git.Contents(ctx, []string{commit}, object.MaxCommitSize, func(_ int, c read.Content) {
+		p, invalid = gitread.CheckpointOf(c)
+	})
+	return p, cmp.Or(err, invalid)
 }
 
 // tree returns the tree of a commit.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -26,30 +25,20 @@ type Copies struct {
 func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o Copies) error {
 	fork.ReadOnly = false // that a fork is read-only concerns later pushes
 	return s.act(ctx, by, fork, func(ctx context.Context, v *view) (c change, err error) {
-		var names, files []string
+		var names []string
 		for ref := range v.refs {
 			if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && session.ValidName(name) == nil {
 				names = append(names, name)
 			}
 		}
 		slices.Sort(names)
-		for _, name := range names {
-			commit := v.refs[session.MetaRef(name)]
-			files = append(files, commit+":session.json", commit+":transitions.jsonl")
-		}
-		texts := make([][]byte, len(files))
-		if err := v.git.Contents(ctx, files, maxMeta, func(i int, f read.Content) { texts[i] = f.Bytes }); err != nil {
-			return c, err
-		}
 		var errs []error
-		for i, name := range names {
-			m, err := session.ParseMeta(texts[2*i], texts[2*i+1])
-			if err != nil || m.Session != name {
-				continue // no machine can use a session without a valid description
+		err = v.git.EachMeta(ctx, v.refs, names, func(_ int, m session.Meta, damage error) {
+			if damage == nil { // no machine can use a session without a valid description
+				errs = append(errs, v.closeCopy(&c, m, o, by.actor()))
 			}
-			errs = append(errs, v.closeCopy(&c, m, o, by.actor()))
-		}
-		return c, errors.Join(errs...)
+		})
+		return c, errors.Join(append(errs, err)...)
 	})
 }
 

@@ -62,10 +62,7 @@ func (s *Service) Session(ctx context.Context, repo records.Repo, name string) (
 func (v *view) describe(ctx context.Context, names []string) ([]Session, error) {
 	lanes := map[string]string{}
 	wanted := map[string]bool{}
-	var files []string
 	for _, name := range names {
-		commit := v.refs[session.MetaRef(name)]
-		files = append(files, commit+":session.json", commit+":transitions.jsonl")
 		wanted[name] = true
 	}
 	for ref, id := range v.shown {
@@ -79,24 +76,14 @@ func (v *view) describe(ctx context.Context, names []string) ([]Session, error) 
 	if err != nil {
 		return nil, err
 	}
-	texts := make([][]byte, len(files))
-	if err := v.git.Contents(ctx, files, maxMeta, func(i int, c read.Content) { texts[i] = c.Bytes }); err != nil {
-		return nil, err
-	}
 	list := make([]Session, len(names))
-	for i, name := range names {
-		list[i] = Session{Name: name, Newest: newest[name].ID, Thin: v.refs[thin.Prefix+name] != ""}
-		m, err := session.ParseMeta(texts[2*i], texts[2*i+1])
-		switch {
-		case err != nil:
-			list[i].Damage = err.Error()
-		case m.Session != name:
-			list[i].Damage = "the metadata belongs to another session"
-		default:
-			list[i].Meta = m
+	return list, v.git.EachMeta(ctx, v.refs, names, func(i int, m session.Meta, damage error) {
+		name := names[i]
+		list[i] = Session{Name: name, Meta: m, Newest: newest[name].ID, Thin: v.refs[thin.Prefix+name] != ""}
+		if damage != nil {
+			list[i].Meta, list[i].Damage = session.Meta{}, damage.Error()
 		}
-	}
-	return list, nil
+	})
 }
 
 // Checkpoint is a checkpoint of a session with its pins.
@@ -147,12 +134,8 @@ func (v *view) read(ctx context.Context, points []gitread.Point, do func(p sessi
 	for _, p := range points {
 		commits = append(commits, p.Commit)
 	}
-	return v.git.Contents(ctx, commits, object.MaxCommitSize, func(i int, c read.Content) {
-		id, err := object.ParseIDOf(v.format, commits[i])
-		if err != nil {
-			return
-		}
-		if p, err := session.ParseCheckpoint(v.format, id, c.Bytes); err == nil {
+	return v.git.Contents(ctx, commits, object.MaxCommitSize, func(_ int, c read.Content) {
+		if p, err := gitread.CheckpointOf(c); err == nil {
 			do(p)
 		}
 	})
