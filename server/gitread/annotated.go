@@ -46,8 +46,8 @@ func (a *Annotated) Entry(ctx context.Context, tree object.ID, path string) (obj
 	return object.TreeEntry{Name: path, Mode: object.ModeFile, ID: id}, err
 }
 
-// Renamed implements annotate.Files by git's detection of renames. If the repository does not have the tree of the annotation any more,
-// only a file with the same contents is found.
+// Renamed implements annotate.Files. It prefers a file with the same contents; otherwise git detects the rename. If the
+// repository does not have the tree of the annotation any more, only a file with the same contents is found.
 func (a *Annotated) Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error) {
 	changes, err := a.changes(ctx, from.String(), to.String())
 	known := err == nil
@@ -57,16 +57,24 @@ func (a *Annotated) Renamed(ctx context.Context, from, to object.ID, path string
 	if err != nil {
 		return "", err
 	}
-	same := ""
+	renamed := ""
+	var added []annotate.File
 	for _, c := range changes {
-		if known && c.Status == "renamed" && c.OldPath == path {
-			return c.Path, nil
+		if c.Status != "added" && c.Status != "renamed" {
+			continue
 		}
-		if c.NewHash == blob.String() && c.Status != "modified" && same == "" {
-			same = c.Path
+		id, err := object.ParseID(c.NewHash)
+		if err != nil {
+			return "", err
+		}
+		if added = append(added, annotate.File{Path: c.Path, Blob: id}); c.OldPath == path {
+			renamed = c.Path
 		}
 	}
-	return same, nil
+	if _, same := annotate.Likely(added, path, blob); same != "" || !known {
+		return same, nil
+	}
+	return renamed, nil
 }
 
 // maxAnnotated is the maximum number of changed files among which renamed ones are found.

@@ -255,6 +255,15 @@ func TestThreads(t *testing.T) {
 	if now := all.List[1].Now; now.State != annotate.Same || all.List[2].Now != nil {
 		t.Errorf("other threads: got %+v, %+v", now, all.List[2].Now)
 	}
+	// Of two files with the same contents, the one with the same name is the renamed file.
+	f := w.git("rev-parse", head+":f")
+	dir := w.input("100644 blob "+f+"\tf\n", "mktree")
+	tree := w.input("100644 blob "+f+"\ta\n040000 tree "+dir+"\td\n", "mktree")
+	next = w.git("commit-tree", "-m", "twice", "-p", next, tree)
+	w.checkpoint("work", next, next)
+	if all, err = w.Threads(t.Context(), w.repo, "work", ""); err != nil || all.List[0].Now.Path != "d/f" || all.List[0].Now.Line != 2 {
+		t.Errorf("line of a file that exists twice: got %+v, %v", all.List[0].Now, err)
+	}
 	_, err = w.Threads(t.Context(), w.repo, "work", "01M8ZZZZ")
 	w.is(err, Missing, "no checkpoint")
 }

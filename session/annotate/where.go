@@ -3,6 +3,8 @@ package annotate
 import (
 	"context"
 	"fmt"
+	"path"
+	"slices"
 
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
@@ -37,6 +39,33 @@ type Files interface {
 	Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error)
 	// Hunks returns the differences between two contents. The result text is false if they are not texts.
 	Hunks(ctx context.Context, from, to object.ID) (hunks []diff.Hunk, text bool, err error)
+}
+
+// File is a file in a tree.
+type File struct {
+	Path string
+	Blob object.ID
+}
+
+// Likely sorts the files that only a later tree has by how likely they are the file that had a path: files with the same
+// name are the first ones, and those with the same extension follow. It also returns the path of the first of them with the
+// contents blob, which is the renamed file, "" if there is none.
+func Likely(added []File, name string, blob object.ID) (sorted []File, same string) {
+	distance := func(f File) int {
+		switch {
+		case path.Base(f.Path) == path.Base(name):
+			return 0
+		case path.Ext(f.Path) == path.Ext(name):
+			return 1
+		}
+		return 2
+	}
+	sorted = slices.Clone(added)
+	slices.SortStableFunc(sorted, func(a, b File) int { return distance(a) - distance(b) })
+	if i := slices.IndexFunc(sorted, func(f File) bool { return f.Blob == blob }); i >= 0 {
+		same = sorted[i].Path
+	}
+	return sorted, same
 }
 
 // Where returns the position of a place in a tree. The place must be a file or lines of a file. Errors are those of files.

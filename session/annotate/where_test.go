@@ -74,6 +74,17 @@ func TestWhere(t *testing.T) {
 	}
 }
 
+func TestLikely(t *testing.T) {
+	all := []File{{"a/z.go", id("1")}, {"b/old.c", id("2")}, {"c/old.go", id("1")}, {"d/x.c", id("1")}}
+	sorted, same := Likely(all, "src/old.go", id("1"))
+	if same != "c/old.go" || sorted[0].Path != same || sorted[1].Path != "a/z.go" || sorted[2].Path != "b/old.c" {
+		t.Errorf("files that may be the renamed one: got %v and %q", sorted, same)
+	}
+	if _, same = Likely(all, "src/old.go", id("3")); same != "" || all[0].Path != "a/z.go" {
+		t.Errorf("file with other contents: got %q", same)
+	}
+}
+
 // Lines that two random texts share are found where git finds them.
 func TestLinesAreMappedLikeGit(t *testing.T) {
 	dir := t.TempDir()

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"path"
-	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -63,7 +61,7 @@ func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotat
 		tree = p.Tree
 	}
 	reply.Checkpoint = string(p.ID)
-	files := &annotatedFiles{o: o, added: map[[2]object.ID][]treeFile{}, hunks: map[[2]object.ID]*hunks{}}
+	files := &annotatedFiles{o: o, added: map[[2]object.ID][]annotate.File{}, hunks: map[[2]object.ID]*hunks{}}
 	for _, t := range annotate.Threads(annotate.Parse(file)) {
 		if t.Resolved && !r.All {
 			continue
@@ -111,17 +109,11 @@ func shownThread(t annotate.Thread) control.AnnotationThread {
 // same request.
 type annotatedFiles struct {
 	o     *opened
-	added map[[2]object.ID][]treeFile // files that the second tree has at paths that the first one does not have
-	hunks map[[2]object.ID]*hunks     // differences between two contents
+	added map[[2]object.ID][]annotate.File // files that the second tree has at paths that the first one does not have
+	hunks map[[2]object.ID]*hunks          // differences between two contents
 }
 
 var _ annotate.Files = (*annotatedFiles)(nil)
-
-// treeFile is a file in a tree.
-type treeFile struct {
-	path string
-	blob object.ID
-}
 
 // hunks is a result of the method Hunks.
 type hunks struct {
@@ -148,39 +140,23 @@ func (f *annotatedFiles) Renamed(ctx context.Context, from, to object.ID, name s
 			return "", err
 		}
 	}
-	added = slices.Clone(added)
-	// A file with the same name, or at least with the same extension, is the most likely one.
-	distance := func(t treeFile) int {
-		switch {
-		case path.Base(t.path) == path.Base(name):
-			return 0
-		case path.Ext(t.path) == path.Ext(name):
-			return 1
-		}
-		return 2
+	added, same := annotate.Likely(added, name, blob)
+	if same != "" || len(added) == 0 || !known {
+		return same, nil
 	}
-	slices.SortStableFunc(added, func(a, b treeFile) int { return cmp.Compare(distance(a), distance(b)) })
-	for _, t := range added {
-		if t.blob == blob {
-			return t.path, nil
-		}
-	}
-	if len(added) == 0 || !known {
-		return "", nil
-	}
-	return f.similar(ctx, from, to, treeFile{name, blob}, added[:min(len(added), maxRenames)])
+	return f.similar(ctx, from, to, annotate.File{Path: name, Blob: blob}, added[:min(len(added), maxRenames)])
 }
 
 // addedFiles returns the files that the tree to has at paths that the tree from does not have.
-func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]treeFile, error) {
+func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]annotate.File, error) {
 	key := [2]object.ID{from, to}
 	if added, ok := f.added[key]; ok {
 		return added, nil
 	}
-	added := []treeFile{}
+	added := []annotate.File{}
 	err := treediff.Trees(ctx, f.o.tree, from, to, func(path string, from, to object.TreeEntry) error {
 		if !from.Mode.IsBlob() && to.Mode.IsBlob() {
-			added = append(added, treeFile{path, to.ID})
+			added = append(added, annotate.File{Path: path, Blob: to.ID})
 		}
 		return nil
 	})
@@ -191,10 +167,10 @@ func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]
 }
 
 // similar returns the path of that file among added which git regards as the renamed file, or "" if there is none.
-func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file treeFile, added []treeFile) (string, error) {
-	ids, paths := []object.ID{file.blob}, []string{file.path}
+func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file annotate.File, added []annotate.File) (string, error) {
+	ids, paths := []object.ID{file.Blob}, []string{file.Path}
 	for _, t := range added {
-		ids, paths = append(ids, t.blob), append(paths, t.path)
+		ids, paths = append(ids, t.Blob), append(paths, t.Path)
 	}
 	if err := f.o.need(ctx, ids...); err != nil {
 		return "", err
@@ -209,7 +185,7 @@ func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file t
 	// The records are "RSCORE\0FROM\0TO\0".
 	fields := strings.Split(string(out), "\x00")
 	for i := 0; i+2 < len(fields); i += 3 {
-		if fields[i+1] == file.path {
+		if fields[i+1] == file.Path {
 			return fields[i+2], nil
 		}
 	}
