@@ -1,6 +1,7 @@
 package gitread
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -19,7 +20,10 @@ type Annotated struct {
 	hunks map[[2]object.ID]textHunks
 }
 
-var _ annotate.Files = (*Annotated)(nil)
+var (
+	_ annotate.Files    = (*Annotated)(nil)
+	_ annotate.Contents = (*Annotated)(nil)
+)
 
 // textHunks is a result of the method Hunks.
 type textHunks struct {
@@ -39,11 +43,26 @@ func (a *Annotated) Entry(ctx context.Context, tree object.ID, path string) (obj
 	if errors.Is(err, read.ErrNotFound) {
 		return object.TreeEntry{}, nil
 	}
-	if err != nil || o.Type != "blob" {
+	if err != nil {
 		return object.TreeEntry{}, err
 	}
 	id, err := object.ParseID(o.ID)
-	return object.TreeEntry{Name: path, Mode: object.ModeFile, ID: id}, err
+	mode := object.ModeFile
+	if o.Type != object.Blob.String() {
+		mode = object.ModeDir
+	}
+	return object.TreeEntry{Name: path, Mode: mode, ID: id}, err
+}
+
+// Content implements annotate.Contents.
+func (a *Annotated) Content(ctx context.Context, blob object.ID) (text []byte, err error) {
+	var large error
+	err = a.repo.Contents(ctx, []string{blob.String()}, annotate.MaxLined, func(_ int, c read.Content) {
+		if text = c.Bytes; c.ID != "" && text == nil {
+			large = annotate.ErrLines
+		}
+	})
+	return text, cmp.Or(err, large)
 }
 
 // Renamed implements annotate.Files. It prefers a file with the same contents; otherwise git detects the rename. If the

@@ -15,9 +15,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// maxLined is the maximum size in bytes of a file whose lines can be annotated.
-const maxLined = 16 << 20
-
 // Annotation is an annotation that a user makes. Without Checkpoint, Commit and Path, a new thread is about the whole session.
 type Annotation struct {
 	Op     annotate.Op
@@ -47,7 +44,7 @@ func annotationsOf(name string) reffile.File {
 // Annotate begins a thread of annotations of a session, or adds to a thread.
 func (s *Service) Annotate(ctx context.Context, by By, repo records.Repo, name string, a Annotation) (Annotated, error) {
 	var made Annotated
-	act := annotate.Act{Op: a.Op, Actor: by.actor()}
+	act := annotate.Act{Op: a.Op, Actor: by.actor(), Thread: a.Thread}
 	act.Text, made.Redacted = transcript.Redact(a.Text)
 	err := s.edit(ctx, by, repo, annotationsOf(name), "annotate", func(ctx context.Context, v *view, now []byte) ([]byte, error) {
 		if err := v.session(name); err != nil {
@@ -57,23 +54,13 @@ func (s *Service) Annotate(ctx context.Context, by By, repo records.Repo, name s
 		if a.Op == annotate.Open {
 			on, err := v.annotated(ctx, name, a)
 			if err != nil {
-				return nil, err
-			}
-			next.On = &on
-		} else {
-			t, err := annotate.Find(annotate.Threads(annotate.Parse(now)), a.Thread)
-			if err != nil {
 				return nil, annotationProblem(err)
 			}
-			next.Thread = t.ID
+			next.On = &on
 		}
-		file, done, err := annotate.Append(now, next, s.o.Now())
-		if err != nil {
-			return nil, annotationProblem(err)
-		}
-		made.ID = done.ID
-		made.Thread, err = annotate.Find(annotate.Threads(annotate.Parse(file)), done.ID)
-		return file, err
+		file, done, thread, err := annotate.Add(now, next, s.o.Now())
+		made.ID, made.Thread = done.ID, thread
+		return file, annotationProblem(err)
 	})
 	return made, err
 }
@@ -83,7 +70,10 @@ func annotationProblem(err error) error {
 	switch {
 	case errors.Is(err, annotate.ErrNoThread):
 		return problem(Missing, "the session has no such thread")
-	case errors.Is(err, annotate.ErrAmbiguous), errors.Is(err, annotate.ErrInvalid):
+	case errors.Is(err, annotate.ErrNoFile):
+		return problem(Missing, "%v", err)
+	case errors.Is(err, annotate.ErrAmbiguous), errors.Is(err, annotate.ErrInvalid), errors.Is(err, annotate.ErrNotFile),
+		errors.Is(err, annotate.ErrLines):
 		return problem(Invalid, "%v", err)
 	case errors.Is(err, annotate.ErrFull):
 		return problem(Conflict, "%v", err)
@@ -113,39 +103,11 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 	if err != nil || a.Path == "" {
 		return on, err
 	}
-	file, err := v.git.Stat(ctx, commit, a.Path)
-	switch {
-	case errors.Is(err, read.ErrNotFound):
-		return on, problem(Missing, "the checkpoint or commit has no file %.200q", a.Path)
-	case err != nil:
-		return on, err
-	case file.Type != object.Blob.String():
-		return on, problem(Invalid, "%.200q is a directory or a submodule, not a file", a.Path)
-	}
-	on.Tree, on.Path, on.Blob = tree, a.Path, file.ID
-	if a.Line == 0 {
-		return on, nil
-	}
-	on.Line, on.End = a.Line, max(a.Line, a.End)
-	on.Quote, err = v.quote(ctx, file, on.Line, on.End)
-	return on, err
-}
-
-// quote returns the beginning of the lines first to last of a file. It returns a Problem if the file has fewer lines.
-func (v *view) quote(ctx context.Context, file read.Object, first, last int) (quote string, err error) {
-	if file.Size > maxLined {
-		return "", problem(Invalid, "the file is larger than %d MiB: its lines cannot be annotated", maxLined>>20)
-	}
-	var text []byte
-	err = v.git.Contents(ctx, []string{file.ID}, maxLined, func(_ int, c read.Content) { text = c.Bytes })
+	id, err := object.ParseIDOf(v.format, tree)
 	if err != nil {
-		return "", err
+		return on, err
 	}
-	if n := annotate.Lines(text); first < 1 || last > n {
-		return "", problem(Invalid, "lines %d to %d of a file of %d lines", first, last, n)
-	}
-	quote, _ = transcript.Redact(annotate.Quote(text, first, last))
-	return quote, nil
+	return annotate.On(ctx, gitread.NewAnnotated(v.git, ""), on, id, a.Path, a.Line, a.End)
 }
 
 // checkpoint returns a checkpoint of a session; the name "" stands for the newest one.

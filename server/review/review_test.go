@@ -69,8 +69,8 @@ func TestAnnotateProblems(t *testing.T) {
 		{"work", Annotation{Op: annotate.Open, Commit: "main", Text: "x"}, Invalid, "full id"},
 		{"work", Annotation{Op: annotate.Open, Commit: none, Text: "x"}, Missing, "no commit"},
 		{"work", Annotation{Op: annotate.Open, Commit: head, Checkpoint: point, Text: "x"}, Invalid, "not about both"},
-		{"work", Annotation{Op: annotate.Open, Path: "none", Text: "x"}, Missing, "no file"},
-		{"work", Annotation{Op: annotate.Open, Path: "../f", Text: "x"}, Missing, "no file"},
+		{"work", Annotation{Op: annotate.Open, Path: "none", Text: "x"}, Missing, "does not contain this file"},
+		{"work", Annotation{Op: annotate.Open, Path: "../f", Text: "x"}, Missing, "does not contain this file"},
 		{"work", Annotation{Op: annotate.Open, Path: "f", Line: 4, End: 5, Text: "x"}, Invalid, "of a file of 4 lines"},
 		{"work", Annotation{Op: annotate.Open, Path: "f", Line: -1, Text: "x"}, Invalid, "of a file of 4 lines"},
 	} {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,15 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// maxLined is the maximum size in bytes of a file whose lines can be annotated.
-const maxLined = 64 << 20
-
-var (
-	errNoFile    = errors.New("checkpoint or commit does not contain this file")
-	errNotFile   = errors.New("path is a directory or a submodule, not a file")
-	errLinesSize = errors.New("file is larger than 64 MiB: its lines cannot be annotated")
-	errFullID    = errors.New("a commit on a session remote must be named by its full ID")
-)
+var errFullID = errors.New("a commit on a session remote must be named by its full ID")
 
 // SessionAnnotate begins a thread of annotations, or adds to a thread. The annotation is on the session remote when it returns.
 func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
@@ -77,24 +68,16 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	if act.Actor = who.Actor; who.Token != "" { // the server accepts annotations only from the users who make them
 		notes.here = nil
 	}
-	file, err := notes.change(ctx, func(file []byte) ([]byte, error) {
-		next := act
-		if act.Op != annotate.Open {
-			t, err := annotate.Find(annotate.Threads(annotate.Parse(file)), r.Thread)
-			if err != nil {
-				return nil, err
-			}
-			next.Thread = t.ID
-		}
-		file, made, err := annotate.Append(file, next, time.Now())
-		reply.ID = made.ID
+	act.Thread = r.Thread
+	var t annotate.Thread
+	_, err = notes.change(ctx, func(file []byte) ([]byte, error) {
+		file, made, thread, err := annotate.Add(file, act, time.Now())
+		reply.ID, t = made.ID, thread
 		return file, err
 	})
-	if err != nil {
-		return reply, err
+	if err == nil {
+		reply.Session, reply.Thread = o.Session, shownThread(t)
 	}
-	t, err := annotate.Find(annotate.Threads(annotate.Parse(file)), reply.ID)
-	reply.Session, reply.Thread = o.Session, shownThread(t)
 	return reply, err
 }
 
@@ -145,29 +128,7 @@ func (o *opened) annotationPlace(ctx context.Context, r control.SessionAnnotateR
 	if r.Path == "" {
 		return on, nil
 	}
-	e, err := o.entryAt(ctx, tree, r.Path)
-	switch {
-	case err != nil:
-		return on, err
-	case e.Mode == 0:
-		return on, errNoFile
-	case !e.Mode.IsBlob():
-		return on, errNotFile
-	}
-	on.Tree, on.Path, on.Blob = tree.String(), r.Path, e.ID.String()
-	if r.Line == 0 {
-		return on, nil
-	}
-	on.Line, on.End = r.Line, max(r.Line, r.End)
-	text, err := o.blob(ctx, e.ID)
-	if err != nil {
-		return on, err
-	}
-	if n := annotate.Lines(text); on.End > n {
-		return on, fmt.Errorf("%w: line %d of a file of %d lines", annotate.ErrInvalid, on.End, n)
-	}
-	on.Quote, _ = transcript.Redact(annotate.Quote(text, on.Line, on.End))
-	return on, nil
+	return annotate.On(ctx, &annotatedFiles{o: o}, on, tree, r.Path, r.Line, r.End)
 }
 
 // checkpointOrBase returns the checkpoint that the parameter id names. If id is "" and the session has no checkpoint, because nothing
@@ -244,22 +205,6 @@ func (o *opened) entryAt(ctx context.Context, tree object.ID, path string) (e ob
 		e = entries[i]
 	}
 	return e, nil
-}
-
-// blob returns the contents of a file of the session, which are fetched if they are missing.
-func (o *opened) blob(ctx context.Context, id object.ID) ([]byte, error) {
-	if err := o.need(ctx, id); err != nil {
-		return nil, err
-	}
-	both := pair{a: o, b: o}
-	size, err := both.git(ctx, "cat-file", "-s", id.String())
-	if err != nil {
-		return nil, err
-	}
-	if n, err := strconv.ParseInt(strings.TrimSpace(string(size)), 10, 64); err != nil || n > maxLined {
-		return nil, cmp.Or(err, errLinesSize)
-	}
-	return both.git(ctx, "cat-file", "blob", id.String())
 }
 
 // need fetches the contents with the given ids that this host lacks.

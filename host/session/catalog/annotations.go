@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
@@ -124,6 +125,22 @@ type hunks struct {
 // Entry implements annotate.Files.
 func (f *annotatedFiles) Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error) {
 	return f.o.entryAt(ctx, tree, path)
+}
+
+// Content implements annotate.Contents. The contents are fetched if they are missing.
+func (f *annotatedFiles) Content(ctx context.Context, id object.ID) ([]byte, error) {
+	if err := f.o.need(ctx, id); err != nil {
+		return nil, err
+	}
+	both := pair{a: f.o, b: f.o}
+	size, err := both.git(ctx, "cat-file", "-s", id.String())
+	if err != nil {
+		return nil, err
+	}
+	if n, err := strconv.ParseInt(strings.TrimSpace(string(size)), 10, 64); err != nil || n > annotate.MaxLined {
+		return nil, cmp.Or(err, annotate.ErrLines)
+	}
+	return both.git(ctx, "cat-file", "blob", id.String())
 }
 
 // Renamed implements annotate.Files. It prefers a file with the same contents. Otherwise git decides by the similarity of the
