@@ -1,8 +1,9 @@
-// Package ulid makes and parses ULIDs (github.com/ulid/spec), the IDs of checkpoints and of records: 26 digits of Crockford's base 32
-// that sort by time.
+// Package ulid makes and parses ULIDs (github.com/ulid/spec), the IDs of checkpoints and of records: 26 digits of
+// Crockford's base 32 that sort by time.
 package ulid
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -24,44 +25,47 @@ var ErrID = errors.New("invalid checkpoint ID")
 // ID is a ULID in upper case.
 type ID string
 
-// last is the last ID that New has returned in this process.
+// last is the last ID that New has returned in this process: 48 bits of milliseconds since 1970, and 80 random bits.
 var last struct {
 	sync.Mutex
-	ms     uint64 // milliseconds since 1970
-	random [10]byte
+	raw [16]byte
 }
 
 // New returns an ID that sorts after all IDs that this process has made before, even if the clock was set back.
 func New(now time.Time) ID {
 	last.Lock()
 	defer last.Unlock()
-	ms := uint64(max(0, now.UnixMilli()))
-	if ms > last.ms {
-		last.ms = ms
-		rand.Read(last.random[:])
-		last.random[0] &= 0x7f // clear the highest bit, so that the number can be incremented in the same millisecond
+	return next(now)
+}
+
+// NewAfter returns an ID that also sorts after the ID in the parameter after, which another process may have made in
+// the same millisecond, or with a clock that is ahead.
+func NewAfter(now time.Time, after ID) ID {
+	last.Lock()
+	defer last.Unlock()
+	if id, err := Parse(string(after)); err == nil {
+		if raw := decode(id); bytes.Compare(raw[:], last.raw[:]) > 0 {
+			last.raw = raw
+		}
+	}
+	return next(now)
+}
+
+// next returns the ID that follows last. The caller holds the lock of last.
+func next(now time.Time) ID {
+	if ms := uint64(max(0, now.UnixMilli())); ms > binary.BigEndian.Uint64(last.raw[:8])>>16 {
+		binary.BigEndian.PutUint64(last.raw[:8], ms<<16)
+		rand.Read(last.raw[6:])
+		last.raw[6] &= 0x7f // clear the highest random bit, so that no increment changes the time
 	} else {
-		// In the same millisecond, or if the clock was set back, the random part is incremented as a number.
-		for i := len(last.random) - 1; i >= 0; i-- {
-			if last.random[i]++; last.random[i] != 0 {
+		// In the same millisecond, or if the clock was set back, the last ID is incremented as a number.
+		for i := len(last.raw) - 1; i >= 0; i-- {
+			if last.raw[i]++; last.raw[i] != 0 {
 				break
 			}
 		}
 	}
-	var raw [16]byte
-	// The first 48 bits are the time, the other 80 the random part.
-	binary.BigEndian.PutUint64(raw[:8], last.ms<<16)
-	copy(raw[6:], last.random[:])
-	return encode(raw)
-}
-
-// NewAfter returns an ID that also sorts after the ID in the parameter after, which another process may have made with a clock that
-// is ahead.
-func NewAfter(now time.Time, after ID) ID {
-	if after != "" && !after.Time().Before(now) {
-		now = after.Time().Add(time.Millisecond)
-	}
-	return New(now)
+	return encode(last.raw)
 }
 
 // encode formats 128 bits as 26 digits of 5 bits each; the two highest bits of the first digit are 0.
@@ -74,6 +78,18 @@ func encode(raw [16]byte) ID {
 		hi >>= 5
 	}
 	return ID(text[:])
+}
+
+// decode returns the 128 bits of a valid ID.
+func decode(id ID) (raw [16]byte) {
+	var hi, lo uint64
+	for i := range len(id) {
+		hi = hi<<5 | lo>>59
+		lo = lo<<5 | uint64(strings.IndexByte(crockford, id[i]))
+	}
+	binary.BigEndian.PutUint64(raw[:8], hi)
+	binary.BigEndian.PutUint64(raw[8:], lo)
+	return raw
 }
 
 // Parse parses an ID in upper or lower case and returns it in upper case. It returns ErrID if text is not an ID.
