@@ -1,0 +1,344 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const dir = "/srv/app"
+
+type sessions interface{ control.Sessions }
+
+// fake is a daemon that records the requests. The methods of the embedded interfaces must not be called.
+type fake struct {
+	control.Handler
+	sessions
+	control.CacheEntries
+	control.Locks
+
+	mu         sync.Mutex
+	asked      []any
+	err        error // error of all requests but those below
+	syncErr    error
+	value      []byte
+	patch      string
+	log        int // number of checkpoints of the session
+	transcript []control.TranscriptRecord
+}
+
+func (f *fake) ask(r any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, r)
+	return f.err
+}
+
+// last returns the last request, and forgets all of them.
+func (f *fake) last() any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) == 0 {
+		return nil
+	}
+	defer func() { f.asked = nil }()
+	return f.asked[len(f.asked)-1]
+}
+
+func (f *fake) Sync(context.Context, control.SyncRequest, func(control.Progress)) (control.SyncReply, error) {
+	return control.SyncReply{}, f.syncErr
+}
+
+func (f *fake) SessionApprove(
+	_ context.Context, r control.SessionApproveRequest,
+) (reply control.SessionApproveReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) SessionAnnotate(
+	_ context.Context, r control.SessionAnnotateRequest,
+) (reply control.SessionAnnotateReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) SessionCompare(
+	_ context.Context, r control.SessionCompareRequest,
+) (reply control.SessionCompareReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) SessionPromote(
+	_ context.Context, r control.SessionPromoteRequest,
+) (reply control.SessionPromoteReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) Restore(
+	_ context.Context, r control.RestoreRequest, _ func(control.Progress),
+) (reply control.RestoreReply, err error) {
+	r.Nonce = "" // it differs in each request
+	return reply, f.ask(r)
+}
+
+func (f *fake) SessionLocks(
+	_ context.Context, r control.SessionLocksRequest,
+) (reply control.SessionLocksReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) CachePut(_ context.Context, r control.CachePutRequest) (reply control.CacheChangeReply, err error) {
+	return reply, f.ask(r)
+}
+
+func (f *fake) CacheGet(_ context.Context, r control.CacheGetRequest) (control.CacheGetReply, error) {
+	return control.CacheGetReply{Value: f.value}, f.ask(r)
+}
+
+func (f *fake) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	return control.SessionDiffReply{Patch: f.patch}, f.ask(r)
+}
+
+func (f *fake) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
+	return control.SessionLogReply{Checkpoints: make([]control.Checkpoint, min(f.log, r.Limit))}, f.ask(r)
+}
+
+func (f *fake) SessionTranscript(
+	_ context.Context, r control.SessionTranscriptRequest,
+) (control.SessionTranscriptReply, error) {
+	return control.SessionTranscriptReply{Turns: 7, Records: f.transcript}, f.ask(r)
+}
+
+// agent is a connected client, and the daemon behind the tools.
+type agent struct {
+	*fake
+	t       *testing.T
+	session *sdk.ClientSession
+	found   []string // verbs of the calls of Find
+	missing error    // error of Find
+}
+
+func newAgent(t *testing.T) *agent {
+	t.Helper()
+	a := &agent{fake: &fake{}, t: t}
+	socket := filepath.Join(t.TempDir(), "s")
+	server, err := control.Listen(t.Context(), socket, a.fake, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var daemon sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	daemon.Go(func() { server.Serve(ctx) })
+	t.Cleanup(func() { stop(); daemon.Wait() })
+	client, err := control.Dial(ctx, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(_ context.Context, verb string) (Session, error) {
+		a.found = append(a.found, verb)
+		return Session{Client: client, Mount: control.MountStatus{Dir: dir}}, a.missing
+	}
+	fromAgent, toServer := io.Pipe()
+	fromServer, toAgent := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, "1", find, fromAgent, toAgent) }()
+	a.session, err = sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx,
+		&sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		toServer.Close() // the agent ends
+		if err := <-served; err != nil {
+			t.Errorf("end of the server after its input has ended: got %v, want nil", err)
+		}
+	})
+	return a
+}
+
+// call calls a tool with arguments in JSON, and reads its structured content into out.
+func (a *agent) call(tool, arguments string, out any) (failed bool) {
+	a.t.Helper()
+	r, err := a.session.CallTool(a.t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)})
+	if err != nil {
+		a.t.Fatalf("call %s: %v", tool, err)
+	}
+	text, err := json.Marshal(r.StructuredContent)
+	if err == nil && out != nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		a.t.Fatalf("structured content of %s is %s: %v", tool, text, err)
+	}
+	return r.IsError
+}
+
+// report calls a tool that must fail, and returns the error that the agent gets.
+func (a *agent) report(tool, arguments string) control.ReportedError {
+	a.t.Helper()
+	var r control.ErrorReport
+	if !a.call(tool, arguments, &r) {
+		a.t.Errorf("call of %s with %s: got no error", tool, arguments)
+	}
+	return r.Error
+}
+
+// Each tool sends the request that its arguments describe, for the session that Find returns. In particular, dry runs
+// and limits of locks do not get lost, and nothing is forced.
+func TestRequests(t *testing.T) {
+	a := newAgent(t)
+	actor := session.Actor()
+	me := control.CompareSide{Of: dir}
+	for _, c := range []struct {
+		tool, arguments string
+		want            any
+	}{
+		{"promote", `{"checkpoint": "@", "branch": "b", "method": "squash", "message": "m", "dry_run": true}`,
+			control.SessionPromoteRequest{Of: dir, ID: "@", Branch: "b", Method: control.PromoteSquash, Message: "m",
+				DryRun: true, Identity: control.Identity()}},
+		{"restore", `{"checkpoint": "good", "paths": ["a"], "staged": true, "dry_run": true}`,
+			control.RestoreRequest{Dir: dir, ID: "good", Paths: []string{"a"}, Staged: true, DryRun: true}},
+		{"lock", `{"paths": ["a", "b/**"], "reason": "r", "ttl_seconds": 90}`, control.SessionLocksRequest{Of: dir,
+			Op: control.LockAcquire, Patterns: []string{"a", "b/**"}, Reason: "r", TTL: 90 * time.Second, Actor: actor}},
+		{"unlock", `{"paths": ["a"]}`,
+			control.SessionLocksRequest{Of: dir, Op: control.LockRelease, Patterns: []string{"a"}, Actor: actor}},
+		{"cache_put", `{"key": "k", "value": "v", "ttl_seconds": 60, "expect": "none"}`,
+			control.CachePutRequest{Of: dir, Key: "k", Value: []byte("v"), TTL: time.Minute, Expect: "none", Actor: actor}},
+		{"annotate", `{"text": "why?", "path": "a", "line": 3}`, control.SessionAnnotateRequest{Of: dir,
+			Op: control.AnnotateOpen, Path: "a", Line: 3, Text: "why?", Actor: actor}},
+		{"annotate", `{"text": "so", "thread": "T"}`,
+			control.SessionAnnotateRequest{Of: dir, Op: control.AnnotateReply, Thread: "T", Text: "so", Actor: actor}},
+		{"annotate", `{"thread": "T", "state": "resolve"}`,
+			control.SessionAnnotateRequest{Of: dir, Op: "resolve", Thread: "T", Actor: actor}},
+		{"compare", `{"with": ["try", "try@good", "try@~2", "@~1", "https://x/y.git#session=s@c"]}`,
+			control.SessionCompareRequest{Dir: dir, Sides: []control.CompareSide{me, {Of: "try"}, {Of: "try", ID: "good"},
+				{Of: "try", ID: "@~2"}, {Of: dir, ID: "@~1"}, {Of: "s", SessionRemote: "https://x/y.git", ID: "c"}}}},
+		{"request_approval", `{"for": "merge", "branch": "main", "reviewers": ["ann"], "message": "please"}`,
+			control.SessionApproveRequest{Of: dir, Op: control.ApproveRequest, Action: "merge", Branch: "main",
+				Reviewers: []string{"ann"}, Text: "please", Actor: actor}},
+	} {
+		if a.call(c.tool, c.arguments, nil) {
+			t.Errorf("%s with %s failed", c.tool, c.arguments)
+		}
+		if got := a.last(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s with %s: got the request %+v, want %+v", c.tool, c.arguments, got, c.want)
+		}
+		if got := a.found[len(a.found)-1]; got != c.tool {
+			t.Errorf("%s: the session was looked up for %q", c.tool, got)
+		}
+	}
+}
+
+// An error has the code and the hint of the daemon, as content that programs read. Only an error without an operation
+// gets the tool's name.
+func TestErrors(t *testing.T) {
+	a := newAgent(t)
+	a.err = &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "lock", Object: "a",
+		Cause: "locked by try", Hint: "wait"}
+	want := control.ReportedError{Code: control.CodeConflict, Message: "lock a: locked by try", Hint: "wait",
+		Retryable: control.CodeConflict.Retryable()}
+	if got := a.report("lock", `{"paths": ["a"]}`); got != want {
+		t.Errorf("error of the daemon: got %+v, want %+v", got, want)
+	}
+	a.err = &control.Error{Code: control.ExitFailed, Cause: "disk full"}
+	got := a.report("restore", `{"checkpoint": "x"}`)
+	if got.Message != "restore "+dir+": disk full" || got.Code != control.CodeFailed {
+		t.Errorf("error without an operation: got %+v, want the tool and the mount in it", got)
+	}
+	a.last()
+	// The session may be unmounted while the agent runs, and mounted again.
+	a.missing = &control.Error{Code: control.ExitNotMounted, Verb: "log", Cause: "no mount", Hint: "mount it"}
+	if got := a.report("log", `{}`); got.Code != control.CodeNotMounted || got.Hint != "mount it" {
+		t.Errorf("tool of a session that is not mounted: got %+v, want %s with its hint", got, control.CodeNotMounted)
+	}
+	a.missing, a.err = nil, nil
+	if r := a.last(); r != nil || a.call("log", `{}`, nil) {
+		t.Errorf("tool after the session was mounted again: failed, or sent %+v before", r)
+	}
+	a.last()
+	if got := a.report("restore", `{"checkpoint": 7}`); got.Code != control.CodeUsage || a.last() != nil {
+		t.Errorf("wrong arguments: got %+v, want %s and no request", got, control.CodeUsage)
+	}
+	// A branch that the session remote has refused does not prevent a request for approval, but any other failure of
+	// the push does.
+	a.syncErr = &control.Error{Code: control.ExitUnsynced, Cause: "a branch was refused"}
+	if a.call("request_approval", `{"for": "merge"}`, nil) || a.last() == nil {
+		t.Error("request for approval after a branch was refused: got no request")
+	}
+	a.syncErr = &control.Error{Code: control.ExitRemote, Cause: "no connection"}
+	got = a.report("request_approval", `{"for": "merge"}`)
+	if !strings.HasSuffix(got.Message, "no connection") || a.last() != nil {
+		t.Errorf("request for approval after a push that failed: got %+v, want that error and no request", got)
+	}
+}
+
+// A result is limited, because it fills the context of the agent, and states that there is more.
+func TestLimits(t *testing.T) {
+	a := newAgent(t)
+	var log struct {
+		Checkpoints []any
+		More        bool
+	}
+	for arguments, want := range map[string]int{`{}`: defaultLog, `{"limit": 3}`: 3, `{"limit": 40}`: 40} {
+		a.log = want
+		if a.call("log", arguments, &log); len(log.Checkpoints) != want || log.More {
+			t.Errorf("log %s of %d checkpoints: got %d, more %v", arguments, want, len(log.Checkpoints), log.More)
+		}
+		a.log = want + 1
+		if a.call("log", arguments, &log); len(log.Checkpoints) != want || !log.More {
+			t.Errorf("log %s of %d checkpoints: got %d, more %v", arguments, want+1, len(log.Checkpoints), log.More)
+		}
+	}
+	var diff struct {
+		Patch     string
+		Truncated bool
+	}
+	for size, cut := range map[int]bool{maxPatch: false, maxPatch + 1: true} {
+		a.patch = strings.Repeat("x", size)
+		if a.call("diff", `{"patch": true}`, &diff); len(diff.Patch) != maxPatch || diff.Truncated != cut {
+			t.Errorf("patch of %d bytes: got %d, truncated %v, want %v", size, len(diff.Patch), diff.Truncated, cut)
+		}
+	}
+	for i := range 60 {
+		r := control.TranscriptRecord{ID: string(rune('A' + i)), Time: time.Unix(int64(i), 0).UTC(), Turn: i}
+		if r.Record = json.RawMessage(`{"n": 1}`); i == 59 {
+			r.Record, r.Erased = nil, &control.Erased{}
+		}
+		a.transcript = append(a.transcript, r)
+	}
+	var read transcriptOutput
+	a.call("transcript", `{}`, &read)
+	if n := len(read.Records); n != defaultRecords || !read.More || read.Turns != 7 || read.Records[0].Turn != 10 {
+		t.Fatalf("transcript: got %d records, more %v, turns %d, want the newest %d",
+			n, read.More, read.Turns, defaultRecords)
+	}
+	if last := read.Records[defaultRecords-1]; !last.Erased || last.Record != nil || read.Records[0].Erased {
+		t.Errorf("erased record: got %+v", last)
+	}
+	a.call("transcript", `{"limit": 60}`, &read)
+	if read.More = false; len(read.Records) != 60 {
+		t.Errorf("transcript with a limit of 60: got %d records", len(read.Records))
+	}
+	for what, value := range map[string]string{"too large": strings.Repeat("x", maxCached+1), "no text": "\xff\xfe"} {
+		a.value = []byte(value)
+		if got := a.report("cache_get", `{"key": "k"}`); !strings.Contains(got.Hint, "session cache get") {
+			t.Errorf("value that is %s: got %+v, want the command that writes it to a file", what, got)
+		}
+	}
+	a.value = []byte("grüße")
+	var got cacheOutput
+	if a.call("cache_get", `{"key": "k"}`, &got); got.Value != "grüße" {
+		t.Errorf("value: got %q", got.Value)
+	}
+}
