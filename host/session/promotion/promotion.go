@@ -213,6 +213,11 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	if p.reply.Base != "" {
 		names = append(names, heads+p.reply.Base)
 	}
+	for i := len(heads); i < len(branch); i++ {
+		if branch[i] == '/' {
+			names = append(names, branch[:i]) // a branch of this name excludes the branch
+		}
+	}
 	push, err := p.target.OpenPush(ctx, names)
 	if err != nil {
 		return false, p.failed(err)
@@ -224,8 +229,9 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	}
 	var old, start object.ID
 	for _, ref := range push.Refs {
-		if below, ok := strings.CutPrefix(ref.Name, branch+"/"); ok {
-			return false, p.refused(control.CodeConflict, "the branch cannot exist beside "+p.reply.Branch+"/"+below, "choose another branch")
+		if strings.HasPrefix(ref.Name, branch+"/") || strings.HasPrefix(branch, ref.Name+"/") {
+			return false, p.refused(control.CodeConflict, "the branch cannot exist beside "+strings.TrimPrefix(ref.Name, heads),
+				"choose another branch")
 		}
 		if ref.Name == branch {
 			old = ref.ID

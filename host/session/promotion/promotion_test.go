@@ -271,6 +271,8 @@ func TestRefusals(t *testing.T) {
 	p.git("update-ref", "refs/heads/dir/x", p.base.String())
 	p.refused("a branch beside a directory of branches", head, control.SessionPromoteRequest{Branch: "dir"},
 		control.Error{Code: control.ExitRemote, Kind: control.CodeConflict, Cause: "dir/x", Hint: "another branch"})
+	p.refused("a branch below another branch", head, control.SessionPromoteRequest{Branch: "main/a/b"},
+		control.Error{Code: control.ExitRemote, Kind: control.CodeConflict, Cause: "beside main", Hint: "another branch"})
 	p.other("a", "theirs\n"+lines)
 	p.refused("a branch with commits of others", head, control.SessionPromoteRequest{},
 		control.Error{Code: control.ExitRemote, Kind: control.CodeRefused, Cause: "not a fast-forward", Hint: "--squash"})
