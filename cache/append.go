@@ -17,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls the appender
-// when it stores contents, and before it evicts the active segment. The embedded lock, which comments call append, protects the
-// fields. The methods expect the caller to hold this lock unless their comments state otherwise.
+// appender appends small contents to the active segment, the one segment that this process writes to. Blobs uses it to
+// store contents, and retires the active segment before it evicts it. The embedded lock, which comments call append,
+// protects the fields. The caller of a method must hold this lock unless the comment of the method states otherwise.
 type appender struct {
 	folder  *folder
 	catalog *catalog
@@ -68,7 +68,7 @@ func (a *appender) write(blobs []Blob) error {
 	end := a.end
 	for _, b := range blobs {
 		if _, ok := a.catalog.knownSize(b.ID); ok {
-			continue // another goroutine has stored the blob
+			continue // another goroutine has stored the blob already
 		}
 		h := header{b.ID, int64(len(b.Data)), crc32.Checksum(b.Data, castagnoli)}
 		parts, entries = append(parts, h.encode(), b.Data), append(entries, makeEntry(h, end))
@@ -92,7 +92,7 @@ func (a *appender) write(blobs []Blob) error {
 	}
 	// Truncate the file to the end of the last complete record, so that the next record does not follow an incomplete one.
 	if err := a.file.Truncate(a.end); err != nil {
-		a.retire() // the segment keeps the incomplete record, so append to another segment
+		a.retire() // the segment still contains the incomplete record, so append to another segment
 	}
 	return err
 }
@@ -137,7 +137,7 @@ func (a *appender) openActive() error {
 		return nil
 	}
 	err := a.create()
-	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
+	if errors.Is(err, fs.ErrNotExist) { // create the directories again, because another process has deleted them
 		if err = a.folder.makeDirs(); err == nil {
 			err = a.create()
 		}
@@ -174,7 +174,7 @@ func (a *appender) create() error {
 		if !ok {
 			os.Remove(f.Name())
 			f.Close()
-			return fmt.Errorf("create cache file: the limit of %d files is reached", maxSegments-1)
+			return fmt.Errorf("create cache file: cache has the maximum of %d files", maxSegments-1)
 		}
 		a.active, a.file, a.end, a.noted = s, f, 0, 0
 		return nil

@@ -114,7 +114,7 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 // Spool first evicts other contents; if that does not free enough space, the error wraps unix.ENOSPC.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.folder.temp()
-	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
+	if errors.Is(err, fs.ErrNotExist) { // create the directories again, because another process has deleted them
 		if err = b.folder.makeDirs(); err == nil {
 			f, err = b.folder.temp()
 		}
@@ -145,7 +145,7 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	used := b.catalog.bytes
 	b.catalog.mu.RUnlock()
 	if size-free > used || !b.makeRoom(size-free) {
-		return fmt.Errorf("reserve %d bytes: only %d are free: %w", size, free, unix.ENOSPC)
+		return fmt.Errorf("reserve %d bytes on the disk: only %d are free: %w", size, free, unix.ENOSPC)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	}
 	// If the file were shorter than the size in its header, a later reader would treat the contents as damaged.
 	if have, _ := linked(f); have < size {
-		return fmt.Errorf("spooled file has %d bytes, want at least %d", have, size)
+		return fmt.Errorf("spooled file has only %d bytes, but must have at least %d", have, size)
 	}
 	buf := checkBuffers.Get().(*[64 << 10]byte)
 	defer checkBuffers.Put(buf)

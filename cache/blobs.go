@@ -125,7 +125,7 @@ func (b *Blobs) keepHouse() {
 	}
 }
 
-// Close closes the cache. A Content that was not released yet can still be read. Further calls of Close do nothing.
+// Close closes the cache. A Content that was not released before can still be read. Further calls of Close do nothing.
 func (b *Blobs) Close() error {
 	b.catalog.mu.Lock()
 	if b.catalog.closed {
@@ -149,7 +149,7 @@ func (b *Blobs) Close() error {
 // removes them if they are damaged. It returns false if the cache does not have valid contents. The caller must release the
 // Content.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
-	for range 2 { // try again if the first pass has dropped an entry or found new records
+	for range 2 { // try a second time if the first attempt has removed an invalid entry or found new records
 		s, ref, e, ok := b.catalog.holdSmall(id)
 		if ok {
 			if c := b.openSmall(s, ref, e, id); c != nil {

@@ -14,19 +14,20 @@ import (
 type catalog struct {
 	damaged atomic.Int64 // number of contents found damaged since opening
 
-	mu       sync.RWMutex
-	closed   bool
-	quota    int64
-	evictAt  int64               // a Put evicts contents if bytes exceeds this limit; usually the quota
-	bytes    int64               // total size of all indexed segments and big files
-	segments []*segment          // the indexed segments by slot; slot 0 is never used, so that no reference is 0
+	mu      sync.RWMutex
+	closed  bool
+	quota   int64
+	evictAt int64 // a Put evicts contents if bytes exceeds this limit; usually the quota
+	bytes   int64 // total size of all indexed segments and big files
+	// the indexed segments by slot; slot 0 is never used, so that no reference has the value 0
+	segments []*segment
 	unused   []uint16            // slots that no segment uses
 	byName   map[string]*segment // the indexed segments by file name
 	index    refs                // a reference is slot<<16 | index in the entries of the segment in this slot
 	big      map[object.ID]*bigFile
 }
 
-// init makes the catalog empty. The parameter quota is in bytes.
+// init makes the catalog empty. quota is in bytes.
 func (c *catalog) init(quota int64) {
 	c.quota, c.evictAt, c.segments = quota, quota, []*segment{nil}
 	c.byName, c.big = map[string]*segment{}, map[object.ID]*bigFile{}
@@ -78,8 +79,8 @@ func (c *catalog) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	return ref, e, true
 }
 
-// placeLocked returns the slot of the hash table index for an id, and reports whether the id is in the table. The caller holds
-// mu, at least for reading.
+// placeLocked returns the slot of an id in the hash table index, and reports whether the table contains the id. The
+// caller holds mu, at least for reading.
 func (c *catalog) placeLocked(id object.ID) (at int, ok bool) {
 	sum := id.Bytes()
 	return c.index.find(hashSum(sum), func(ref uint32) bool { return string(c.entry(ref).idBytes()) == string(sum) })

@@ -42,8 +42,8 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	return freed, nil
 }
 
-// evictOver evicts contents if the quota is exceeded. The parameter spare names the blob that was just stored; its big file is
-// never evicted, because a reader waits for it. So the cache may exceed the quota if this blob alone is larger.
+// evictOver evicts contents if the quota is exceeded. spare is the blob that was just stored; its big file is never
+// evicted, because a reader waits for it. So the cache may exceed the quota if this blob alone is larger.
 func (b *Blobs) evictOver(spare object.ID) {
 	b.catalog.mu.RLock()
 	quota, over := b.catalog.quota, b.catalog.bytes > b.catalog.evictAt

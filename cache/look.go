@@ -70,7 +70,7 @@ type lookout struct {
 	nextLook atomic.Int64 // earliest time at which lookAround may look again, in nanoseconds since started
 
 	sync.Mutex
-	listed time.Time // mtime of seg/ when it was last listed; zero if that was too recent to rely on
+	listed time.Time // mtime that seg/ had when it was last listed; zero if that mtime was too recent to prove anything
 	next   int       // slot of the segment that readGrowth has examined last
 }
 
@@ -87,7 +87,8 @@ func (l *lookout) lookAround() bool {
 	defer l.Unlock()
 	listed, err := l.listChanged()
 	if err != nil {
-		return false // report a miss; if the error persists, the next Put returns it
+		// the error is not returned, and the look-up counts as a miss; if the error persists, the next Put returns it
+		return false
 	}
 	return l.readGrowth() || listed
 }

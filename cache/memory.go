@@ -47,8 +47,8 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 	return &Memory{max: maxBytes, cache: c}, nil
 }
 
-// memoryKey returns the first eight bytes of an id. Two ids rarely have the same key, because ids are hashes; if they do, get
-// detects this, because it compares the whole id.
+// memoryKey returns the first eight bytes of an id as a number. Because ids are hashes, two ids rarely have the same
+// key; get detects this case by a comparison of the whole id.
 func memoryKey(id object.ID) uint64 {
 	var b [8]byte
 	copy(b[:], id.Bytes())

@@ -212,7 +212,7 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	var n [12]byte
 	binary.LittleEndian.PutUint64(n[:8], uint64(covered))
 	b.Write(n[:8])
-	b.Write(n[8:12]) // reserve four bytes for the number of records, which is known at the end
+	b.Write(n[8:12]) // a place for the number of records, four bytes, which is known only at the end
 	count := uint32(0)
 	for i := range entries {
 		e := &entries[i]

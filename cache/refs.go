@@ -6,11 +6,11 @@ import (
 )
 
 // refs is a hash table of references to entries that are stored elsewhere. It needs 5 to 8 bytes of memory for each
-// reference, where a Go map with ids as keys would need over 60. It uses open addressing with linear probing. Ids are
-// hashed with a random seed, so that a remote cannot choose ids that collide. A reference is never 0.
+// reference; a Go map with ids as keys would need over 60. It uses open addressing with linear probing. Ids are hashed
+// with a random seed, so that a remote cannot choose ids that collide. A reference is never 0.
 //
-// The table does not store keys. The function hash computes the hash of the entry that a reference stands for, and
-// the caller of find compares keys.
+// The table does not store keys. The function hash computes the hash of the entry to which a reference refers, and the
+// caller of find compares keys.
 type refs struct {
 	slots []uint32 // 0 means that the slot is free
 	n     int      // number of references

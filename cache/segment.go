@@ -86,7 +86,7 @@ func (s *segment) open(dir string) (*os.File, error) {
 	}
 	// Two readers may open the file at the same time. Both use the file that was stored first.
 	if !s.file.CompareAndSwap(nil, f) {
-		f.Close() // another goroutine has stored its file first
+		f.Close() // close this file, because another goroutine has stored its file first
 	}
 	return s.file.Load(), nil
 }

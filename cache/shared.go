@@ -35,7 +35,8 @@ func OpenShared(dir string) (*Shared, error) {
 		b.catalog.releaseAll()
 		return nil, fmt.Errorf("open shared blob cache: %w", err)
 	}
-	// An idle process must close the files that the other host has evicted, because their space is free only then.
+	// An idle process must also close the files that the other host has evicted, because their disk space becomes free
+	// only when all processes have closed them.
 	b.wg.Go(b.keepHouse)
 	return s, nil
 }
@@ -83,7 +84,7 @@ func OpenSharedSizes(path string, f object.Format) (*SharedSizes, error) {
 	s.s.init(file)
 	var head [sizesHead]byte
 	if _, err = file.ReadAt(head[:], 0); err == nil && string(head[:]) != string(sizesHeader(f)) {
-		err = errors.New("not a table of sizes")
+		err = errors.New("file is not a table of sizes")
 	}
 	if err == nil {
 		err = s.s.readNew()

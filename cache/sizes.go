@@ -50,7 +50,7 @@ type Sizes struct {
 	started  time.Time
 	nextLook atomic.Int64 // earliest time at which a miss may read the file again, in nanoseconds since started
 
-	dirty chan struct{} // has capacity 1, and contains an element while sizes wait to be written
+	dirty chan struct{} // contains an element while sizes wait to be written; has capacity 1
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
@@ -203,7 +203,7 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 	err := s.readNew()
 	s.io.Unlock()
 	if err != nil {
-		return 0, false // report a miss, because the caller has other ways to find the size
+		return 0, false // the failure counts as a miss, because the caller can find the size in other ways
 	}
 	return s.find(id)
 }
@@ -219,8 +219,8 @@ func (s *Sizes) find(id object.ID) (int64, bool) {
 	return getSize(s.row(s.index.slots[at])[s.format.Size():]), true
 }
 
-// placeLocked returns the slot of the hash table index for an id, and reports whether the id is in the table. The caller holds
-// mu, at least for reading.
+// placeLocked returns the slot of an id in the hash table index, and reports whether the table contains the id. The
+// caller holds mu, at least for reading.
 func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	n := s.format.Size()
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
@@ -353,7 +353,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	}
 	end := info.Size()
 	if end < sizesHead {
-		return fmt.Errorf("file %s was truncated to %d bytes by another process", f.Name(), end)
+		return fmt.Errorf("another process has truncated file %s to %d bytes", f.Name(), end)
 	}
 	// If a process died while it wrote, the file may end with an incomplete record.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {

@@ -58,14 +58,14 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
 		if at, ok := b.catalog.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
-			blobs++ // reads of the blob use this record
+			blobs++ // the index refers to this record, so the blob would be lost
 		}
 	}
 	return v.segment.size, blobs
 }
 
-// Each calls the function in the parameter each once for every id in the table, with the size of the blob in bytes. This function
-// must not call methods of s.
+// Each calls the function each once for every id in the table, with the size of the blob in bytes. The function must
+// not call methods of s.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

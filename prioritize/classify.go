@@ -46,7 +46,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&fixture != 0:
 		return Test, is
 	case place&vendored != 0 && strings.HasSuffix(path, "vendor/modules.txt"):
-		return Manifest, is // the go command reads modules.txt before any vendored package
+		return Manifest, is // the go command reads vendor/modules.txt before it reads any vendored package
 	case place&vendored != 0 || is&vendored != 0 && is&manifest == 0:
 		return Other, is
 	case strings.HasPrefix(name, "readme") && is&source == 0:
@@ -78,7 +78,7 @@ func classify(path string, depth int) (Class, traits) {
 func placeTraits(dir string) traits {
 	var t traits
 	if dir == "t" || strings.HasPrefix(dir, "t/") {
-		t = test // the directory t contains the tests of perl, git and similar projects
+		t = test // perl, git and similar projects have their tests in a directory with the name t
 	}
 	for dir != "" {
 		var part string
@@ -115,7 +115,9 @@ func nameTraits(name string) traits {
 		}
 	}
 	if t := fileNames[stem]; t&doc != 0 && extensions[ext]&source == 0 {
-		return t // LICENSE.APACHE is a document, but history.js is program text
+		// the part before the extension determines the traits only here: LICENSE.APACHE is a document, but history.js
+		// is program text
+		return t
 	}
 	return extensions[ext]
 }

@@ -7,7 +7,8 @@ type traits uint16
 
 const (
 	manifest traits = 1 << iota
-	later           // files that come last in their class: lock files, which are large, and text that is seldom compiled
+	// files that come last in their class: lock files, because they are large, and text that is seldom compiled
+	later
 	source
 	test
 	fixture // data of tests, even if the name looks like program text

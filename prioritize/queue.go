@@ -141,7 +141,7 @@ func (q *Queue) remove(i int32) {
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
-		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // maps never shrink, so replace the map to release its memory
+		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // replace the map, because Go maps never shrink
 		return
 	}
 	q.free = append(q.free, i)
