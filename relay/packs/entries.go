@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Place is the part of a pack that contains one object without delta: the header of the entry, and the compressed contents.
+// Place is the part of a pack that contains one object without delta: the header of the entry, and the compressed
+// contents.
 type Place struct {
 	Offset, Length int64
 }
@@ -22,8 +23,8 @@ type Place struct {
 // end returns the offset of the byte after the entry.
 func (p Place) end() int64 { return p.Offset + p.Length }
 
-// checksum returns the hash with which packs of a format end. It detects accidents, so SHA-1 without collision detection suffices, which
-// is several times as fast.
+// checksum returns the hash function for the checksum at the end of a pack. The checksum must only detect accidents, so
+// SHA-1 is used without collision detection, which makes it several times as fast.
 func checksum(f object.Format) hash.Hash {
 	if f == object.SHA256 {
 		return sha256.New()
@@ -36,7 +37,7 @@ func appendHead(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, "PACK\x00\x00\x00\x02"...), uint32(n))
 }
 
-// typeCodes are the codes of types in entries of packs.
+// typeCodes are the codes of object types in the entries of a pack.
 var typeCodes = map[object.Type]byte{object.Commit: 1, object.Tree: 2, object.Blob: 3, object.Tag: 4}
 
 // appendEntryHead appends the header of an entry: the type and the size of the contents.
@@ -53,29 +54,29 @@ func appendEntryHead(b []byte, t object.Type, size int64) []byte {
 type Writer struct {
 	w      io.Writer
 	format object.Format
-	n      int // number of objects that are still to come
+	n      int // number of objects that must still be added
 	at     int64
-	pack   hash.Hash // of the pack
-	file   hash.Hash // of the file
+	pack   hash.Hash // checksum of the pack so far
+	file   hash.Hash // hash of the file so far
 	zip    *zlib.Writer
 	buf    bytes.Buffer
 	table  []byte
 }
 
-// NewWriter writes to w a file whose pack contains n objects.
+// NewWriter returns a Writer that writes to w a file whose pack contains n objects.
 func NewWriter(w io.Writer, f object.Format, n int) (*Writer, error) {
 	p := &Writer{w: w, format: f, n: n, pack: checksum(f), file: sha256.New()}
 	p.zip, _ = zlib.NewWriterLevel(nil, zlib.BestSpeed)
 	return p, p.write(appendHead(nil, n))
 }
 
-// write writes bytes of the pack.
+// write writes bytes of the pack to the file.
 func (p *Writer) write(b []byte) error {
 	p.pack.Write(b)
 	return p.writeFile(b)
 }
 
-// writeFile writes bytes of the file.
+// writeFile writes bytes to the file, and adds them to its hash.
 func (p *Writer) writeFile(b []byte) error {
 	p.file.Write(b)
 	n, err := p.w.Write(b)
@@ -86,13 +87,13 @@ func (p *Writer) writeFile(b []byte) error {
 // Write implements io.Writer for the compressor of large contents.
 func (p *Writer) Write(b []byte) (int, error) { return len(b), p.write(b) }
 
-// maxBuffered is the size above which the compressed contents of an object are not collected in memory.
+// maxBuffered is the size, in bytes, up to which the compressed contents of an object are collected in memory.
 const maxBuffered = 1 << 20
 
 // Add writes an object whose contents have size bytes. It returns the place of the object.
 func (p *Writer) Add(id object.ID, t object.Type, size int64, contents io.Reader) (Place, error) {
 	if p.n == 0 {
-		return Place{}, fmt.Errorf("add object %s: pack is complete", id)
+		return Place{}, fmt.Errorf("add object %s: pack has all its objects already", id)
 	}
 	p.n--
 	at := Place{Offset: p.at}
@@ -121,7 +122,7 @@ func (p *Writer) deflate(w io.Writer, size int64, contents io.Reader) error {
 	p.zip.Reset(w)
 	n, err := io.Copy(p.zip, contents)
 	if err == nil && n != size {
-		err = fmt.Errorf("contents have %d bytes, want %d", n, size)
+		err = fmt.Errorf("contents have %d bytes, but the object has %d", n, size)
 	}
 	if err == nil {
 		err = p.zip.Close()
@@ -132,7 +133,7 @@ func (p *Writer) deflate(w io.Writer, size int64, contents io.Reader) error {
 // AddEntry writes an object as an entry that another pack contains.
 func (p *Writer) AddEntry(id object.ID, entry []byte) (Place, error) {
 	if p.n == 0 {
-		return Place{}, fmt.Errorf("add object %s: pack is complete", id)
+		return Place{}, fmt.Errorf("add object %s: pack has all its objects already", id)
 	}
 	p.n--
 	at := Place{p.at, int64(len(entry))}
@@ -140,10 +141,10 @@ func (p *Writer) AddEntry(id object.ID, entry []byte) (Place, error) {
 	return at, p.write(entry)
 }
 
-// Close writes the end of the file. All objects must have been added.
+// Close writes the checksum of the pack, the table and the footer. All objects must have been added before.
 func (p *Writer) Close() error {
 	if p.n != 0 {
-		return fmt.Errorf("close pack: %d objects are missing", p.n)
+		return fmt.Errorf("close pack: %d objects were not added", p.n)
 	}
 	if err := p.writeFile(p.pack.Sum(nil)); err != nil {
 		return err
@@ -152,7 +153,8 @@ func (p *Writer) Close() error {
 	return err
 }
 
-// Places reads the table of a file of the kind tree or blob. body is the length of its pack.
+// Places returns the places of the objects in the table of a file of the kind tree or blob. body is the length of the
+// file's pack in bytes.
 func Places(table []byte, body int64) (map[object.ID]Place, error) {
 	places := map[object.ID]Place{}
 	for d := NewDecoder(table); d.More(); {
@@ -175,16 +177,17 @@ func Places(table []byte, body int64) (map[object.ID]Place, error) {
 	return places, nil
 }
 
-// parseEntry returns the code of the type, the size of the contents, and the compressed contents of an entry.
+// parseEntry splits an entry of a pack. It returns the code of the type, the size of the contents, and the compressed
+// contents.
 func parseEntry(entry []byte) (code byte, size int64, compressed []byte, err error) {
 	if len(entry) == 0 {
-		return 0, 0, nil, fmt.Errorf("%w: entry is empty", ErrDamaged)
+		return 0, 0, nil, fmt.Errorf("%w: empty entry", ErrDamaged)
 	}
 	code, size = entry[0]>>4&7, int64(entry[0]&15)
 	n := 1
 	for shift, more := 4, entry[0] >= 0x80; more; n, shift = n+1, shift+7 {
 		if n >= len(entry) || shift > 56 {
-			return 0, 0, nil, fmt.Errorf("%w: entry has no valid size", ErrDamaged)
+			return 0, 0, nil, fmt.Errorf("%w: entry without a valid size", ErrDamaged)
 		}
 		size |= int64(entry[n]&0x7f) << shift
 		more = entry[n] >= 0x80
@@ -196,7 +199,7 @@ func parseEntry(entry []byte) (code byte, size int64, compressed []byte, err err
 func VerifyEntry(entry []byte, f object.Format, id object.ID, t object.Type) error {
 	code, size, compressed, err := parseEntry(entry)
 	if err == nil && code != typeCodes[t] {
-		err = fmt.Errorf("%w: entry has another type", ErrDamaged)
+		err = fmt.Errorf("%w: entry has another type than expected", ErrDamaged)
 	}
 	if err != nil {
 		return fmt.Errorf("verify object %s: %w", id, err)
@@ -206,7 +209,7 @@ func VerifyEntry(entry []byte, f object.Format, id object.ID, t object.Type) err
 		return fmt.Errorf("verify object %s: %w", id, err)
 	}
 	if got, err := h.Sum(); err != nil || got != id {
-		return fmt.Errorf("verify object %s: %w: the hash of the contents is %s", id, ErrDamaged, got)
+		return fmt.Errorf("verify object %s: %w: the contents have the hash %s", id, ErrDamaged, got)
 	}
 	return nil
 }
@@ -218,7 +221,7 @@ func inflate(w io.Writer, compressed []byte, size int64) error {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if n, err := io.Copy(w, io.LimitReader(z, size+1)); err != nil || n != size {
-		return fmt.Errorf("%w: %d of %d bytes of contents (%v)", ErrDamaged, n, size, err)
+		return fmt.Errorf("%w: contents end after %d of %d bytes (%v)", ErrDamaged, n, size, err)
 	}
 	return nil
 }
@@ -234,7 +237,7 @@ func Contents(from io.ReaderAt, at Place, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if size > limit {
-		return nil, fmt.Errorf("%w: contents of %d bytes", ErrDamaged, size)
+		return nil, fmt.Errorf("%w: contents of %d bytes are too large", ErrDamaged, size)
 	}
 	var b bytes.Buffer
 	if err := inflate(&b, compressed, size); err != nil {
@@ -243,7 +246,7 @@ func Contents(from io.ReaderAt, at Place, limit int64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Stream writes a pack to a client, from entries of other packs.
+// Stream writes a pack to a client. The entries are copied from other packs.
 type Stream struct {
 	w    io.Writer
 	hash hash.Hash
@@ -251,7 +254,7 @@ type Stream struct {
 	buf  []byte
 }
 
-// NewStream writes the start of a pack of n objects to w.
+// NewStream writes the header of a pack of n objects to w.
 func NewStream(w io.Writer, f object.Format, n int) (*Stream, error) {
 	s := &Stream{w: w, hash: checksum(f), n: n, buf: make([]byte, 128<<10)}
 	return s, s.write(appendHead(nil, n))
@@ -263,13 +266,14 @@ func (s *Stream) write(b []byte) error {
 	return err
 }
 
-// Entry writes an entry.
+// Entry writes one entry to the pack.
 func (s *Stream) Entry(entry []byte) error {
 	s.n--
 	return s.write(entry)
 }
 
-// Copy writes the entries at the places, which are ordered by their offsets. Entries that follow one another are read together.
+// Copy writes the entries at the places in the pack from. The places must be ordered by their offsets. Adjacent entries
+// are read together.
 func (s *Stream) Copy(from io.ReaderAt, places []Place) error {
 	for i := 0; i < len(places); {
 		start, end := places[i].Offset, places[i].end()
@@ -292,7 +296,7 @@ func (s *Stream) Copy(from io.ReaderAt, places []Place) error {
 	return nil
 }
 
-// Close writes the end of the pack.
+// Close writes the checksum of the pack. All objects must have been written before.
 func (s *Stream) Close() error {
 	if s.n != 0 {
 		return fmt.Errorf("finish pack: %d of its objects were not written", s.n)

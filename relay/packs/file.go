@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Kind is a kind of file.
+// Kind is the kind of a file.
 type Kind string
 
 const (
@@ -52,33 +52,35 @@ func footer(table int, sum hash.Hash) []byte {
 	return sum.Sum(b)
 }
 
-// Finish returns the table and the footer of a file. sum is the SHA-256 of the body.
+// Finish returns the table and the footer of a file, in the form in which they are stored. sum is the SHA-256 of the
+// body.
 func Finish(table []byte, sum hash.Hash) []byte {
 	sum.Write(table)
 	return append(table, footer(len(table), sum)...)
 }
 
-// ParseFooter returns the start and the length of the table of a file with this size. The footer is the end of the file.
+// ParseFooter returns the offset and the length of the table of a file of size bytes. end is the last part of the file,
+// which contains the footer.
 func ParseFooter(end []byte, size int64) (start, length int64, err error) {
 	if len(end) != FooterSize || string(end[:len(magic)]) != magic {
-		return 0, 0, fmt.Errorf("%w: no footer", ErrDamaged)
+		return 0, 0, fmt.Errorf("%w: file does not end in a footer", ErrDamaged)
 	}
 	n := binary.BigEndian.Uint64(end[len(magic):])
 	if n > MaxTable || int64(n) > size-FooterSize {
-		return 0, 0, fmt.Errorf("%w: table of %d bytes in %d", ErrDamaged, n, size)
+		return 0, 0, fmt.Errorf("%w: footer states a table of %d bytes in a file of %d bytes", ErrDamaged, n, size)
 	}
 	return size - FooterSize - int64(n), int64(n), nil
 }
 
-// File is an open file. It may be used by several goroutines, and after its name was removed.
+// File is an open file. It may be used by several goroutines, even after its name was removed.
 type File struct {
 	*os.File
-	Body  int64 // length of the pack
+	Body  int64 // length of the pack in bytes
 	Table []byte
 }
 
-// Open opens the file at path. The caller must close it. If check is true, the contents are compared with their hash. The error wraps
-// ErrDamaged if the contents are not valid.
+// Open opens the file at path. If check is true, it compares the contents with their hash. The error wraps ErrDamaged
+// if the contents are not valid. The caller must close the File.
 func Open(path string, check bool) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -92,7 +94,7 @@ func Open(path string, check bool) (*File, error) {
 	return file, nil
 }
 
-// read reads the table of a file and, if check is true, the whole file.
+// read reads the table of a file. If check is true, it reads the whole file and compares the contents with their hash.
 func read(f *os.File, check bool) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -116,7 +118,7 @@ func read(f *os.File, check bool) (*File, error) {
 			return nil, err
 		}
 		if string(sum.Sum(nil)) != string(end[FooterSize-sha256.Size:]) {
-			return nil, fmt.Errorf("%w: checksum differs", ErrDamaged)
+			return nil, fmt.Errorf("%w: contents do not match the checksum", ErrDamaged)
 		}
 	}
 	table := make([]byte, length)
@@ -135,16 +137,16 @@ func AppendID(b []byte, id object.ID) []byte {
 	return append(append(b, byte(len(id.Bytes()))), id.Bytes()...)
 }
 
-// Decoder reads a table.
+// Decoder reads the elements of a table.
 type Decoder struct{ b []byte }
 
 // NewDecoder returns a Decoder of a table.
 func NewDecoder(table []byte) *Decoder { return &Decoder{table} }
 
-// More reports whether bytes are left.
+// More reports whether the table has further elements.
 func (d *Decoder) More() bool { return len(d.b) > 0 }
 
-// ID reads an id.
+// ID reads an object id from the table.
 func (d *Decoder) ID() (object.ID, error) {
 	if len(d.b) == 0 || len(d.b) < 1+int(d.b[0]) {
 		return object.ID{}, fmt.Errorf("%w: table is cut off within an id", ErrDamaged)
@@ -158,7 +160,7 @@ func (d *Decoder) ID() (object.ID, error) {
 	return id, nil
 }
 
-// Number reads a number.
+// Number reads a number from the table.
 func (d *Decoder) Number() (int64, error) {
 	n, length := binary.Uvarint(d.b)
 	if length <= 0 || n > 1<<62 {
@@ -168,12 +170,12 @@ func (d *Decoder) Number() (int64, error) {
 	return int64(n), nil
 }
 
-// AppendSize appends the size of an object to the table of a file of the kind size.
+// AppendSize appends the size of an object, in bytes, to the table of a file of the kind size.
 func AppendSize(b []byte, id object.ID, size int64) []byte {
 	return binary.AppendUvarint(AppendID(b, id), uint64(size))
 }
 
-// Sizes reads the table of a file of the kind size.
+// Sizes returns the sizes of objects in the table of a file of the kind size.
 func Sizes(table []byte) (map[object.ID]int64, error) {
 	sizes := map[object.ID]int64{}
 	for d := NewDecoder(table); d.More(); {
@@ -188,7 +190,7 @@ func Sizes(table []byte) (map[object.ID]int64, error) {
 	return sizes, nil
 }
 
-// IDs reads the table of a file of the kind snap.
+// IDs returns the ids in the table of a file of the kind snap: the commits whose parents are missing.
 func IDs(table []byte) (ids []object.ID, err error) {
 	for d := NewDecoder(table); d.More(); {
 		id, err := d.ID()

@@ -1,8 +1,9 @@
-// Package shelf keeps the files of a relay: on the local disk, where the files that were not used for the longest time are removed when
-// the limit is exceeded, and in an object store that several relays share, from which nothing is removed.
+// Package shelf keeps the files of a relay in two places: on the local disk, from which the least recently used files
+// are evicted when the limit is exceeded, and in an object store that several relays share, from which nothing is
+// removed.
 //
-// Every file can be made again, so no failure of the object store, and no loss of a file, is more than a miss. While the object store
-// fails, it is not used; the pauses between two attempts double.
+// Every file can be fetched again, so a failure of the object store or the loss of a file counts as a miss. After a
+// failure, the object store is not used for a while. This pause doubles with each further failure.
 package shelf
 
 import (
@@ -28,60 +29,61 @@ import (
 
 const (
 	tempSuffix = ".tmp"
-	// loadTime is the maximum time for which Load waits for the object store. After that time, a request to the git server is faster.
+	// loadTime is the maximum time for which Load waits for the object store. After that time, a request to the git
+	// server is faster.
 	loadTime   = 3 * time.Second
 	rangeTime  = time.Second
 	uploadTime = 2 * time.Minute
-	uploads    = 4 // number of files that are uploaded at the same time
-	// maxWaiting is the maximum number of files that wait to be uploaded. A file that finds the queue full is not uploaded.
+	uploads    = 4 // maximum number of files that are uploaded at the same time
+	// maxWaiting is the maximum number of files in the queue of uploads. If the queue is full, a file is not uploaded.
 	maxWaiting = 256
 	firstPause = time.Second
 	maxPause   = 30 * time.Second
-	touchAfter = time.Minute // a file's time on disk is updated if it is older than this
+	touchAfter = time.Minute // age after which a use of a file updates the file's time on disk
 )
 
-// errPaused means that the object store is not used at the moment, because it has failed.
-var errPaused = errors.New("object store has failed, and is not used for a while")
+// errPaused means that the object store is not used for a while, because it has failed.
+var errPaused = errors.New("object store is not used for a while, because it has failed")
 
 // Options configures a Shelf.
 type Options struct {
 	Dir   string        // directory of the files; created if it does not exist
 	Limit int64         // maximum size of all files in Dir, in bytes
-	Store objects.Cache // nil: none
+	Store objects.Cache // object store; nil: none
 	Log   *zap.Logger
 }
 
 // Stats counts events since Open.
 type Stats struct {
-	Loaded, LoadedBytes atomic.Int64 // files that were read from the object store
-	Ranges              atomic.Int64 // reads of parts of files in the object store
-	Missing             atomic.Int64 // files that the object store does not have
-	Stored, StoredBytes atomic.Int64 // files that were written to the object store
-	StoreFailures       atomic.Int64 // operations of the object store that failed or took too long
-	Evicted             atomic.Int64 // files that were removed from the local disk because of the limit
-	Damaged             atomic.Int64 // files whose contents were not those that were stored
+	Loaded, LoadedBytes atomic.Int64 // number and total size of the files that were read from the object store
+	Ranges              atomic.Int64 // number of reads of parts of files in the object store
+	Missing             atomic.Int64 // number of look-ups of files that the object store does not have
+	Stored, StoredBytes atomic.Int64 // number and total size of the files that were written to the object store
+	StoreFailures       atomic.Int64 // number of operations of the object store that failed or took too long
+	Evicted             atomic.Int64 // number of files that were removed from the local disk because of the limit
+	Damaged             atomic.Int64 // number of files whose contents were damaged
 }
 
 // Shelf keeps files under keys, which are paths. Its methods may be called from any goroutine.
 //
-// Locks: mu is not held while the disk or the network is waited for, except for the removal of evicted files.
+// Locks: no goroutine waits for the disk or the network while it holds mu, except for the removal of evicted files.
 type Shelf struct {
 	o     Options
 	Stats Stats
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context // ends when Close is called
 	stop context.CancelFunc
 	work sync.WaitGroup
-	slot chan struct{} // one element for each running upload
+	slot chan struct{} // contains one element for each upload in progress
 
 	mu      sync.Mutex
 	byKey   map[string]*list.Element
-	used    *list.List // of *entry; the file that was used last is the first
+	used    *list.List // local files as *entry, the most recently used first
 	bytes   int64
-	waiting int       // uploads
-	until   time.Time // the object store is not used before this time
-	full    time.Time // nothing is written to the object store before this time
-	filled  time.Time // no file is created on the local disk before this time
+	waiting int       // number of uploads in the queue
+	until   time.Time // time before which the object store is not used
+	full    time.Time // time before which nothing is written to the object store, because it is full
+	filled  time.Time // time before which no file is created on the local disk, because the disk was full
 	pause   time.Duration
 }
 
@@ -89,11 +91,11 @@ type Shelf struct {
 type entry struct {
 	key     string
 	size    int64
-	checked bool // this process has compared the contents with their hash
+	checked bool // true if this process has compared the contents with their hash
 	touched time.Time
 }
 
-// Open opens the files in a directory. The caller must call Close.
+// Open opens a Shelf with the files in the directory o.Dir. The caller must call Close.
 func Open(o Options) (*Shelf, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
@@ -109,7 +111,7 @@ func Open(o Options) (*Shelf, error) {
 	return s, nil
 }
 
-// scan lists the files on disk, and removes those that a process which was killed has left.
+// scan adds the files on disk to the list, and removes temporary files of a process that was killed.
 func (s *Shelf) scan() error {
 	var all []*entry
 	err := filepath.WalkDir(s.o.Dir, func(path string, d fs.DirEntry, err error) error {
@@ -135,7 +137,7 @@ func (s *Shelf) scan() error {
 	return err
 }
 
-// Close waits for the uploads that are running, as long as ctx allows, and ends the others.
+// Close waits for the uploads in progress until ctx ends, and cancels all others.
 func (s *Shelf) Close(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -150,7 +152,7 @@ func (s *Shelf) Close(ctx context.Context) {
 	<-done
 }
 
-// Usage returns the number and the total size of the local files.
+// Usage returns the number of local files, and their total size in bytes.
 func (s *Shelf) Usage() (files int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +165,8 @@ func (s *Shelf) Dir() string { return s.o.Dir }
 // path returns the path of a local file.
 func (s *Shelf) path(key string) string { return filepath.Join(s.o.Dir, filepath.FromSlash(key)) }
 
-// Failed records that a file could not be written. If the local disk is full, Temp fails for some time, so that requests are passed to the
-// git server before their objects are fetched, and not after that.
+// Failed records that a file could not be written because of err. If the local disk is full, Temp fails for some time,
+// so that requests are passed to the git server at once, instead of after their objects were fetched.
 func (s *Shelf) Failed(err error) {
 	if !errors.Is(objects.Classify(err), objects.ErrFull) {
 		return
@@ -174,8 +176,8 @@ func (s *Shelf) Failed(err error) {
 	s.filled = time.Now().Add(maxPause)
 }
 
-// errFilled is the error of Temp after Failed.
-var errFilled = errors.New("local disk was full shortly before")
+// errFilled is the error that Temp returns for some time after Failed.
+var errFilled = errors.New("no file is created, because the local disk was full shortly before")
 
 // Temp creates a temporary file, which the caller must pass to Keep or to Drop.
 func (s *Shelf) Temp() (*os.File, error) {
@@ -198,7 +200,8 @@ func (s *Shelf) Drop(f *os.File) {
 	os.Remove(f.Name())
 }
 
-// Local opens a file that is on the local disk. The caller must close it. A damaged file is removed.
+// Local opens a file on the local disk. ok is false if there is no such file. A damaged file is removed. The caller
+// must close the File.
 func (s *Shelf) Local(key string) (*packs.File, bool) {
 	s.mu.Lock()
 	at, ok := s.byKey[key]
@@ -214,7 +217,7 @@ func (s *Shelf) Local(key string) (*packs.File, bool) {
 		e.touched = now
 	}
 	s.mu.Unlock()
-	if touch { // a later process finds the order of the last uses on disk
+	if touch { // update the file's time, from which a later process determines the order of the last uses
 		_ = os.Chtimes(s.path(key), now, now)
 	}
 	f, err := packs.Open(s.path(key), !checked)
@@ -231,7 +234,7 @@ func (s *Shelf) Local(key string) (*packs.File, bool) {
 	return f, true
 }
 
-// Touch marks a file as used now, if it is on the local disk.
+// Touch marks a file as the most recently used one, if it is on the local disk.
 func (s *Shelf) Touch(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +258,7 @@ func (s *Shelf) Remove(key string) {
 	}
 }
 
-// forget removes a file. The caller holds s.mu.
+// forget removes a file from the local disk and from the list. The caller holds s.mu.
 func (s *Shelf) forget(at *list.Element) {
 	e := at.Value.(*entry)
 	s.used.Remove(at)
@@ -264,7 +267,7 @@ func (s *Shelf) forget(at *list.Element) {
 	os.Remove(s.path(e.key)) // goroutines that have the file open can still read it
 }
 
-// evict removes files until the limit is kept. The caller holds s.mu.
+// evict removes the least recently used files until their total size is within the limit. The caller holds s.mu.
 func (s *Shelf) evict() {
 	for s.bytes > s.o.Limit && s.used.Len() > 0 {
 		s.forget(s.used.Back())
@@ -272,7 +275,7 @@ func (s *Shelf) evict() {
 	}
 }
 
-// List returns the keys of local files that begin with prefix, that of the file which was used last first.
+// List returns the keys of local files that begin with prefix, the most recently used file first.
 func (s *Shelf) List(prefix string) (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,9 +287,9 @@ func (s *Shelf) List(prefix string) (keys []string) {
 	return keys
 }
 
-// Keep stores a temporary file under a key, and closes it. If upload is true, the file is also written to the object store, in the
-// background. The contents must be valid. A file that does not survive a power cut as a whole is found by its hash, so Keep does not
-// sync it.
+// Keep stores a temporary file under a key, and closes it. If upload is true, the file is also written to the object
+// store, in the background. The caller must have verified the contents. Keep does not sync the file: if a power cut
+// leaves an incomplete file, its hash shows this.
 func (s *Shelf) Keep(f *os.File, key string, upload bool) error {
 	info, err := f.Stat()
 	if err == nil {
@@ -309,11 +312,11 @@ func (s *Shelf) Keep(f *os.File, key string, upload bool) error {
 	return nil
 }
 
-// add records a file that is on disk now, and that this process has written or verified.
+// add adds a file on disk, which this process has written or verified, to the list.
 func (s *Shelf) add(key string, size int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, ok := s.byKey[key]; ok { // the file was replaced
+	if at, ok := s.byKey[key]; ok { // the file replaces an older one with the same key
 		s.bytes -= at.Value.(*entry).size
 		s.used.Remove(at)
 	}
@@ -322,7 +325,8 @@ func (s *Shelf) add(key string, size int64) {
 	s.evict()
 }
 
-// upload writes a local file to the object store in the background. It takes a second name of the file, which eviction does not remove.
+// upload writes a local file to the object store in the background. It creates a second link to the file, so that
+// eviction does not remove its contents.
 func (s *Shelf) upload(key string) {
 	if s.o.Store == nil {
 		return
@@ -379,8 +383,9 @@ func (s *Shelf) put(key, path string) {
 	}
 }
 
-// Load copies a file from the object store to the local disk, verifies it and opens it. The caller must close it. The error wraps
-// objects.ErrNotFound if there is no such file, or no object store.
+// Load copies a file from the object store to the local disk, verifies it and opens it. The error wraps
+// objects.ErrNotFound if the object store does not have the file, or if there is no object store. The caller must close
+// the File.
 func (s *Shelf) Load(ctx context.Context, key string) (*packs.File, error) {
 	if s.o.Store == nil {
 		return nil, objects.ErrNotFound
@@ -410,7 +415,8 @@ func (s *Shelf) Load(ctx context.Context, key string) (*packs.File, error) {
 	return f, nil
 }
 
-// Range reads a part of a file in the object store; see objects.Cache.
+// Range reads a part of a file in the object store. It returns the bytes and the size of the whole file; see
+// objects.Cache.
 func (s *Shelf) Range(ctx context.Context, key string, offset, length int64) (data []byte, size int64, err error) {
 	if s.o.Store == nil {
 		return nil, 0, objects.ErrNotFound
@@ -425,7 +431,8 @@ func (s *Shelf) Range(ctx context.Context, key string, offset, length int64) (da
 	return data, size, err
 }
 
-// Forget removes a damaged file from the object store, so that a relay can store it again.
+// Forget removes a file from the object store because it is damaged, so that a relay can store it again. cause is
+// logged.
 func (s *Shelf) Forget(ctx context.Context, key string, cause error) {
 	s.damaged(key, cause)
 	s.Remove(key)
@@ -434,8 +441,8 @@ func (s *Shelf) Forget(ctx context.Context, key string, cause error) {
 	}
 }
 
-// try calls an operation of the object store, unless the store has failed shortly before. After a failure, or if the operation takes
-// longer than limit, the store is not used for a while.
+// try calls an operation of the object store, unless the object store has failed shortly before. If the operation
+// fails, or takes longer than limit, the object store is not used for a while.
 func (s *Shelf) try(ctx context.Context, limit time.Duration, operation func(context.Context) error) error {
 	s.mu.Lock()
 	paused := time.Now().Before(s.until)
@@ -454,7 +461,7 @@ func (s *Shelf) try(ctx context.Context, limit time.Duration, operation func(con
 		s.pause = 0
 	case err == nil:
 		s.pause = 0
-	case errors.Is(err, objects.ErrFull): // files can still be read
+	case errors.Is(err, objects.ErrFull): // only writing has failed, so files can still be read
 		s.full = time.Now().Add(maxPause)
 		s.Stats.StoreFailures.Add(1)
 		s.o.Log.Warn("object store is full", zap.Duration("pause", maxPause), zap.Error(err))
@@ -467,14 +474,14 @@ func (s *Shelf) try(ctx context.Context, limit time.Duration, operation func(con
 	return err
 }
 
-// Available reports whether the object store is used at the moment.
+// Available reports whether the object store is used at present.
 func (s *Shelf) Available() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.o.Store != nil && !time.Now().Before(s.until)
 }
 
-// Lock locks a directory, so that only one process uses it.
+// Lock locks a directory, so that only one process uses it. The caller must call unlock at the end.
 func Lock(dir string) (unlock func(), err error) {
 	if err := disk.MkdirAll(disk.OS, dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory %s: %w", dir, err)

@@ -15,7 +15,7 @@ import (
 // maxShallow is the maximum number of shallow commits in an answer.
 const maxShallow = 1 << 20
 
-// Refused is the error message of a git server.
+// Refused is an error message that a git server has sent.
 type Refused struct{ Text string }
 
 // Error returns the message, as one line.
@@ -23,15 +23,16 @@ func (e Refused) Error() string { return fmt.Sprintf("git server reported %.200q
 
 // FetchAnswer is the answer to a fetch without negotiation. Reading from it returns the bytes of the pack.
 type FetchAnswer struct {
-	Shallow  []object.ID // commits whose parents were left out
-	Deepened bool        // whether the answer has a list of shallow commits, which may be empty
+	Shallow  []object.ID // commits whose parents the answer does not contain
+	Deepened bool        // whether the answer has a list of shallow commits; the list may be empty
 
 	p    *pktline.Reader
-	left int // bytes of the current packet that are still to be read
+	left int // number of bytes of the current packet that were not read yet
 	err  error
 }
 
-// ReadFetch reads an answer up to its pack. The error is a Refused if the git server has refused the request.
+// ReadFetch reads an answer up to the start of its pack. The error is a Refused if the git server has refused the
+// request.
 func ReadFetch(r io.Reader, f object.Format) (*FetchAnswer, error) {
 	a := &FetchAnswer{p: pktline.NewReader(r, 2*pktline.MaxPacket)}
 	for {
@@ -57,7 +58,7 @@ func ReadFetch(r io.Reader, f object.Format) (*FetchAnswer, error) {
 	}
 }
 
-// readShallow reads the lines of the section shallow-info, up to the delimiter.
+// readShallow reads the lines of the section shallow-info, up to the delimiter packet.
 func (a *FetchAnswer) readShallow(f object.Format) error {
 	for {
 		kind, data, err := a.p.Next()
@@ -70,7 +71,7 @@ func (a *FetchAnswer) readShallow(f object.Format) error {
 		text, ok := strings.CutPrefix(strings.TrimSuffix(string(data), "\n"), "shallow ")
 		id, err := object.ParseIDOf(f, text)
 		if kind != pktline.Data || !ok || err != nil || len(a.Shallow) == maxShallow {
-			return fmt.Errorf("%w: line %.80q in shallow-info", errFormat, data)
+			return fmt.Errorf("%w: invalid line %.80q in shallow-info", errFormat, data)
 		}
 		a.Shallow = append(a.Shallow, id)
 	}
@@ -135,10 +136,11 @@ func (a *FetchAnswer) step() error {
 	case bandError:
 		return Refused{text}
 	}
-	return fmt.Errorf("%w: side band %d", errFormat, band)
+	return fmt.Errorf("%w: unknown side band %d", errFormat, band)
 }
 
-// ReadSizes reads the answer to an object-info request for the sizes of ids. A size is -1 if the server does not have the object.
+// ReadSizes reads the answer to an object-info request for the sizes of ids, and returns them in bytes. A size is -1 if
+// the server does not have the object.
 func ReadSizes(r io.Reader, f object.Format, ids []object.ID) ([]int64, error) {
 	at := make(map[object.ID]int, len(ids))
 	sizes := make([]int64, len(ids))
@@ -164,13 +166,13 @@ func ReadSizes(r io.Reader, f object.Format, ids []object.ID) ([]int64, error) {
 			id, err := object.ParseIDOf(f, text)
 			i, known := at[id]
 			if err != nil || !known {
-				return nil, fmt.Errorf("%w: size of %.80q", errFormat, line)
+				return nil, fmt.Errorf("%w: no size for object in line %.80q", errFormat, line)
 			}
 			if size == "" {
 				continue
 			}
 			if sizes[i], err = strconv.ParseInt(size, 10, 64); err != nil || sizes[i] < 0 {
-				return nil, fmt.Errorf("%w: size in %.80q", errFormat, line)
+				return nil, fmt.Errorf("%w: invalid size in line %.80q", errFormat, line)
 			}
 		default:
 			return nil, fmt.Errorf("%w: line %.80q in place of a size", errFormat, line)
@@ -178,7 +180,8 @@ func ReadSizes(r io.Reader, f object.Format, ids []object.ID) ([]int64, error) {
 	}
 }
 
-// AppendSizes appends the answer to an object-info request.
+// AppendSizes appends the answer to an object-info request for ids. The function size returns the size of an object in
+// bytes.
 func AppendSizes(b []byte, ids []object.ID, size func(object.ID) (int64, bool)) []byte {
 	b = pktline.AppendLine(b, "size")
 	for _, id := range ids {
@@ -191,8 +194,9 @@ func AppendSizes(b []byte, ids []object.ID, size func(object.ID) (int64, bool)) 
 	return pktline.AppendFlush(b)
 }
 
-// ReadRefs calls each with the ids in the answer to an ls-refs command, including those of peeled tags. Lines that it does not
-// understand are skipped, because the client judges the answer. It returns an error if the answer is an error message or is cut short.
+// ReadRefs calls each with the ids in the answer to an ls-refs command, including those of peeled tags. It skips
+// invalid lines, because the client checks the answer. It returns an error if the answer is an error message or is
+// incomplete.
 func ReadRefs(r io.Reader, f object.Format, each func(object.ID)) error {
 	p := pktline.NewReader(r, pktline.MaxPacket)
 	for {
@@ -239,7 +243,7 @@ func ReadCapabilities(r io.Reader) (map[string]string, error) {
 			key, value, _ := strings.Cut(line, "=")
 			caps[key] = value
 		default:
-			return nil, fmt.Errorf("%w: line %.40q in place of a capability", errFormat, line)
+			return nil, fmt.Errorf("%w: invalid capability %.40q", errFormat, line)
 		}
 	}
 	return nil, fmt.Errorf("%w: too many capabilities", errFormat)
@@ -248,19 +252,20 @@ func ReadCapabilities(r io.Reader) (map[string]string, error) {
 // maxBand is the maximum number of bytes of a pack in one packet.
 const maxBand = pktline.MaxData - 1
 
-// FetchWriter writes the answer to a fetch. Write writes bytes of the pack. KeepAlive may be called by another goroutine at the same time.
+// FetchWriter writes the answer to a fetch. Write writes bytes of the pack. KeepAlive may be called by another
+// goroutine at the same time.
 //
 // Locks: mu is held while a packet is written, so that packets are not mixed.
 type FetchWriter struct {
 	mu    sync.Mutex
 	w     *bufio.Writer
 	flush func()
-	pack  bool // the pack has begun and has not ended, so that empty packets are allowed
-	fresh bool // bytes were written since the last KeepAlive
+	pack  bool // true between the start and the end of the pack, when empty packets are allowed
+	fresh bool // true if bytes were written since the last KeepAlive
 	err   error
 }
 
-// NewFetchWriter returns a FetchWriter that writes to w. flush sends what was written to w.
+// NewFetchWriter returns a FetchWriter that writes to w. It calls flush to send the bytes that w has buffered.
 func NewFetchWriter(w io.Writer, flush func()) *FetchWriter {
 	return &FetchWriter{w: bufio.NewWriterSize(w, pktline.MaxPacket), flush: flush}
 }
@@ -300,14 +305,14 @@ func (a *FetchWriter) Write(b []byte) (n int, err error) {
 	return n, a.err
 }
 
-// Flush sends the bytes that were written.
+// Flush sends all bytes that were written so far.
 func (a *FetchWriter) Flush() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.send()
 }
 
-// send sends the bytes that were written. The caller holds a.mu.
+// send sends all bytes that were written so far. The caller holds a.mu.
 func (a *FetchWriter) send() error {
 	if a.err == nil {
 		a.err = a.w.Flush()
@@ -318,8 +323,9 @@ func (a *FetchWriter) send() error {
 	return a.err
 }
 
-// KeepAlive sends what was written or, if nothing was written since the last call, an empty packet, so that the client knows that the relay
-// works on the answer. git's own server sends the same packets. It does nothing before and after the pack.
+// KeepAlive sends all bytes that were written so far. If nothing was written since the last call, it sends an empty
+// packet, so that the client knows that the relay works on the answer, as git's own server does. KeepAlive does nothing
+// before and after the pack.
 func (a *FetchWriter) KeepAlive() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -330,7 +336,7 @@ func (a *FetchWriter) KeepAlive() {
 		_, a.err = a.w.Write([]byte{'0', '0', '0', '5', bandData})
 	}
 	a.fresh = false
-	a.send() // bytes that were written may not have been sent
+	a.send() // send bytes that were written, because they may still be buffered
 }
 
 // End writes the end of the answer.
@@ -344,8 +350,8 @@ func (a *FetchWriter) End() error {
 	return a.send()
 }
 
-// Copy copies the answer of a git server, packet by packet, and returns the number of bytes. It returns an error if the answer is cut
-// short.
+// Copy copies the answer of a git server, packet by packet, and returns the number of bytes. It returns an error if the
+// answer is incomplete.
 func (a *FetchWriter) Copy(r io.Reader) (bytes int64, err error) {
 	p := pktline.NewReader(r, 2*pktline.MaxPacket)
 	for {

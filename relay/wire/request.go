@@ -20,27 +20,27 @@ var errFormat = errors.New("invalid message of git's protocol version 2")
 
 // Request is the request of a client.
 type Request struct {
-	Command string        // such as "fetch"
-	Format  object.Format // hash format of the repository
+	Command string        // name of the command, such as "fetch"
+	Format  object.Format // object format of the repository
 
-	// The fields below belong to the command fetch.
+	// The fields below belong to the command fetch. Wants has the requested objects, each once.
 	Wants  []object.ID // each once
-	Depth  int         // number of commits of history; 0: all
-	Filter string      // "": no filter
+	Depth  int         // number of generations of history; 0: all
+	Filter string      // filter of objects; "": none
 	// Shallow reports whether the client has named commits whose parents it lacks. The answer then has a list of such commits.
 	Shallow bool
-	// Plain reports whether the answer depends only on the fields above. It is false if the client states objects that it has,
-	// negotiates, or wants refs by their names.
+	// Plain is true if the answer depends only on the fields above. It is false if the client states objects that it
+	// has, negotiates, or wants refs by their names.
 	Plain bool
 
 	Sizes []object.ID // for the command object-info: the objects whose sizes are requested
-	Size  bool        // for the command object-info: whether the request asks for sizes, and for nothing else
+	Size  bool        // for the command object-info: true if the request asks for the sizes of objects and nothing else
 
 	wanted map[object.ID]bool
 }
 
-// ParseRequest parses a request. The error of a request in another version of the protocol wraps no sentinel: a relay passes such a
-// request to the git server unchanged.
+// ParseRequest parses a request. It also returns an error for a request in another version of the protocol; a relay
+// passes such a request to the git server unchanged.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Plain: true, Size: true, wanted: map[object.ID]bool{}}
 	p := pktline.NewReader(bytes.NewReader(body), pktline.MaxPacket)
@@ -55,12 +55,12 @@ func ParseRequest(body []byte) (Request, error) {
 			r.Plain = r.Plain && done
 			r.Size = r.Size && size
 			if r.Command == "" {
-				return r, fmt.Errorf("%w: no command", errFormat)
+				return r, fmt.Errorf("%w: request has no command", errFormat)
 			}
 			return r, nil
 		case pktline.Delim:
 			if arguments {
-				return r, fmt.Errorf("%w: second delimiter", errFormat)
+				return r, fmt.Errorf("%w: request has a second delimiter", errFormat)
 			}
 			arguments = true
 			continue
@@ -88,12 +88,12 @@ func ParseRequest(body []byte) (Request, error) {
 	}
 }
 
-// capability parses a line before the delimiter.
+// capability parses line n of a request, which is before the delimiter.
 func (r *Request) capability(n int, line string) error {
 	key, value, _ := strings.Cut(line, "=")
 	switch {
 	case n == 0 && key != "command", n > 0 && key == "command":
-		return fmt.Errorf("%w: line %d is %.40q", errFormat, n, line)
+		return fmt.Errorf("%w: invalid line %d: %.40q", errFormat, n, line)
 	case key == "command":
 		r.Command = value
 	case key == "object-format":
@@ -120,7 +120,8 @@ func (r *Request) argument(line string) error {
 	case r.Command != "fetch":
 	case verb == "want":
 		var id object.ID
-		if id, err = object.ParseIDOf(r.Format, value); !r.wanted[id] { // git names a commit once for each ref that points to it
+		// ignore duplicates, because git names a commit once for each ref that points to it
+		if id, err = object.ParseIDOf(r.Format, value); !r.wanted[id] {
 			r.Wants = append(r.Wants, id)
 			r.wanted[id] = true
 		}
@@ -131,7 +132,7 @@ func (r *Request) argument(line string) error {
 		r.Shallow = true
 	case verb == "filter":
 		r.Filter = value
-	// These arguments permit a server to send fewer bytes, or more objects. It may ignore them.
+	// These arguments permit a server to send fewer bytes, or more objects. The server may ignore them.
 	case line == "thin-pack", line == "ofs-delta", line == "no-progress", line == "include-tag":
 	default:
 		r.Plain = false
