@@ -18,7 +18,7 @@ import (
 // flightsAhead is the number of groups that are fetched at the same time for one request.
 const flightsAhead = 4
 
-// selection is the set of the objects of an answer.
+// selection lists the objects of an answer that the relay composes.
 type selection struct {
 	plan     *planned
 	heads    []object.ID
@@ -28,7 +28,8 @@ type selection struct {
 	shallow  []object.ID
 }
 
-// serveCommit answers a request for a commit with all its trees and blobs, but without its parents.
+// serveCommit answers a request for a commit with all its trees and blobs, but without its parents. It returns false if
+// the request has to be passed.
 func (e *exchange) serveCommit(ctx context.Context, id object.ID) (bool, error) {
 	m := e.remote
 	if !m.filters() || m.refuses() {
@@ -55,7 +56,7 @@ func (e *exchange) serveCommit(ctx context.Context, id object.ID) (bool, error) 
 	return e.compose(ctx, s)
 }
 
-// serveParts answers a request for trees and blobs of one commit.
+// serveParts answers a request for trees and blobs of one commit. It returns false if the request has to be passed.
 func (e *exchange) serveParts(ctx context.Context, req wire.Request) (bool, error) {
 	m := e.remote
 	if m.refuses() {
@@ -84,10 +85,11 @@ func (e *exchange) serveParts(ctx context.Context, req wire.Request) (bool, erro
 	return e.compose(ctx, s)
 }
 
-// source supplies blobs of one group. Exactly one of the fields is set.
+// source supplies blobs of one group: from a file, from entries that were read from the object store, or from a flight.
+// Only one of them is set.
 type source struct {
 	file    *packs.File
-	places  map[object.ID]packs.Place // of file
+	places  map[object.ID]packs.Place // places of the blobs in file
 	entries map[object.ID][]byte
 	flight  *groupFlight
 }
@@ -101,7 +103,8 @@ func (s *source) close() {
 	}
 }
 
-// open returns the source for blobs of a group: the local disk, the object store, or a flight, which it starts if necessary.
+// open returns the source for blobs of a group: the file on the local disk, entries of the file in the object store, or
+// a flight, which open starts if necessary.
 func (e *exchange) open(ctx context.Context, p *planned, g int, ids []object.ID) *source {
 	m := e.remote
 	key := m.key(packs.Blob, p.Name(g))
@@ -122,7 +125,8 @@ func (e *exchange) open(ctx context.Context, p *planned, g int, ids []object.ID)
 // compose sends the selected objects. It returns false if nothing was sent and the request has to be passed.
 func (e *exchange) compose(ctx context.Context, s *selection) (bool, error) {
 	m := e.remote
-	for _, kind := range []packs.Kind{packs.Snap, packs.Tree, packs.Size} { // the files of a plan in use stay
+	// mark the files of the plan as used, so that they are not evicted
+	for _, kind := range []packs.Kind{packs.Snap, packs.Tree, packs.Size} {
 		m.relay.shelf.Touch(m.key(kind, s.plan.Want.String()))
 	}
 	var trees *source
@@ -154,7 +158,8 @@ func (e *exchange) compose(ctx context.Context, s *selection) (bool, error) {
 		}
 	}
 	ahead(0)
-	// The answer begins when the first group has arrived in part, so that the git server itself can refuse the request.
+	// The answer begins when the first blobs of the first group have arrived. Before that, the request can still be
+	// passed, so that the git server itself can refuse it.
 	if len(groups) > 0 {
 		if err := sources[groups[0]].await(ctx); err != nil {
 			return false, nil
@@ -188,7 +193,8 @@ func (e *exchange) compose(ctx context.Context, s *selection) (bool, error) {
 	return true, out.End()
 }
 
-// sendGroup sends blobs of a group. If their source fails, it requests the rest from the git server on behalf of the client.
+// sendGroup sends blobs of a group. If their source fails, it requests the remaining blobs from the git server on
+// behalf of the client.
 func (e *exchange) sendGroup(ctx context.Context, pack *packs.Stream, src *source, ids []object.ID, out *wire.FetchWriter) error {
 	left := ids
 	var err error
@@ -205,13 +211,15 @@ func (e *exchange) sendGroup(ctx context.Context, pack *packs.Stream, src *sourc
 	return e.direct(ctx, pack, left)
 }
 
-// lostSource is the failure of a source, in contrast to the failure of the connection to the client.
+// lostSource is the failure of a source of blobs. It distinguishes this failure from that of the connection to the
+// client.
 type lostSource struct{ error }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause of the failure.
 func (l lostSource) Unwrap() error { return l.error }
 
-// await waits until the source has a blob, or returns the error because of which it will have none.
+// await waits until the flight of the source has its first blob, or returns the error of the flight. For a source
+// without a flight, it returns nil at once.
 func (s *source) await(ctx context.Context) error {
 	if s.flight == nil {
 		return nil
@@ -231,7 +239,7 @@ func (s *source) await(ctx context.Context) error {
 	}
 }
 
-// copy sends objects that the source has.
+// copy sends objects from the entries or the file of the source.
 func (s *source) copy(_ context.Context, pack *packs.Stream, ids []object.ID, out *wire.FetchWriter) error {
 	if s.entries != nil {
 		for _, id := range ids {
@@ -244,8 +252,8 @@ func (s *source) copy(_ context.Context, pack *packs.Stream, ids []object.ID, ou
 	places := make([]packs.Place, len(ids))
 	for i, id := range ids {
 		at, ok := s.places[id]
-		if !ok { // nothing was sent yet
-			return lostSource{fmt.Errorf("object %s is not in its group", id)}
+		if !ok { // no blob of the group was sent yet, so sendGroup can request all of them from the git server
+			return lostSource{fmt.Errorf("group does not contain object %s", id)}
 		}
 		places[i] = at
 	}
@@ -256,10 +264,10 @@ func (s *source) copy(_ context.Context, pack *packs.Stream, ids []object.ID, ou
 	return out.Flush()
 }
 
-// byOffset orders places for packs.Stream.Copy.
+// byOffset compares places by their offsets, for the order that packs.Stream.Copy needs.
 func byOffset(a, b packs.Place) int { return cmp.Compare(a.Offset, b.Offset) }
 
-// copy sends blobs while they arrive. It returns those that were not sent.
+// copy sends blobs of a flight while they arrive. It returns the blobs that it has not sent.
 func (f *groupFlight) copy(ctx context.Context, pack *packs.Stream, ids []object.ID, out *wire.FetchWriter) ([]object.ID, error) {
 	left := slices.Clone(ids)
 	for {
@@ -287,7 +295,7 @@ func (f *groupFlight) copy(ctx context.Context, pack *packs.Stream, ids []object
 		case err != nil:
 			return left, lostSource{err}
 		case complete:
-			return left, lostSource{errors.New("blobs are missing in their group")}
+			return left, lostSource{errors.New("flight has ended without all blobs of the group")}
 		}
 		select {
 		case <-changed:

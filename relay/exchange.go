@@ -18,12 +18,14 @@ import (
 )
 
 const (
-	// maxRead is the maximum size of a request that the relay reads before it decides; larger ones are passed.
+	// maxRead is the maximum size, in bytes, of a request that the relay reads to decide whether it can answer the
+	// request. Larger requests are passed.
 	maxRead = 4 << 20
-	// maxPlain is the maximum size of a decompressed request that the relay understands.
+	// maxPlain is the maximum size, in bytes, of a request after decompression.
 	maxPlain = 32 << 20
-	// beatTime is the interval at which the relay looks whether a patient client needs a sign of life. The client gets one after at most two
-	// intervals, which leaves room for delays within the time after which it goes to the git server.
+	// beatTime is the interval at which the relay checks whether it must send a sign of life to a patient client. The
+	// client gets one after at most two intervals. That is well below the time of silence after which the client goes
+	// to the git server.
 	beatTime = 50 * time.Millisecond
 )
 
@@ -39,7 +41,7 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	case "/metrics":
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = r.writeMetrics(w) // an error means that the client has closed the connection
+		_ = r.writeMetrics(w) // the only possible error is that the client has closed the connection
 		return
 	}
 	remote, s, err := parseRoute(req)
@@ -79,17 +81,18 @@ type exchange struct {
 	caller  caller
 	start   time.Time
 	patient bool
-	body    []byte        // the request as it was sent, if it was read
-	format  object.Format // of the request
+	body    []byte        // body of the request as the client has sent it; nil if it was not read
+	format  object.Format // object format of the request
 	kind    kind
 
 	beats sync.WaitGroup
 	mu    sync.Mutex // held while the header of an answer is written
-	began bool       // the header of the answer was written
+	began bool       // true after the header of the answer was written
 	out   *wire.FetchWriter
 }
 
-// beat sends signs of life to the client until the answer ends: informational answers before the answer, and empty packets in a pack.
+// beat starts a goroutine that sends signs of life to the client until ctx ends: informational answers before the
+// header of the answer, and empty packets in a pack.
 func (e *exchange) beat(ctx context.Context) {
 	e.beats.Go(func() {
 		t := time.NewTicker(beatTime)
@@ -135,12 +138,14 @@ func (e *exchange) beginFetch() *wire.FetchWriter {
 	return out
 }
 
-// flush sends what was written to the client.
+// flush sends buffered bytes to the client.
 func (e *exchange) flush() {
-	_ = http.NewResponseController(e.w).Flush() // an error means that the client has closed the connection, which the next write reports
+	// an error is ignored, because the next write also reports that the client has closed the connection
+	_ = http.NewResponseController(e.w).Flush()
 }
 
-// answer answers the request: from what the relay stores, or by passing it.
+// answer answers the request, either from the files of the relay or by passing it, and records the outcome in metrics
+// and log.
 func (e *exchange) answer(ctx context.Context, s service) {
 	outcome, err := e.decide(ctx, s)
 	e.relay.counts.requests[e.kind][outcome].Add(1)
@@ -155,14 +160,15 @@ func (e *exchange) answer(ctx context.Context, s service) {
 		began := e.began
 		e.mu.Unlock()
 		if began {
-			panic(http.ErrAbortHandler) // the client must not take the part for the whole
+			// abort the connection, so that the client notices that the answer is incomplete
+			panic(http.ErrAbortHandler)
 		}
 		e.begin(http.StatusBadGateway, func(h http.Header) { h.Set("Content-Type", "text/plain; charset=utf-8") })
 		_, _ = fmt.Fprintf(e.w, "relay: %v\n", err)
 	}
 }
 
-// decide answers the request and returns the outcome.
+// decide answers the request, or passes it, and returns the outcome.
 func (e *exchange) decide(ctx context.Context, s service) (outcome, error) {
 	if s == discovery {
 		e.kind = refs
@@ -225,8 +231,8 @@ func (e *exchange) serveFetch(ctx context.Context, req wire.Request) (served boo
 	return false, nil
 }
 
-// readBody reads the body of a request, at most maxRead bytes. whole is false if there are more, which are then
-// the rest of the body of req.
+// readBody reads the body of a request, at most maxRead bytes. If the body is longer, whole is false, and req.Body
+// returns the remaining bytes.
 func readBody(req *http.Request) (body []byte, whole bool, err error) {
 	body, err = io.ReadAll(io.LimitReader(req.Body, maxRead+1))
 	if err != nil {
@@ -247,9 +253,9 @@ func decode(body []byte, encoding string) ([]byte, error) {
 		}
 		plain, err := io.ReadAll(io.LimitReader(z, maxPlain+1))
 		if err == nil && len(plain) > maxPlain {
-			err = fmt.Errorf("request has more than %d bytes", maxPlain)
+			err = fmt.Errorf("request has more than %d bytes after decompression", maxPlain)
 		}
 		return plain, err
 	}
-	return nil, fmt.Errorf("unknown content encoding %.20q", encoding)
+	return nil, fmt.Errorf("unknown content encoding %.20q of request", encoding)
 }

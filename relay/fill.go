@@ -17,17 +17,20 @@ import (
 	"github.com/artifactfs/artifactfs/relay/wire"
 )
 
-// A git server sends the first bytes of a pack after it has prepared all of it. So clients that want a few blobs do not wait for the whole
-// group: their blobs are requested at once, and the rest of the group in pieces, one after the other, of which the first follows the blobs
-// that were requested last. If clients want a large part of a group, one request is for everything that is left.
+// A git server sends the first bytes of a pack only after it has prepared the whole pack. So clients that want a few
+// blobs do not wait for the whole group: their blobs are requested at once. The rest of the group is requested in
+// pieces, one after the other; the first piece begins after the blobs that were requested last. If clients want a large
+// part of a group, one request fetches all its missing blobs.
 const (
-	// urgentBlobs is the maximum number of blobs that are requested before the rest of their group.
+	// urgentBlobs is the maximum number of wanted blobs in one request. If clients want more, everything is requested
+	// at once.
 	urgentBlobs = 128
-	// urgentPart is the part of a group, as a divisor, from which everything is requested at once.
+	// urgentPart: if clients want at least 1/urgentPart of the missing blobs of a group, everything is requested at
+	// once.
 	urgentPart = 4
-	// urgentRequests is the maximum number of requests of one group for blobs that clients want, at the same time.
+	// urgentRequests is the maximum number of concurrent requests of one group for blobs that clients want.
 	urgentRequests = 3
-	// pieceBytes and pieceBlobs limit a request for blobs that no client wants yet.
+	// pieceBytes and pieceBlobs limit one request for blobs that no client wants yet.
 	pieceBytes = 2 << 20
 	pieceBlobs = 512
 	// wakeTime is the minimum interval at which clients that wait for blobs of a flight are woken while more blobs arrive.
@@ -41,10 +44,11 @@ type filling struct {
 
 	mu    sync.Mutex // protects the fields below; held while a blob is written to the local disk
 	w     *packs.Writer
-	bytes int64 // of contents
+	bytes int64 // total size of the contents written so far, in bytes
 }
 
-// fill writes the file of a group: blobs that other groups on the local disk contain, and those that the git server sends.
+// fill writes the file of a group. It copies blobs that other groups on the local disk contain, and requests the others
+// from the git server.
 func (m *remote) fill(ctx context.Context, f *groupFlight, temp *os.File) error {
 	w, err := packs.NewWriter(temp, f.plan.Format, len(f.ids))
 	if err != nil {
@@ -66,10 +70,11 @@ func (m *remote) fill(ctx context.Context, f *groupFlight, temp *os.File) error 
 	return w.Close()
 }
 
-// run requests all blobs that are left.
+// run requests all blobs that are not in the file yet.
 func (l *filling) run(ctx context.Context) error {
 	requests, ctx := errgroup.WithContext(ctx)
-	ended := make(chan bool, urgentRequests+2) // whether the blobs of the request that has ended were wanted
+	// one element for each request that has ended: whether clients wanted its blobs
+	ended := make(chan bool, urgentRequests+2)
 	running := map[bool]int{}
 	for at := 0; ctx.Err() == nil; {
 		ids, wanted := l.f.next(running[true], running[false], &at)
@@ -94,8 +99,9 @@ func (l *filling) run(ctx context.Context) error {
 	return requests.Wait()
 }
 
-// next returns the blobs of the next request, and whether clients want them. It returns none if nothing is left, or if as many requests as
-// allowed are running. at is the position in the group that follows the blobs which were requested last.
+// next returns the blobs of the next request, and whether clients want them. It returns no blobs if all were requested,
+// or if as many requests as allowed are running. at points to the position in the group after the blobs that were
+// requested last; next updates it.
 func (f *groupFlight) next(urgent, pieces int, at *int) (ids []object.ID, wanted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +119,7 @@ func (f *groupFlight) next(urgent, pieces int, at *int) (ids []object.ID, wanted
 	start, size := *at, int64(0)
 	for i := range f.ids {
 		if wanted {
-			start = 0 // in the order of paths
+			start = 0 // search all blobs of the group, in the order of their paths
 		}
 		pos := (start + i) % len(f.ids)
 		id := f.ids[pos]
@@ -131,7 +137,7 @@ func (f *groupFlight) next(urgent, pieces int, at *int) (ids []object.ID, wanted
 	return ids, wanted
 }
 
-// request requests blobs from the git server and writes them to the file.
+// request requests blobs from the git server and writes them to the file of the group.
 func (l *filling) request(ctx context.Context, wants []object.ID) error {
 	f := l.f
 	answer, body, err := l.relay.upstream.fetch(ctx, l.url, f.starter, wire.Request{Format: f.plan.Format, Wants: wants})
@@ -151,7 +157,7 @@ func (l *filling) request(ctx context.Context, wants []object.ID) error {
 		clear(news)
 		last = time.Now()
 	}
-	u.idle = func() { // before a read, which may take long
+	u.idle = func() { // publish the blobs before each read from the network, because the read may take long
 		if len(news) > 0 {
 			publish()
 		}
@@ -176,7 +182,7 @@ func (l *filling) request(ctx context.Context, wants []object.ID) error {
 	}
 	for _, id := range wants {
 		if _, ok := left[id]; ok {
-			return fmt.Errorf("git server has left out blob %s", id)
+			return fmt.Errorf("answer of git server does not contain blob %s", id)
 		}
 	}
 	return nil
@@ -192,7 +198,7 @@ func (l *filling) add(o odb.Object, contents io.Reader) (packs.Place, error) {
 	return l.w.Add(o.ID, o.Type, o.Size, contents)
 }
 
-// place returns the place of a blob in the file.
+// place returns the place of a blob in the file, and false if the file does not contain the blob yet.
 func (f *groupFlight) place(id object.ID) (packs.Place, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,7 +206,7 @@ func (f *groupFlight) place(id object.ID) (packs.Place, bool) {
 	return at, ok
 }
 
-// publish makes blobs known that are in the file.
+// publish makes blobs that were written to the file available to clients.
 func (f *groupFlight) publish(news map[object.ID]packs.Place) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

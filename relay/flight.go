@@ -10,18 +10,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// flight is the work of fetching a snap or a group. All clients that need the same one share it, and read its file while it is written.
+// flight fetches a snap or a group and writes it to a file. All clients that need it share the flight, and read the
+// file while it is written.
 type flight struct {
-	key     string        // of the file that is stored at the end
-	starter caller        // the git server is asked on behalf of this caller
+	key     string        // key under which the file is stored at the end
+	starter caller        // caller on whose behalf requests are sent to the git server
 	ended   chan struct{} // closed when the flight has ended
 	users   atomic.Int32  // number of goroutines that use the file; the last one closes it
 
 	mu       sync.Mutex    // protects the fields below, and those that snapFlight and groupFlight add
-	changed  chan struct{} // closed and replaced when there is more to read
+	changed  chan struct{} // closed and replaced by a new channel when clients can read more
 	file     *os.File
-	complete bool  // the file is complete
-	err      error // why it will not be complete
+	complete bool  // true when the file is complete
+	err      error // error because of which the file will not be complete; nil before
 }
 
 // newFlight returns a flight for a file on behalf of a caller.
@@ -29,16 +30,16 @@ func newFlight(key string, c caller) flight {
 	return flight{key: key, starter: c, ended: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// base returns the common part of a snapFlight or groupFlight.
+// base returns the part that snapFlight and groupFlight have in common.
 func (f *flight) base() *flight { return f }
 
-// wake wakes the clients that wait. The caller holds f.mu.
+// wake wakes the clients that wait for more bytes or blobs. The caller holds f.mu.
 func (f *flight) wake() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// release closes the file after its last user.
+// release ends one use of the flight. The last call closes the file.
 func (f *flight) release() {
 	if f.users.Add(-1) > 0 {
 		return
@@ -50,11 +51,11 @@ func (f *flight) release() {
 	}
 }
 
-// errClosing means that the relay ends.
-var errClosing = errors.New("relay is closing")
+// errClosing means that the relay is being closed.
+var errClosing = errors.New("relay is being closed")
 
-// launch returns the flight for a file that is in running, a map of the remote. If there is none, it starts the flight that fresh returns:
-// it calls run in another goroutine. The caller must call release.
+// launch returns the flight for the file key in the map running. If there is none, it starts the flight that the
+// function fresh returns, by calling run in another goroutine. The caller must call release.
 func launch[F interface{ base() *flight }](m *remote, running map[string]F, key string, fresh func() F,
 	run func(context.Context, F) error) F {
 	m.mu.Lock()
@@ -66,7 +67,7 @@ func launch[F interface{ base() *flight }](m *remote, running map[string]F, key 
 		return f
 	}
 	f = fresh()
-	f.base().users.Store(2) // the flight itself and its first client
+	f.base().users.Store(2) // one use for the goroutine of the flight, and one for its first client
 	running[key] = f
 	m.busy++
 	m.mu.Unlock()
@@ -93,8 +94,8 @@ func launch[F interface{ base() *flight }](m *remote, running map[string]F, key 
 	return f
 }
 
-// end wakes all clients at the end of a flight. An error that occurs after the file was completed, when it is stored, does not
-// concern them.
+// end wakes all clients at the end of a flight. err is ignored if the file is complete, because clients need not know
+// that it could not be stored.
 func (f *flight) end(err error) {
 	f.mu.Lock()
 	if !f.complete {

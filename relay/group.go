@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// maxGroup is the maximum size of the contents of a group. Without sizes, a group of large files can be larger than intended; such
-	// a group is not stored, and its blobs are requested from the git server when clients request them.
+	// maxGroup is the maximum size, in bytes, of the contents of a group. A group of large files can exceed it if the
+	// sizes of the files are not known. Such a group is not stored: its blobs are requested from the git server each
+	// time that clients request them.
 	maxGroup = 256 << 20
-	// spoolOver is the size of a blob above which it is stored in a file while it is decoded.
+	// spoolOver is the size, in bytes, above which a blob is decoded to a file instead of to memory.
 	spoolOver = 4 << 20
 )
 
@@ -29,12 +30,12 @@ type groupFlight struct {
 	flight
 	plan *planned
 	ids  []object.ID
-	more chan struct{} // has an element when a client has called want
+	more chan struct{} // receives an element when a client has called want
 
-	// flight.mu protects the fields below.
+	// flight.mu protects the fields below. places has the places of the blobs that are in the file.
 	places map[object.ID]packs.Place // of the blobs in the file
-	left   map[object.ID]struct{}    // blobs that are not in the file and were not requested
-	wanted map[object.ID]struct{}    // blobs for which clients wait, since the last request for such blobs
+	left   map[object.ID]struct{}    // blobs that are neither in the file nor requested yet
+	wanted map[object.ID]struct{}    // blobs for which clients have called want, and that were not requested since
 }
 
 // want records that a client waits for blobs, so that they are requested soon.
@@ -50,7 +51,8 @@ func (f *groupFlight) want(ids []object.ID) {
 // errTooLarge means that a group has more than maxGroup bytes.
 var errTooLarge = errors.New("group is too large to be stored")
 
-// flyGroup returns the flight for a group of whose blobs a client wants some, and starts it if there is none. The caller must call release.
+// flyGroup returns the flight of the group with the index g, and starts it if there is none. wants are the blobs of the
+// group that a client wants. The caller must call release.
 func (m *remote) flyGroup(p *planned, g int, wants []object.ID, c caller) *groupFlight {
 	key := m.key(packs.Blob, p.Name(g))
 	f := launch(m, m.groups, key, func() *groupFlight {
@@ -61,7 +63,7 @@ func (m *remote) flyGroup(p *planned, g int, wants []object.ID, c caller) *group
 	return f
 }
 
-// runGroup fetches a group: from the object store or, if it is not there, from the git server.
+// runGroup fetches a group: from the object store or, if that does not have it, from the git server.
 func (m *remote) runGroup(ctx context.Context, f *groupFlight) error {
 	if file, err := m.relay.shelf.Load(ctx, f.key); err == nil {
 		places, err := verifyGroup(file, f.plan.Format)
@@ -75,7 +77,7 @@ func (m *remote) runGroup(ctx context.Context, f *groupFlight) error {
 		m.relay.shelf.Forget(ctx, f.key, err)
 	}
 	if m.refuses() {
-		return errors.New("git server has refused a request for blobs")
+		return errors.New("git server has refused a request for blobs before")
 	}
 	temp, err := m.relay.shelf.Temp()
 	if err != nil {
@@ -104,7 +106,8 @@ func (m *remote) runGroup(ctx context.Context, f *groupFlight) error {
 	return m.relay.shelf.Keep(temp, f.key, true)
 }
 
-// verifyGroup compares every blob of a group from the object store, which others can write to, with its id.
+// verifyGroup compares every blob of a group with its id, because other processes can write to the object store. It
+// returns the places of the blobs.
 func verifyGroup(file *packs.File, f object.Format) (map[object.ID]packs.Place, error) {
 	places, err := packs.Places(file.Table, file.Body)
 	if err != nil {
@@ -123,8 +126,8 @@ func verifyGroup(file *packs.File, f object.Format) (map[object.ID]packs.Place, 
 	return places, nil
 }
 
-// borrow copies blobs from groups of other commits on the local disk, and removes them from left. After a commit that changes one file,
-// only this file is missing in the new group.
+// borrow copies blobs from groups of other commits on the local disk, and removes them from left. For example, after a
+// commit that changes one file, all other files of the new group are in a group of the parent commit.
 func (m *remote) borrow(f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
 	m.mu.Lock()
 	plans := slices.Clone(m.plans)
@@ -149,7 +152,7 @@ func (m *remote) borrow(f *groupFlight, w *packs.Writer, left map[object.ID]stru
 	return nil
 }
 
-// borrowFrom copies blobs from one group.
+// borrowFrom copies the blobs ids from the group with the key, and removes them from left.
 func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
 	file, ok := m.relay.shelf.Local(key)
 	if !ok {
@@ -158,7 +161,7 @@ func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *pack
 	defer file.Close()
 	places, err := packs.Places(file.Table, file.Body)
 	if err != nil {
-		return nil // the group is requested from the git server when it is needed
+		return nil // a damaged group is skipped, and its blobs are requested from the git server
 	}
 	news := map[object.ID]packs.Place{}
 	defer func() { f.publish(news) }()
@@ -184,12 +187,13 @@ func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *pack
 
 // unpacking decodes a pack whose objects are written to a file without deltas.
 type unpacking struct {
-	dir    string // for temporary files
+	dir    string // directory for temporary files
 	format object.Format
 	file   io.ReaderAt
-	place  func(object.ID) (packs.Place, bool) // of an object in file; it may lag behind the decoder until idle is called
-	idle   func()
-	limit  int64 // maximum size of all contents
+	// place of an object in file; may miss the latest objects until idle is called
+	place func(object.ID) (packs.Place, bool)
+	idle  func()
+	limit int64 // maximum size of all contents, in bytes
 }
 
 // run decodes the pack and calls sink with each object and its contents.
@@ -202,7 +206,7 @@ func (u *unpacking) run(ctx context.Context, pack io.Reader, sink func(odb.Objec
 			u.idle()
 			at, ok := u.place(id)
 			if !ok {
-				return nil, 0, nil, fmt.Errorf("object %s is not in the pack", id)
+				return nil, 0, nil, fmt.Errorf("pack does not contain object %s, on which a delta is based", id)
 			}
 			data, err := packs.Contents(u.file, at, u.limit)
 			if err != nil {
@@ -224,7 +228,7 @@ func (u *unpacking) run(ctx context.Context, pack io.Reader, sink func(odb.Objec
 	return err
 }
 
-// idleReader calls a function before each read.
+// idleReader calls the function idle before each read.
 type idleReader struct {
 	io.Reader
 	idle func()

@@ -7,15 +7,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// kind is what a request asks for.
+// kind classifies requests by the objects that they request.
 type kind uint8
 
 const (
-	others  kind = iota // histories, negotiations, older versions of the protocol
-	refs                // capabilities and refs
-	snaps               // a commit with its parents, without blobs
-	commits             // a commit with its contents
-	parts               // trees and blobs
+	others  kind = iota // requests for histories, negotiations, and requests in older versions of the protocol
+	refs                // requests for capabilities and refs
+	snaps               // requests for a commit with its parents, without blobs
+	commits             // requests for a commit with its contents
+	parts               // requests for trees and blobs
 	sizes
 	kinds // number of kinds
 )
@@ -25,13 +25,13 @@ func (k kind) String() string {
 	return [...]string{"other", "refs", "snap", "commit", "parts", "sizes"}[k]
 }
 
-// outcome is how a request ended.
+// outcome is the way in which a request was answered.
 type outcome uint8
 
 const (
-	hit      outcome = iota // answered from what the relay has, or has fetched for several clients
-	passedOn                // passed to the git server, which has answered it
-	refused                 // passed to the git server, which has refused it
+	hit      outcome = iota // answered from stored files or from a flight
+	passedOn                // passed to the git server, whose answer was passed to the client
+	refused                 // passed to the git server, which has refused the request
 	failed
 	outcomes // number of outcomes
 )
@@ -42,20 +42,21 @@ func (o outcome) String() string { return [...]string{"served", "passed", "refus
 // counts counts events since the start of the relay.
 type counts struct {
 	requests       [kinds][outcomes]atomic.Int64
-	sent           atomic.Int64 // bytes of answers from stored files and flights
-	passedBytes    atomic.Int64 // bytes of passed answers
-	upstream       atomic.Int64 // requests to git servers
-	upstreamBytes  atomic.Int64 // bytes of their answers
+	sent           atomic.Int64 // bytes of answers that come from stored files and flights
+	passedBytes    atomic.Int64 // bytes of answers that were passed from git servers
+	upstream       atomic.Int64 // requests that were sent to git servers
+	upstreamBytes  atomic.Int64 // bytes of the answers of git servers
 	flights        atomic.Int64
-	joined         atomic.Int64 // uses of a flight that another request has started
+	joined         atomic.Int64 // number of times that a request has joined a flight that another request had started
 	flightFailures atomic.Int64
 	groups         atomic.Int64 // requests to git servers for blobs of groups
-	groupHits      atomic.Int64 // uses of stored groups
-	borrowed       atomic.Int64 // blobs of new groups that were copied from stored ones
-	fallThroughs   atomic.Int64 // answers that were completed by a request of their own, because a group failed
+	groupHits      atomic.Int64 // number of times that a stored group was used
+	borrowed       atomic.Int64 // blobs of new groups that were copied from stored groups
+	// answers for which blobs had to be requested separately, because a flight of a group had failed
+	fallThroughs atomic.Int64
 }
 
-// countingWriter counts bytes.
+// countingWriter adds the number of bytes that are written to a counter.
 type countingWriter struct {
 	io.Writer
 	n *atomic.Int64

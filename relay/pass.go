@@ -13,22 +13,23 @@ import (
 )
 
 const (
-	// maxListing is the maximum size of an answer with refs or capabilities that the relay reads as a whole before it passes it, so that
-	// the client waits while signs of life can be sent.
+	// maxListing is the maximum size, in bytes, of an answer with refs or capabilities that the relay reads completely
+	// before it passes it. During that time it can send signs of life to the client.
 	maxListing = 4 << 20
-	// maxNamed is the maximum number of objects in a listing that are recorded as proofs. For the objects of a longer listing, the relay
-	// asks the git server when it needs a proof.
+	// maxNamed is the maximum number of objects in a listing of refs that are recorded as proofs. For the objects of a
+	// longer listing, the relay sends a request to the git server when it needs a proof.
 	maxNamed = 512
 )
 
-// passed is the answer of a git server that is being passed.
+// passed is the answer of a git server while it is passed to the client.
 type passed struct {
 	*http.Response
-	head  []byte // the start of the body
-	whole bool   // head is the whole body
+	head  []byte // bytes of the body that were read already
+	whole bool   // true if head is the whole body
 }
 
-// send sends the request of the client to the git server. If listing is set, it reads the answer as a whole, unless it is large.
+// send sends the request of the client to the git server. If listing is set, it reads the whole answer, unless the
+// answer is large.
 func (e *exchange) send(ctx context.Context, listing bool) (*passed, error) {
 	path, query, body := "/git-upload-pack", "", io.Reader(nil)
 	if e.req.Method == http.MethodGet {
@@ -36,7 +37,8 @@ func (e *exchange) send(ctx context.Context, listing bool) (*passed, error) {
 	} else {
 		body = io.MultiReader(bytes.NewReader(e.body), e.req.Body)
 		if e.req.ContentLength == int64(len(e.body)) {
-			body = bytes.NewReader(e.body) // net/http can repeat the request on another connection
+			// from a Reader in memory, net/http can send the body again on another connection
+			body = bytes.NewReader(e.body)
 		}
 	}
 	req, err := http.NewRequest(e.req.Method, below(e.remote.url, path, query), body)
@@ -72,7 +74,7 @@ func (e *exchange) send(ctx context.Context, listing bool) (*passed, error) {
 	return p, nil
 }
 
-// forward writes the answer of the git server to the client.
+// forward writes the answer of the git server to the client, and returns the outcome.
 func (e *exchange) forward(p *passed) (outcome, error) {
 	e.begin(p.StatusCode, func(h http.Header) {
 		for name, values := range p.Header {
@@ -92,7 +94,7 @@ func (e *exchange) forward(p *passed) (outcome, error) {
 	return outcomeOf(p.StatusCode), nil
 }
 
-// outcomeOf returns the outcome of a passed request.
+// outcomeOf returns the outcome of a passed request to which the git server has answered with this HTTP status.
 func outcomeOf(status int) outcome {
 	if status == http.StatusOK {
 		return passedOn
@@ -100,7 +102,7 @@ func outcomeOf(status int) outcome {
 	return refused
 }
 
-// flushingWriter sends each part of an answer as soon as the git server has sent it.
+// flushingWriter sends each part of an answer to the client as soon as the git server has sent it.
 type flushingWriter struct {
 	io.Writer
 	flush func()
@@ -126,7 +128,7 @@ func (e *exchange) pass(ctx context.Context) (outcome, error) {
 	return e.forward(p)
 }
 
-// passDiscovery passes the request for the capabilities, and records what the git server supports.
+// passDiscovery passes the request for the capabilities, and records the capabilities of the git server.
 func (e *exchange) passDiscovery(ctx context.Context) (outcome, error) {
 	p, err := e.send(ctx, true)
 	if err != nil {
@@ -141,7 +143,7 @@ func (e *exchange) passDiscovery(ctx context.Context) (outcome, error) {
 	return e.forward(p)
 }
 
-// passRefs passes a listing of refs. The objects in the answer are proofs that the reader may read them.
+// passRefs passes a request for refs. It records the objects in the answer as proofs that the reader may read them.
 func (e *exchange) passRefs(ctx context.Context) (outcome, error) {
 	p, err := e.send(ctx, true)
 	if err != nil {
@@ -175,7 +177,7 @@ func (e *exchange) passFetch(ctx context.Context) (outcome, error) {
 		return e.forward(p)
 	}
 	n, err := e.beginFetch().Copy(p.Body)
-	e.relay.counts.sent.Add(-n) // these bytes were counted as bytes that the relay has stored
+	e.relay.counts.sent.Add(-n) // counts.sent must not include these bytes, because they were passed
 	e.relay.counts.passedBytes.Add(n)
 	if err != nil {
 		return failed, fmt.Errorf("pass answer of git server: %w", err)
@@ -183,8 +185,8 @@ func (e *exchange) passFetch(ctx context.Context) (outcome, error) {
 	return passedOn, nil
 }
 
-// prove returns the function by which the git server decides whether the caller may read an object: it fetches the object without
-// anything that it refers to.
+// prove returns a function that asks the git server whether the caller may read an object: it fetches the object alone,
+// without the objects to which it refers.
 func (e *exchange) prove(id object.ID) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req := wire.Request{Format: id.Format(), Wants: []object.ID{id}, Depth: 1, Filter: "tree:0"}
@@ -193,13 +195,13 @@ func (e *exchange) prove(id object.ID) func(context.Context) error {
 			return err
 		}
 		defer body.Close()
-		// A server may report in the side band that it does not have the object.
+		// The server may report only in the side band that it does not have the object, so the whole answer is read.
 		_, err = io.Copy(io.Discard, a)
 		return err
 	}
 }
 
-// check returns nil if the caller may read an object.
+// check returns nil if the caller may read an object, and otherwise the reason.
 func (e *exchange) check(ctx context.Context, id object.ID) error {
 	return e.relay.grants.Check(ctx, e.caller.reader, id, e.prove(id))
 }

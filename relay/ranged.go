@@ -10,24 +10,26 @@ import (
 	"github.com/artifactfs/artifactfs/relay/packs"
 )
 
-// A few blobs of a group that only the object store has are read from it one by one: a read of some KiB takes milliseconds, and the whole
-// group a hundred. A group from which blobs were read several times is copied to the local disk.
+// If only the object store has a group and a client wants few of its blobs, these blobs are read from the object store
+// one by one: a read of some KiB takes milliseconds, and the whole group takes a hundred. After several such reads, the
+// group is copied to the local disk.
 const (
 	rangedBlobs = 32
 	rangedBytes = 512 << 10
-	rangedTimes = 4        // number of requests for one group that are answered in this way
-	rangedGap   = 32 << 10 // bytes between two blobs that are read with them, in place of another request
+	rangedTimes = 4        // maximum number of requests for one group that are answered by reading single blobs
+	rangedGap   = 32 << 10 // maximum number of unneeded bytes between two blobs that are read in one request
 	tableRead   = 128 << 10
-	maxTables   = 256 // of a remote
+	maxTables   = 256 // maximum number of tables in memory for one remote
 )
 
-// remoteTable is the table of a group in the object store.
+// remoteTable is the table of a group in the object store, and the number of requests that have used it.
 type remoteTable struct {
 	places map[object.ID]packs.Place
 	uses   int
 }
 
-// readRanges reads the entries of blobs of a group from the object store. ok is false if the whole group should be fetched instead.
+// readRanges reads the entries of single blobs of a group from the object store. ok is false if the whole group should
+// be fetched instead.
 func (m *remote) readRanges(ctx context.Context, p *planned, g int, ids []object.ID) (entries map[object.ID][]byte, ok bool) {
 	if len(ids) > rangedBlobs || !m.relay.shelf.Available() {
 		return nil, false
@@ -98,14 +100,14 @@ func (m *remote) readTable(ctx context.Context, key string) (*remoteTable, error
 		return nil, err
 	}
 	if len(end) < packs.FooterSize {
-		return nil, errors.New("object is too short")
+		return nil, errors.New("file in the object store is too short for a footer")
 	}
 	start, length, err := packs.ParseFooter(end[len(end)-packs.FooterSize:], size)
 	if err != nil {
 		m.relay.shelf.Forget(ctx, key, err)
 		return nil, err
 	}
-	first := size - int64(len(end)) // offset of end
+	first := size - int64(len(end)) // offset of the bytes end in the file
 	table := []byte(nil)
 	if start >= first {
 		table = end[start-first:][:length]

@@ -1,22 +1,25 @@
-// Package relay is the process that "artifactfs relay" runs: a server between the hosts of one cluster or region and their git servers. It
-// speaks git's protocol version 2 over HTTP, and stores what many hosts request, so that a git server sends it once.
+// Package relay is the process that "artifactfs relay" runs: a server between the hosts of one cluster or region and
+// their git servers. It speaks git's protocol version 2 over HTTP, and stores objects that many hosts request, so that
+// a git server sends them once.
 //
-// Terms. A *remote* is a repository on a git server, named by its URL. A *reader* is a remote together with the credential of a client
-// (package grants). A *snap* is the pack of a commit and its parents with their trees, without blobs: the answer to the first request of a
-// mount. A *group* is a part of the blobs of a commit, which are requested and stored together (package plan). A *flight* is the request
-// for a snap or a group that is being answered; all clients that need the same one share it. *Passing* a request means to send it to the
-// git server unchanged, and its answer to the client.
+// Terms. A *remote* is a repository on a git server, named by its URL. A *reader* is a remote together with the
+// credential of a client (package grants). A *snap* is the pack of a commit and its parents with their trees, without
+// blobs: the answer to the first request of a mount. A *group* is a part of the blobs of a commit, which are requested
+// and stored together (package plan). A *flight* is the request for a snap or a group that is being answered; all
+// clients that need the same one share it. *Passing* a request means to send it to the git server unchanged, and its
+// answer to the client.
 //
-// A request is passed unless the relay can answer it from snaps and groups (exchange.go). Refs are always passed. An object is served only
-// to readers that have shown to the git server within the last seconds that they may read its commit. A failure of the object store, of the
-// disk or of a flight makes the relay pass the request.
+// A request is passed unless the relay can answer it from snaps and groups (exchange.go). Refs are always passed. An
+// object is served only to readers that have proved to the git server within the last seconds that they may read its
+// commit. If the object store, the disk or a flight fails, the relay passes the request.
 //
-// Files: relay.go (start and end), route.go (URLs), upstream.go (requests to git servers), exchange.go (what is done with a request),
-// pass.go (passing), remote.go (the state of a remote), flight.go, snap.go, group.go, fill.go and ranged.go (flights), compose.go
-// (answers), sizes.go (sizes), metrics.go.
+// Files: relay.go (start and end), route.go (URLs), upstream.go (requests to git servers), exchange.go (how a request
+// is answered), pass.go (passing), remote.go (the state of a remote), flight.go, snap.go, group.go, fill.go and
+// ranged.go (flights), compose.go (answers), sizes.go (sizes), metrics.go.
 //
-// Locks: Relay.mu, then remote.mu; all others are leaves. No goroutine waits for the network or the disk while it holds one,
-// except that filling.mu is held while a blob is written to the local disk.
+// Locks: Relay.mu is acquired before remote.mu. A goroutine that holds any other lock acquires no further one. No
+// goroutine waits for the network or the disk while it holds a lock, except that filling.mu is held while a blob is
+// written to the local disk.
 package relay
 
 import (
@@ -43,37 +46,39 @@ import (
 const (
 	// DefaultListen is the address at which a relay listens.
 	DefaultListen = "127.0.0.1:9428"
-	// DefaultCacheSize is the default size of the files on the local disk, in bytes.
+	// DefaultCacheSize is the default of the maximum total size of the files on the local disk, in bytes.
 	DefaultCacheSize = 20 << 30
-	// LeastCacheSize is the minimum of that size. A smaller cache would lose groups before all hosts have read them.
+	// LeastCacheSize is the lowest allowed maximum size of the cache, in bytes. A smaller cache would evict groups
+	// before all hosts have read them.
 	LeastCacheSize = 64 << 20
 
-	headerTime = 10 * time.Second // for the header of a request to arrive
-	bodyTime   = time.Minute      // for the whole request to arrive
-	idleTime   = 3 * time.Minute  // for which an unused connection stays open; longer than clients keep one
-	maxHeader  = 64 << 10         // bytes
-	// drainTime is the time that requests have to finish after SIGTERM. Clients continue with the git server.
+	headerTime = 10 * time.Second // maximum time until the header of a request has arrived
+	bodyTime   = time.Minute      // maximum time until the whole request has arrived
+	idleTime   = 3 * time.Minute  // time for which an unused connection stays open; longer than clients keep one open
+	maxHeader  = 64 << 10         // maximum size of the header of a request, in bytes
+	// drainTime is the time that requests in progress have after SIGTERM. Clients whose requests are not finished
+	// continue with the git server.
 	drainTime = 10 * time.Second
-	// uploadTime is the time that files have to arrive in the object store after the last request has ended.
+	// uploadTime is the maximum time for which uploads to the object store continue after the last request has ended.
 	uploadTime = 15 * time.Second
 )
 
 // Options configures a Relay. Data, Listen, CacheSize, Allow and Log are required.
 type Options struct {
 	Data      string   // directory of the relay; created if it does not exist
-	Listen    string   // host:port
-	Objects   string   // s3://bucket/prefix, or a directory that relays share; "": none
+	Listen    string   // address to listen at, as host:port
+	Objects   string   // object store: s3://bucket/prefix, or a directory that relays share; "": none
 	CacheSize int64    // maximum size of the files on the local disk, in bytes
-	Allow     []string // URLs; remotes at and below them are served. "*": every remote
-	TLSCert   string   // files for https; both or none
+	Allow     []string // URLs of the remotes that are served, with all remotes below them; "*" stands for every remote
+	TLSCert   string   // files with the certificate and the key for https; both or none must be set
 	TLSKey    string
-	CAFile    string // certificates that the relay trusts for git servers instead of those of the system
+	CAFile    string // file with the certificates that the relay trusts for git servers instead of those of the system
 	Log       *zap.Logger
 }
 
 // Relay is a running relay.
 type Relay struct {
-	URL    string // at which it listens
+	URL    string // URL at which the relay listens
 	Listen string
 
 	o        Options
@@ -86,7 +91,7 @@ type Relay struct {
 	listener net.Listener
 	unlock   func()
 
-	ctx     context.Context // of flights
+	ctx     context.Context // context of flights; ends with Close
 	stop    context.CancelFunc
 	flights sync.WaitGroup
 
@@ -97,12 +102,13 @@ type Relay struct {
 
 var (
 	// ErrInUse means that another process uses the data directory.
-	ErrInUse = errors.New("another relay uses this directory")
+	ErrInUse = errors.New("another relay uses the data directory")
 	// ErrObjects means that the object store answers, but refuses this relay.
 	ErrObjects = errors.New("open object store")
 )
 
-// Open opens everything that a relay needs, and listens. Requests are answered once Serve was called. The caller must call Close.
+// Open opens the files of a relay, and listens. Requests are not answered until Serve is called. The caller must call
+// Close.
 func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 	r := &Relay{o: o, log: o.Log, remotes: map[string]*remote{}, unlock: func() {}}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -152,7 +158,7 @@ func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 	return r, nil
 }
 
-// secure makes the listener speak TLS if there are files for it, and sets the URL.
+// secure makes the listener use TLS if the options name a certificate and a key, and sets the URL.
 func (r *Relay) secure() error {
 	r.Listen = r.listener.Addr().String()
 	at := r.Listen
@@ -172,9 +178,11 @@ func (r *Relay) secure() error {
 	return nil
 }
 
-// Serve answers requests until ctx ends. Then it refuses new ones, and waits drainTime for those that are under way.
+// Serve answers requests until ctx ends. Then it refuses new requests, and waits for those in progress, but at most for
+// drainTime.
 func (r *Relay) Serve(ctx context.Context) error {
-	failures, err := zap.NewStdLogAt(r.log, zap.DebugLevel) // such as broken connections, which clients cause
+	// log messages of net/http, such as failures of connections that clients have broken, only for debugging
+	failures, err := zap.NewStdLogAt(r.log, zap.DebugLevel)
 	if err != nil {
 		return err
 	}
@@ -231,7 +239,8 @@ func (r *Relay) Close() error {
 	return err
 }
 
-// goFlight runs work in a goroutine for which Close waits. It returns false if the relay is closed.
+// goFlight runs work in a goroutine for whose end Close waits. It returns false, and does not run work, if the relay is
+// closed.
 func (r *Relay) goFlight(work func(ctx context.Context)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,5 +257,5 @@ func (r *Relay) goFlight(work func(ctx context.Context)) bool {
 	return true
 }
 
-// flightTime is the maximum time of a flight.
+// flightTime is the maximum duration of a flight.
 const flightTime = 30 * time.Minute

@@ -15,37 +15,40 @@ import (
 )
 
 const (
-	maxRemotes = 128 // whose state is in memory
-	maxPlans   = 6   // of one remote; clients that read older commits are served by the git server until their snap is read again
-	// maxListed is the maximum number of files in all plans in memory, which need up to 100 bytes for each.
+	maxRemotes = 128 // maximum number of remotes whose state is in memory
+	// maximum number of plans of one remote in memory; requests for other commits are passed until their snap is read
+	// again
+	maxPlans = 6
+	// maxListed is the maximum number of files in all plans in memory. A file needs up to 100 bytes.
 	maxListed = 8 << 20
-	// refusalTime is the time for which a remote that refuses requests for blobs is not sent such requests of the relay's own.
+	// refusalTime is the time for which the relay itself requests no blobs from a remote that has refused such a
+	// request.
 	refusalTime = time.Minute
 )
 
-// remote is the state of a remote.
+// remote is the state of one remote.
 //
-// Locks: mu is a leaf.
+// Locks: a goroutine that holds mu acquires no other lock.
 type remote struct {
 	relay  *Relay
 	url    *url.URL
-	prefix string // of the keys of its files
+	prefix string // prefix of the keys of its files
 
 	mu       sync.Mutex
 	used     time.Time
-	busy     int // flights
+	busy     int // number of flights in progress
 	filter   bool
-	sizes    bool // the git server reports sizes of objects
-	known    bool // filter and sizes are known
+	sizes    bool // true if the git server reports the sizes of objects
+	known    bool // true if filter and sizes are known
 	plans    []*planned
-	scanned  *sync.Once // reads the plans of the snaps on the local disk
+	scanned  *sync.Once // makes sure that the plans of the snaps on the local disk are read once
 	snaps    map[string]*snapFlight
 	groups   map[string]*groupFlight
-	tables   map[string]*remoteTable // of groups in the object store
-	refusing time.Time               // the remote does not get requests for blobs before this time
+	tables   map[string]*remoteTable // tables of groups in the object store, by key
+	refusing time.Time               // time before which the relay requests no blobs from the remote
 }
 
-// remoteOf returns the state of a remote.
+// remoteOf returns the state of the remote with this URL, and creates it if it is not in memory.
 func (r *Relay) remoteOf(u *url.URL) *remote {
 	sum := sha256.Sum256([]byte(u.String()))
 	key := hex.EncodeToString(sum[:])
@@ -66,7 +69,7 @@ func (r *Relay) remoteOf(u *url.URL) *remote {
 	return m
 }
 
-// forgetRemote removes the remote that was not used for the longest time from memory. Its files stay. The caller holds r.mu.
+// forgetRemote removes the least recently used remote from memory. Its files on disk are kept. The caller holds r.mu.
 func (r *Relay) forgetRemote() {
 	oldest, at := "", time.Now()
 	for key, m := range r.remotes {
@@ -79,14 +82,14 @@ func (r *Relay) forgetRemote() {
 	delete(r.remotes, oldest)
 }
 
-// name returns the URL for logs, without the query, which may be a secret.
+// name returns the URL for logs, without the query, which may contain a secret.
 func (m *remote) name() string {
 	u := *m.url
 	u.RawQuery = ""
 	return u.String()
 }
 
-// learn records the capabilities of the git server.
+// learn records the capabilities that the git server has listed.
 func (m *remote) learn(caps map[string]string) {
 	fetch, ok := caps["fetch"]
 	if !ok {
@@ -98,27 +101,27 @@ func (m *remote) learn(caps map[string]string) {
 	m.known, m.sizes, m.filter = true, sizes, slices.Contains(strings.Fields(fetch), "filter")
 }
 
-// filters reports whether the git server supports filters, as far as it is known.
+// filters reports whether the git server supports filters. It returns false while that is not known.
 func (m *remote) filters() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.filter || !m.known
 }
 
-// reportsSizes reports whether the git server reports sizes of objects.
+// reportsSizes reports whether the git server reports the sizes of objects.
 func (m *remote) reportsSizes() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sizes
 }
 
-// planned is a plan with the sizes of its blobs, if they are known. It does not change.
+// planned is a plan with the sizes of its blobs in bytes, if they are known. It does not change.
 type planned struct {
 	*plan.Plan
 	sizes map[object.ID]int64
 }
 
-// size returns the size of a blob, or an estimate if it is not known.
+// size returns the size of a blob in bytes, or an estimate if the size is not known.
 func (p *planned) size(id object.ID) int64 {
 	if n, ok := p.sizes[id]; ok {
 		return n
@@ -126,8 +129,8 @@ func (p *planned) size(id object.ID) int64 {
 	return plan.AssumedSize
 }
 
-// add adds a plan, as the one that was used last. If there are too many files in all plans, those of the remotes that were not used for
-// the longest time are forgotten; they are read from the local disk when they are needed.
+// add adds a plan as the most recently used one. If the plans in memory contain too many files, plans of the least
+// recently used remotes are removed from memory; they are read from the local disk when they are needed.
 func (m *remote) add(p *planned) {
 	m.mu.Lock()
 	m.plans = slices.DeleteFunc(m.plans, func(q *planned) bool { return q.Want == p.Want })
@@ -139,7 +142,8 @@ func (m *remote) add(p *planned) {
 	m.relay.forgetPlans(m)
 }
 
-// forgetPlans removes plans until maxListed is kept, but not those of the remote keep. The caller holds r.mu.
+// forgetPlans removes plans from memory until they contain at most maxListed files. It does not remove plans of the
+// remote keep. The caller holds r.mu.
 func (r *Relay) forgetPlans(keep *remote) {
 	for {
 		listed, oldest, at := 0, (*remote)(nil), time.Now()
@@ -162,7 +166,7 @@ func (r *Relay) forgetPlans(keep *remote) {
 	}
 }
 
-// find returns a plan for which match returns true, that which was used last. It returns nil if there is none.
+// find returns the most recently used plan for which match returns true, or nil if there is none.
 func (m *remote) find(match func(*planned) bool) *planned {
 	m.mu.Lock()
 	all := slices.Clone(m.plans)
@@ -178,8 +182,9 @@ func (m *remote) find(match func(*planned) bool) *planned {
 	return nil
 }
 
-// await returns a plan for which match returns true. If there is none, it reads the plans of snaps that an earlier process has stored, and
-// waits for snaps in flight, which may be the reason for the request.
+// await returns a plan for which match returns true, or nil if there is none. If no plan in memory matches, it reads
+// the plans of snaps that an earlier process has stored, and waits for the flights of snaps in progress, because one of
+// them may contain the requested commit.
 func (m *remote) await(ctx context.Context, match func(*planned) bool) (*planned, error) {
 	for scanned := false; ; {
 		m.mu.Lock()
@@ -208,11 +213,11 @@ func (m *remote) await(ctx context.Context, match func(*planned) bool) (*planned
 	}
 }
 
-// scan reads the plans of the snaps on the local disk that were used last.
+// scan reads the plans of the most recently used snaps on the local disk.
 func (m *remote) scan(ctx context.Context) {
 	keys := m.relay.shelf.List(m.prefix + "snap/")
 	keys = keys[:min(len(keys), maxPlans)]
-	slices.Reverse(keys) // the last one that is added is the first in the list
+	slices.Reverse(keys) // the plan that is added last is the first in the list, so it must be the most recent one
 	for _, key := range keys {
 		if id, err := object.ParseID(key[strings.LastIndexByte(key, '/')+1:]); err == nil {
 			if f, ok := m.relay.shelf.Local(key); ok {
@@ -225,7 +230,8 @@ func (m *remote) scan(ctx context.Context) {
 	}
 }
 
-// refuse records that the git server refuses requests for blobs by their ids. refuses reports whether it has done so shortly before.
+// refuse records that the git server refuses requests for blobs by their ids. refuses reports whether that has happened
+// within refusalTime.
 func (m *remote) refuse() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

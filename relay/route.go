@@ -9,34 +9,34 @@ import (
 	"strings"
 )
 
-// service is the last part of the path of a request: what the client does with the repository.
+// service is the last part of the path of a request, which states how the client uses the repository.
 type service uint8
 
 const (
-	discovery   service = iota // the capabilities of upload-pack
+	discovery   service = iota // request for the capabilities of upload-pack
 	uploadPack                 // a command of upload-pack
 	receivePack                // a push
 )
 
 // errRoute is the reason why a path does not name a remote. Its text is the answer to the client.
-var errRoute = errors.New("the path must be /https/HOST/PATH or /http/HOST/PATH, as in http://RELAY/https/git.example.org/team/app.git")
+var errRoute = errors.New("path must be /https/HOST/PATH or /http/HOST/PATH, as in http://RELAY/https/git.example.org/team/app.git")
 
-// parseRoute returns the URL of the remote that a request names, and the service. The remote is the part of the path before the service,
-// with the first slash after the scheme in place of "://".
+// parseRoute returns the URL of the remote that a request names, and the service. The URL is the part of the path
+// before the service, in which the first slash after the scheme stands for "://".
 func parseRoute(r *http.Request) (remote *url.URL, s service, err error) {
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 	query := r.URL.RawQuery
 	switch rest, ok := strings.CutSuffix(path, "/info/refs"); {
 	case ok:
 		path = rest
-		// A query that the user has put into the URL of the remote precedes the service, which git appends.
+		// If the user's URL of the remote has a query, git appends the service to the query instead of to the path.
 		switch {
 		case strings.HasSuffix(query, "service=git-upload-pack"):
 			query = strings.TrimSuffix(query, "service=git-upload-pack")
 		case strings.HasSuffix(query, "service=git-receive-pack"):
 			s, query = receivePack, strings.TrimSuffix(query, "service=git-receive-pack")
 		default:
-			return nil, 0, errors.New("the relay serves git's smart HTTP protocol only")
+			return nil, 0, errors.New("relay serves git's smart HTTP protocol only")
 		}
 		query = strings.TrimSuffix(query, "&")
 	default:
@@ -62,7 +62,8 @@ func parseRoute(r *http.Request) (remote *url.URL, s service, err error) {
 	if err != nil || remote.User != nil || remote.Hostname() == "" {
 		return nil, 0, errRoute
 	}
-	// A git server may resolve such parts, and would then serve another repository than the one that was compared with --allow.
+	// Such parts are refused: a git server may resolve them, and would then serve another repository than the one that
+	// was compared with --allow.
 	for part := range strings.SplitSeq(remote.Path, "/") {
 		if part == "." || part == ".." {
 			return nil, 0, errRoute
@@ -102,7 +103,7 @@ func CheckAllowed(values []string) error {
 	return err
 }
 
-// contains reports whether a remote is at or below one of the URLs.
+// contains reports whether the URL of a remote is one of the allowed URLs, or is below one of them.
 func (a allowed) contains(remote *url.URL) bool {
 	return a.all || slices.ContainsFunc(a.urls, func(u *url.URL) bool {
 		rest, below := strings.CutPrefix(remote.Path, u.Path)

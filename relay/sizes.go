@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	sizeBatch    = 10000 // ids in one request for sizes
-	sizeRequests = 4     // at the same time
+	sizeBatch    = 10000 // maximum number of ids in one request for sizes
+	sizeRequests = 4     // maximum number of requests for sizes in flight
 )
 
-// sizesOf returns the sizes of the blobs of a plan: stored ones or, if c is a caller and the git server reports sizes, those that the git
-// server reports to c. It returns nil if the sizes are not known.
+// sizesOf returns the sizes of the blobs of a plan in bytes. It returns stored sizes or, if c is a caller and the git
+// server reports sizes, requests them on behalf of c. It returns nil if the sizes are not known.
 func (m *remote) sizesOf(ctx context.Context, c caller, p *plan.Plan) map[object.ID]int64 {
 	key := m.key(packs.Size, p.Want.String())
 	if sizes := m.storedSizes(ctx, key); sizes != nil {
@@ -60,14 +60,16 @@ func (m *remote) sizesOf(ctx context.Context, c caller, p *plan.Plan) map[object
 			}
 		}
 	}
-	if len(sizes) < len(p.Blobs) { // a promisor of the git server has the rest; another relay may get other answers
+	// The sizes are not complete, because some blobs are on a promisor of the git server. They are not stored, because
+	// another relay may get other answers.
+	if len(sizes) < len(p.Blobs) {
 		return nil
 	}
 	m.storeSizes(key, table)
 	return sizes
 }
 
-// storedSizes returns the sizes in a stored file, or nil.
+// storedSizes returns the sizes in a stored file, or nil if it cannot be read.
 func (m *remote) storedSizes(ctx context.Context, key string) map[object.ID]int64 {
 	f, ok := m.relay.shelf.Local(key)
 	if !ok {
@@ -85,7 +87,7 @@ func (m *remote) storedSizes(ctx context.Context, key string) map[object.ID]int6
 	return sizes
 }
 
-// storeSizes stores sizes. Without the file they are requested again, so a failure is only logged.
+// storeSizes stores the sizes of a plan. A failure is only logged, because the sizes can be requested again.
 func (m *remote) storeSizes(key string, table []byte) {
 	temp, err := m.relay.shelf.Temp()
 	if err == nil {
@@ -100,7 +102,8 @@ func (m *remote) storeSizes(key string, table []byte) {
 	}
 }
 
-// serveSizes answers a request for sizes if all objects belong to one commit whose sizes are known.
+// serveSizes answers a request for the sizes of objects. It returns false, and the request has to be passed, unless all
+// objects belong to one commit whose sizes are known.
 func (e *exchange) serveSizes(ctx context.Context, req wire.Request) (bool, error) {
 	if !req.Size || len(req.Sizes) == 0 {
 		return false, nil

@@ -15,13 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/relay/wire"
 )
 
-// The first request of a mount: a commit and its parents, with their trees. The relay sends the same request to the git server.
+// The limits of the first request of a mount, for a commit and its parents with their trees. The relay sends the same
+// request to the git server.
 const (
 	snapDepth  = 2
 	snapFilter = "blob:none"
 )
 
-// snapFlight is the flight of a snap. When it has ended, the plan was added, or there is none.
+// snapFlight is the flight of a snap. At its end, the plan of the snap was added to the remote, unless the flight has
+// failed or the commit has no plan.
 type snapFlight struct {
 	flight
 	id object.ID
@@ -29,20 +31,20 @@ type snapFlight struct {
 	// flight.mu protects the fields below.
 	began   bool
 	shallow []object.ID
-	size    int64 // of the part of the pack that has arrived
-	fresh   bool  // the git server has sent it to the starter
+	size    int64 // number of bytes of the pack that have arrived
+	fresh   bool  // true if the git server, and not the object store, has sent the pack, on behalf of the starter
 }
 
 // key returns the key of a file of the remote.
 func (m *remote) key(k packs.Kind, name string) string { return m.prefix + string(k) + "/" + name }
 
-// fly returns the flight for a snap, and starts it if there is none. The caller must call release.
+// fly returns the flight of a snap, and starts it if there is none. The caller must call release.
 func (m *remote) fly(id object.ID, c caller) *snapFlight {
 	key := m.key(packs.Snap, id.String())
 	return launch(m, m.snaps, key, func() *snapFlight { return &snapFlight{flight: newFlight(key, c), id: id} }, m.run)
 }
 
-// run fetches a snap: from the object store or, if it is not there, from the git server.
+// run fetches a snap: from the object store or, if that does not have it, from the git server.
 func (m *remote) run(ctx context.Context, f *snapFlight) error {
 	if file, err := m.relay.shelf.Load(ctx, f.key); err == nil {
 		p, err := m.read(ctx, f.starter, file, f.id)
@@ -61,7 +63,7 @@ func (m *remote) run(ctx context.Context, f *snapFlight) error {
 	return m.acquire(ctx, f)
 }
 
-// acquire fetches a snap from the git server, stores it and adds its plan.
+// acquire fetches a snap from the git server, stores its file and adds its plan.
 func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 	temp, err := m.relay.shelf.Temp()
 	if err != nil {
@@ -79,7 +81,7 @@ func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 		return err
 	}
 	defer body.Close()
-	// Clients read through a descriptor of their own, because Keep closes the other one.
+	// Clients read through a second descriptor, because Keep closes the first one.
 	reader, err := os.Open(temp.Name())
 	if err != nil {
 		return err
@@ -95,7 +97,7 @@ func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 	if err := finishSnap(temp, sum, answer.Shallow); err != nil {
 		return err
 	}
-	// The pack is verified while clients already read it: they verify it too.
+	// Clients may read the pack before it is verified here, because they verify it, too.
 	file := &packs.File{File: temp, Body: f.size}
 	p, err := m.read(ctx, f.starter, file, f.id)
 	if err != nil {
@@ -109,7 +111,7 @@ func (m *remote) acquire(ctx context.Context, f *snapFlight) (err error) {
 	return nil
 }
 
-// receive writes the pack of an answer to w, and wakes clients that wait for it.
+// receive copies the pack of an answer to w, and wakes clients that wait for bytes.
 func (f *snapFlight) receive(answer io.Reader, w io.Writer) error {
 	buf := make([]byte, 128<<10)
 	for {
@@ -133,7 +135,7 @@ func (f *snapFlight) receive(answer io.Reader, w io.Writer) error {
 	}
 }
 
-// finishSnap writes the table and the footer of a snap. sum is the hash of its pack.
+// finishSnap writes the table and the footer of a snap to w. sum is the hash of its pack.
 func finishSnap(w io.Writer, sum hash.Hash, shallow []object.ID) error {
 	var table []byte
 	for _, id := range shallow {
@@ -145,8 +147,8 @@ func finishSnap(w io.Writer, sum hash.Hash, shallow []object.ID) error {
 	return nil
 }
 
-// read returns the plan of a snap. It verifies every object of the snap, and makes the file of kind tree. If the git server reports sizes,
-// it is asked for them on behalf of c.
+// read returns the plan of a snap. It verifies every object of the snap, and stores the file of the kind tree. If the
+// git server reports sizes, read requests them on behalf of c.
 func (m *remote) read(ctx context.Context, c caller, f *packs.File, want object.ID) (*planned, error) {
 	all, err := plan.Unpack(ctx, io.NewSectionReader(f, 0, f.Body), want.Format(), m.relay.shelf.Dir())
 	if err != nil {
@@ -167,11 +169,13 @@ func (m *remote) read(ctx context.Context, c caller, f *packs.File, want object.
 	return &planned{p, known}, nil
 }
 
-// checkShallow returns an error if a stored list of shallow commits lacks a commit whose parents are missing: a client would look for them.
+// checkShallow returns an error if the stored list of shallow commits does not contain a commit whose parents are
+// missing, because a client would look for these parents.
 func checkShallow(f *packs.File, all plan.Objects, format object.Format) error {
 	listed := map[object.ID]bool{}
 	ids, err := packs.IDs(f.Table)
-	if err != nil || f.Table == nil { // the list of a new snap is that of the git server
+	// a new snap has no table yet; its list of shallow commits is that of the git server
+	if err != nil || f.Table == nil {
 		return err
 	}
 	for _, id := range ids {
@@ -187,14 +191,14 @@ func checkShallow(f *packs.File, all plan.Objects, format object.Format) error {
 		}
 		for _, parent := range info.Parents {
 			if _, ok := all[parent]; !ok {
-				return fmt.Errorf("%w: commit %s has no parents and is not shallow", packs.ErrDamaged, id)
+				return fmt.Errorf("%w: parents of commit %s are missing, and it is not in the list of shallow commits", packs.ErrDamaged, id)
 			}
 		}
 	}
 	return nil
 }
 
-// storeTrees stores the tag, the commit and the trees of a plan without deltas, so that any of them can be sent.
+// storeTrees stores the tag, the commit and the trees of a plan without deltas, so that each of them can be sent alone.
 func (m *remote) storeTrees(p *plan.Plan, all plan.Objects) error {
 	key := m.key(packs.Tree, p.Want.String())
 	if f, ok := m.relay.shelf.Local(key); ok {
@@ -210,7 +214,7 @@ func (m *remote) storeTrees(p *plan.Plan, all plan.Objects) error {
 	for _, id := range ids {
 		if err == nil {
 			o, ok := all[id]
-			if !ok { // the empty tree, which every repository has
+			if !ok { // only the empty tree may be missing; git does not store it
 				o.Type = object.Tree
 			}
 			_, err = w.Add(id, o.Type, int64(len(o.Data)), bytes.NewReader(o.Data))
@@ -226,7 +230,8 @@ func (m *remote) storeTrees(p *plan.Plan, all plan.Objects) error {
 	return m.relay.shelf.Keep(temp, key, false)
 }
 
-// serveSnap answers the first request of a mount.
+// serveSnap answers the first request of a mount, for a commit and its parents without blobs. It returns false if the
+// request has to be passed.
 func (e *exchange) serveSnap(ctx context.Context, id object.ID) (bool, error) {
 	m := e.remote
 	if !m.filters() {
@@ -252,7 +257,8 @@ func (e *exchange) serveSnap(ctx context.Context, id object.ID) (bool, error) {
 	return e.follow(ctx, f)
 }
 
-// follow sends the pack of a flight while it arrives. It returns false if the flight has failed before the answer began.
+// follow sends the pack of a flight to the client while it arrives. It returns false if the flight has failed before
+// the answer began.
 func (e *exchange) follow(ctx context.Context, f *snapFlight) (bool, error) {
 	var sent int64
 	var out *wire.FetchWriter

@@ -22,7 +22,8 @@ import (
 
 const (
 	connectTime = 10 * time.Second
-	// firstTime is the maximum time until a git server begins to answer. Servers compute for minutes before they send a large pack.
+	// firstTime is the maximum time until a git server begins to answer. Some servers compute for minutes before they
+	// send a large pack.
 	firstTime = 10 * time.Minute
 	// stallTime is the maximum time between two parts of an answer.
 	stallTime = 60 * time.Second
@@ -31,8 +32,9 @@ const (
 	resultType  = "application/x-git-upload-pack-result"
 	refsType    = "application/x-git-upload-pack-advertisement"
 
-	// PatientHeader is the header by which a client announces that it understands informational answers (status 102) and empty packets
-	// in packs, and that it goes to the git server if the relay is silent.
+	// PatientHeader is the header by which a client announces that it accepts informational answers (status 102) and
+	// empty packets in packs as signs of life, and that it goes to the git server if the relay sends nothing for some
+	// time.
 	PatientHeader = "Artifactfs-Relay"
 )
 
@@ -63,19 +65,20 @@ var hopHeaders = []string{
 	"Upgrade", "Expect", "Accept-Encoding", PatientHeader,
 }
 
-// neutralHeaders are headers that describe a request and not its sender.
+// neutralHeaders are headers that do not depend on the sender of a request, so they are not part of its identity.
 var neutralHeaders = []string{
 	"Accept", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Git-Protocol", "Pragma", "User-Agent",
 }
 
-// caller is the sender of a request, with everything by which a git server may recognise it.
+// caller is the sender of a request, with everything by which a git server may distinguish senders.
 type caller struct {
-	headers http.Header // of all requests on behalf of the caller: the login, and headers that the relay does not know
+	// headers of all requests on behalf of the caller: the login, and headers that the relay does not know
+	headers http.Header
 	agent   string
 	reader  grants.Reader
 }
 
-// callerOf returns the caller of a request for a remote.
+// callerOf returns the sender of a request, as a caller of the remote.
 func callerOf(r *http.Request, remote *url.URL) caller {
 	c := caller{headers: http.Header{}, agent: r.UserAgent()}
 	hop := hopHeaders
@@ -102,10 +105,11 @@ func callerOf(r *http.Request, remote *url.URL) caller {
 	return c
 }
 
-// statusError is an answer of a git server that is not an answer of upload-pack.
+// statusError means that a git server has answered with an HTTP status or content type that is not an answer of
+// upload-pack.
 type statusError struct{ status int }
 
-// Error returns a message with the status.
+// Error returns a message with the HTTP status.
 func (e statusError) Error() string {
 	return fmt.Sprintf("git server answered with status %d", e.status)
 }
@@ -123,7 +127,8 @@ func (u *upstream) post(ctx context.Context, remote *url.URL, c caller, command 
 	req.Header.Set("Accept", resultType)
 	req.Header.Set("Git-Protocol", "version=2")
 	req.Header.Set("User-Agent", c.agent)
-	req.Header["Idempotency-Key"] = []string{} // net/http may repeat the request on another connection; it sends no such header
+	// allows net/http to repeat the request on another connection; the empty value means that the header is not sent
+	req.Header["Idempotency-Key"] = []string{}
 	res, err := u.do(ctx, req)
 	if err != nil {
 		return nil, err
@@ -141,7 +146,7 @@ func typeOf(res *http.Response) string {
 	return strings.TrimSpace(kind)
 }
 
-// do sends a request. The body of the answer ends with an error if the git server stalls.
+// do sends a request. Reading the body of the answer fails if the git server sends nothing for stallTime.
 func (u *upstream) do(ctx context.Context, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	u.counts.upstream.Add(1)
@@ -149,7 +154,7 @@ func (u *upstream) do(ctx context.Context, req *http.Request) (*http.Response, e
 	if err != nil {
 		cancel(nil)
 		var e *url.Error
-		if errors.As(err, &e) { // its text contains the URL, whose query may be a secret
+		if errors.As(err, &e) { // drop the text of this error, because it contains the URL, whose query may be a secret
 			err = e.Err
 		}
 		return nil, fmt.Errorf("send request to git server: %w", err)
@@ -164,7 +169,7 @@ func (u *upstream) do(ctx context.Context, req *http.Request) (*http.Response, e
 // errStalled means that a git server has sent nothing for stallTime.
 var errStalled = fmt.Errorf("git server sent nothing for %s", stallTime)
 
-// guarded is the body of an answer. It counts bytes, and ends the request if a read takes too long.
+// guarded is the body of an answer. It counts the bytes, and cancels the request if a read takes too long.
 type guarded struct {
 	io.ReadCloser
 	timer  *time.Timer
@@ -189,7 +194,7 @@ func (g *guarded) Close() error {
 	return err
 }
 
-// below returns the URL of a service of a remote.
+// below returns the URL of a service of a remote: path and query are added to the URL of the remote.
 func below(remote *url.URL, path, query string) string {
 	u := *remote
 	u.Path += path
@@ -206,7 +211,7 @@ func below(remote *url.URL, path, query string) string {
 	return u.String()
 }
 
-// fetch sends a request for a pack and reads the answer up to the pack. The caller must close the body.
+// fetch sends a request for a pack and reads the answer up to the start of the pack. The caller must close the body.
 func (u *upstream) fetch(ctx context.Context, remote *url.URL, c caller, req wire.Request) (*wire.FetchAnswer, io.Closer, error) {
 	body, err := u.post(ctx, remote, c, wire.Fetch(req.Format, req.Wants, req.Depth, req.Filter))
 	if err != nil {
