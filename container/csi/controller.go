@@ -12,8 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/container/volume"
 )
 
-// controller creates and deletes persistent volumes. A volume is a session, which the first mount creates, so the controller has
-// nothing to do but to check the parameters. It deletes no session: the work of users must not depend on objects of the cluster.
+// controller creates and deletes persistent volumes. A volume is a session, which the first mount creates, so the
+// controller only checks the parameters. It deletes no session, so that the work of users does not depend on objects of
+// the cluster.
 type controller struct {
 	csi.UnimplementedControllerServer
 	Config
@@ -22,7 +23,8 @@ type controller struct {
 
 const (
 	metaPrefix = "csi.storage.k8s.io/" // prefix of attributes that Kubernetes adds
-	// ignoredPrefix is the prefix of an attribute that external-provisioner adds to each volume, its own identity.
+	// ignoredPrefix is the prefix of an attribute that external-provisioner adds to each volume, and that contains the
+	// identity of external-provisioner.
 	ignoredPrefix = "storage.kubernetes.io/"
 )
 
@@ -81,7 +83,8 @@ func (c *controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest)
 	if err := checkPersistent(v); err != nil {
 		return nil, err
 	}
-	attributes[attributeSession] = v.Request.Session // the node does not know the names
+	// the name of the session is stored, because the node cannot replace the names in it
+	attributes[attributeSession] = v.Request.Session
 	size := r.GetCapacityRange().GetRequiredBytes()
 	rec := &record{ID: r.GetName(), Attributes: attributes, Capacity: size}
 	old, err := c.records.load(ofController, r.GetName())
@@ -147,7 +150,8 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	return r, nil
 }
 
-// checkPersistent returns an error for a persistent volume whose session would exist on one node only, unless the attributes say so.
+// checkPersistent returns an error for a persistent volume whose session would exist on one node only, unless the
+// attributes allow this.
 func checkPersistent(v volume.Volume) error {
 	if !v.Request.ReadOnly && v.Request.SessionOptions.Remote == "" {
 		return invalid("attribute sessionRemote is missing: a persistent volume is a session, which other nodes can mount only if it is on a " +
@@ -156,7 +160,7 @@ func checkPersistent(v volume.Volume) error {
 	return nil
 }
 
-// checkCapabilities returns an error if no volume has all of these capabilities.
+// checkCapabilities returns an error if a volume cannot have all of these capabilities.
 func checkCapabilities(all []*csi.VolumeCapability) error {
 	if len(all) == 0 {
 		return invalid("capabilities of the volume are missing")
@@ -169,8 +173,8 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 	return nil
 }
 
-// checkCapability returns an error if no volume has this capability. A session has one writer, so a volume cannot be written on
-// several nodes at once.
+// checkCapability returns an error if a volume cannot have this capability. A session has one writer, so a volume
+// cannot be written on several nodes at once.
 func checkCapability(c *csi.VolumeCapability) error {
 	switch mode := c.GetAccessMode().GetMode(); {
 	case c == nil:

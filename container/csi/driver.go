@@ -1,10 +1,10 @@
-// Package csi is a driver of the Container Storage Interface (https://github.com/container-storage-interface/spec, version 1.13): it
-// makes mounts of artifactfs volumes of pods. It serves requests of the kubelet and of the controllers of a cluster, and passes them to
-// the daemon of the node, which mounts. The driver itself has no mount, needs no privileges, and may end at any time: all that it must
-// remember is in a file for each volume.
+// Package csi is a driver of the Container Storage Interface (https://github.com/container-storage-interface/spec,
+// version 1.13): it provides mounts of artifactfs as volumes of pods. It serves requests of the kubelet and of the
+// controllers of a cluster, and passes them to the daemon of the node, which mounts. The driver itself has no mount,
+// needs no privileges, and may end at any time: its state is in a file for each volume.
 //
-// There are two kinds of volumes. An ephemeral volume belongs to one pod, and its mount is at the target path. A persistent volume is
-// a session: its mount is at the staging path, and each pod of the node gets a bind mount.
+// There are two kinds of volumes. An ephemeral volume belongs to one pod, and its mount is at the target path. A
+// persistent volume is a session: its mount is at the staging path, and each pod of the node gets a bind mount.
 package csi
 
 import (
@@ -26,18 +26,18 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// DefaultName is the default name of the driver, by which volumes name it.
+// DefaultName is the default name of the driver, which volumes must state.
 const DefaultName = "csi.artifactfs"
 
 const (
-	// daemonTime is the maximum wait for a daemon that does not run, because its container is being replaced.
+	// daemonTime is the maximum time to wait for a daemon that does not run, because its container is being replaced.
 	daemonTime  = 5 * time.Second
 	daemonPause = 100 * time.Millisecond
 )
 
-// stopTime is the maximum time that requests in progress have when the driver is stopped. It is short because the daemon is stopped with
-// the driver: requests then wait in the queue of its socket for the next daemon, which does not start before the driver has ended. The
-// caller repeats them.
+// stopTime is the maximum time that requests in progress have when the driver is stopped. It is short because the
+// daemon is stopped together with the driver. Requests then wait in the queue of the daemon's socket for the next
+// daemon, which does not start before the driver has ended. The caller repeats such requests.
 const stopTime = time.Second
 
 // Config configures a driver.
@@ -45,15 +45,15 @@ type Config struct {
 	Name    string // name of the driver; see DefaultName
 	Version string
 	Socket  string // path of the socket on which requests are served
-	// Node is the name of the node; "": the driver does not serve requests for a node.
+	// Node is the name of the node; "" means that the driver serves no requests of a node.
 	Node string
 	// Controller makes the driver serve requests that create and delete persistent volumes.
 	Controller bool
 	// RegistrationDir is the kubelet's directory for the sockets of plugins; "": the driver is not registered. KubeletSocket is the path
 	// of Socket for the kubelet.
 	RegistrationDir, KubeletSocket string
-	Volumes                        string // directory of the files of volumes
-	Via                            string // URL of the relay of volumes that name none; "": none
+	Volumes                        string // directory of the files that store the volumes
+	Via                            string // URL of the relay for volumes whose attributes name none; "": none
 	MaxVolumes                     int64  // maximum number of volumes of the node; 0: unknown
 
 	// Dial connects to the daemon of the node.
@@ -68,7 +68,7 @@ type Daemon interface {
 	SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error)
 }
 
-// daemon connects to the daemon of the node. It waits for a daemon that is being replaced.
+// daemon connects to the daemon of the node. If the daemon is being replaced, it waits for the new one.
 func (c *Config) daemon(ctx context.Context) (Daemon, error) {
 	for end := time.Now().Add(daemonTime); ; {
 		d, err := c.Dial(ctx)
@@ -140,8 +140,8 @@ func stop(servers []*grpc.Server) {
 	}
 }
 
-// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is
-// replaced, so no process removes its socket at its end.
+// listen listens at a socket. It replaces the socket of an earlier process, which may still run while its pod is
+// replaced. So no process removes the socket at its end.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
@@ -157,8 +157,8 @@ func listen(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// registration returns a server of the socket by which the kubelet finds the driver (pluginregistration/v1). If the kubelet refuses the
-// driver, the server sends the reason to failed.
+// registration returns a server of the socket by which the kubelet finds the driver (pluginregistration/v1). If the
+// kubelet refuses the driver, the server sends the reason to the channel failed.
 func (c *Config) registration(failed chan<- error) (*grpc.Server, net.Listener, error) {
 	l, err := listen(filepath.Join(c.RegistrationDir, c.Name+"-reg.sock"))
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *Config) registration(failed chan<- error) (*grpc.Server, net.Listener, 
 	return s, l, nil
 }
 
-// registrar answers the kubelet.
+// registrar answers the requests of the kubelet for the registration.
 type registrar struct {
 	registration.UnimplementedRegistrationServer
 	*Config
@@ -194,7 +194,7 @@ func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// identity answers which driver this is.
+// identity answers requests for the name and the capabilities of the driver.
 type identity struct {
 	csi.UnimplementedIdentityServer
 	Config

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// codeOf maps the codes of errors of the daemon to those of gRPC. All others become Internal.
+// codeOf maps error codes of the daemon to those of gRPC. All other codes become Internal.
 var codeOf = map[control.ErrorCode]codes.Code{
 	control.CodeUsage:       codes.InvalidArgument,
 	control.CodeAuth:        codes.Unauthenticated,
@@ -33,7 +33,8 @@ var codeOf = map[control.ErrorCode]codes.Code{
 	control.CodeInterrupted: codes.Aborted,
 }
 
-// failure returns the gRPC status of an error. Its text has the cause and the hint, because users see it in the events of a pod.
+// failure returns the gRPC status of an error. Its text contains the cause and the hint, because users see it in the
+// events of a pod.
 func failure(err error) error {
 	if err == nil {
 		return nil
@@ -56,7 +57,8 @@ func failure(err error) error {
 		code = codes.Internal
 	}
 	hint := e.Hint
-	if e.ErrorCode() == control.CodeAuth { // the hint of the daemon names flags and variables of the command
+	// the hint of the daemon does not apply here, because it names flags and variables of the command line
+	if e.ErrorCode() == control.CodeAuth {
 		hint = "check the keys token and sessionToken of the Secret that nodePublishSecretRef or nodeStageSecretRef names"
 	}
 	text := e.Error()
@@ -71,10 +73,10 @@ func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// slow is the duration from which a successful request is logged with level info.
+// slow is the duration above which a successful request is logged with level info.
 const slow = 500 * time.Millisecond
 
-// logged logs each request without its contents, which may have secrets.
+// logged handles a request and logs it without its contents, which may contain secrets.
 func (c *Config) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	begun := time.Now()
 	reply, err := handler(ctx, req)

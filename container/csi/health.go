@@ -14,13 +14,13 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// problem is an adverse condition of a volume.
+// problem is a condition of a volume that the platform shows as abnormal.
 type problem struct {
 	kind            csi.VolumeHealthErrorType
 	reason, message string
 }
 
-// problemsOf returns the adverse conditions of a volume. The mount is nil if no process serves it.
+// problemsOf returns the abnormal conditions of a volume. m is nil if no process serves its mount.
 func problemsOf(m *control.MountStatus) (all []problem) {
 	if m == nil {
 		return []problem{{csi.VolumeHealthErrorType_INACCESSIBLE, "NotMounted",
@@ -41,7 +41,8 @@ func problemsOf(m *control.MountStatus) (all []problem) {
 	return all
 }
 
-// NodeGetVolumeStats returns how much space the changes in a volume take. The total is that of the disk with the state directory.
+// NodeGetVolumeStats returns how many bytes and inodes the changes in a volume use. The total is that of the disk with
+// the state directory.
 func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumePath() == "" {
 		return nil, invalid("path of the volume is missing")
@@ -63,7 +64,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	return reply, nil
 }
 
-// bounded returns n as an int64.
+// bounded returns n as an int64, at most the largest one.
 func bounded(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // Numbers of VolumeCondition, which CSI 1.13 has replaced by NodeGetVolumeHealth, and which kubelets of Kubernetes before that use.
@@ -86,7 +87,7 @@ func addCondition(reply *csi.NodeGetVolumeStatsResponse, all []problem) {
 	reply.ProtoReflect().SetUnknown(field)
 }
 
-// NodeGetVolumeHealth returns the adverse conditions of a volume.
+// NodeGetVolumeHealth returns the abnormal conditions of a volume.
 func (n *node) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	path := r.GetVolumePublishPath()
 	if path == "" {
@@ -122,17 +123,18 @@ func (n *node) find(ctx context.Context, id, path string) (*control.MountStatus,
 	return n.mountAt(ctx, rec.Dir)
 }
 
-// fresh is the maximum age of a status that answers questions about volumes. The kubelet asks for each volume once a minute, and the
-// daemon counts all mounts for a status, so that a status for each question would take a time that grows with the square of their number.
+// fresh is the maximum age of a status that is used to answer requests about volumes. The kubelet sends a request for
+// each volume once a minute, and the daemon counts all mounts for each status. With a new status for each request, the
+// time would grow with the square of the number of volumes.
 const fresh = 5 * time.Second
 
-// seen is the newest status of the daemon.
+// seen is the newest status of the daemon, and the time at which it was requested.
 type seen struct {
 	status control.Status
 	at     time.Time
 }
 
-// mountAt returns the mount at dir, or nil if no process serves it.
+// mountAt returns the mount at dir, or nil if no process serves a mount there.
 func (n *node) mountAt(ctx context.Context, dir string) (*control.MountStatus, error) {
 	var last seen
 	select {

@@ -2,15 +2,16 @@ package csi
 
 import "golang.org/x/sys/unix"
 
-// What a mount takes (doc/internals/daemon/many-mounts.md), with a margin for what its programs read.
+// Resources that one mount needs (doc/internals/daemon/many-mounts.md), with a margin for the files that its programs
+// read.
 const (
-	memoryOfMount = 4 << 20 // bytes: measured are 1.3 MiB at rest
-	filesOfMount  = 32      // descriptors: measured are 20
+	memoryOfMount = 4 << 20 // in bytes; an idle mount was measured to need 1.3 MiB
+	filesOfMount  = 32      // number of file descriptors; a mount was measured to need 20
 	mostVolumes   = 10_000
 )
 
-// MaxVolumes returns how many volumes this host can have: half of its memory, and the descriptors that a process can open, must suffice
-// for them.
+// MaxVolumes returns the maximum number of volumes of this host, so that half of its memory, and the descriptors that a
+// process can open, suffice for them.
 func MaxVolumes() int64 {
 	most := int64(mostVolumes)
 	var info unix.Sysinfo_t

@@ -24,21 +24,22 @@ type node struct {
 	csi.UnimplementedNodeServer
 	Config
 	records *records
-	seen    chan seen // contains one element, which the request that uses it has taken
+	seen    chan seen // contains one element, except while a request uses it
 
-	mu     sync.Mutex
-	tokens map[string][sha256.Size]byte // hashes of the secrets that a volume was mounted with, by volume
+	mu sync.Mutex
+	// hash of the secrets with which each volume was mounted, by the id of the volume
+	tokens map[string][sha256.Size]byte
 }
 
-// newNode returns a node.
+// newNode returns a node that stores its volumes in r.
 func newNode(c Config, r *records) *node {
 	n := &node{Config: c, records: r, seen: make(chan seen, 1)}
 	n.seen <- seen{}
 	return n
 }
 
-// enter checks that a request names a volume and a path, and that no other request for the volume is in progress. The parameter kind is
-// the kind of the path, for errors. The caller must call the function leave.
+// enter checks that a request names a volume and a path, and that no other request for the volume is in progress. kind
+// is the kind of the path, for errors. The caller must call the function leave.
 func (n *node) enter(id, kind, path string) (leave func(), err error) {
 	switch {
 	case id == "":
@@ -149,7 +150,7 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return invalid("%v", err)
 	}
-	if err := n.mount(ctx, rec, v); err != nil { // again, if the mount has died
+	if err := n.mount(ctx, rec, v); err != nil { // mount the volume again, if its mount has died
 		return err
 	}
 	if !slices.Contains(rec.Targets, r.GetTargetPath()) {
@@ -184,7 +185,8 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// unpublish removes the bind mount of a persistent volume, or the mount of an ephemeral one, and the directory target.
+// unpublish removes the bind mount of a persistent volume, or the mount of an ephemeral one, and then the directory
+// target.
 func (n *node) unpublish(ctx context.Context, id, target string) error {
 	rec, err := n.records.load(ofNode, id)
 	if err != nil {
@@ -209,7 +211,8 @@ func (n *node) unpublish(ctx context.Context, id, target string) error {
 	return n.records.save(ofNode, rec)
 }
 
-// mount mounts a volume, unless it is mounted, and saves its record. If the volume is mounted, mount sets new tokens.
+// mount mounts a volume, unless it is mounted already, and saves its record. If the volume is mounted already, mount
+// only sets new tokens.
 func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 	old, err := n.records.load(ofNode, rec.ID)
 	if err != nil {
@@ -250,8 +253,8 @@ func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 	return nil
 }
 
-// renew sets the tokens of a mounted volume, if they have changed. Kubernetes publishes a volume again from time to time
-// (requiresRepublish), with the present secrets.
+// renew sets the tokens of a mounted volume, if they have changed. Kubernetes publishes a volume again at intervals
+// (requiresRepublish), with the secrets as they are then.
 func (n *node) renew(ctx context.Context, d Daemon, rec *record, v volume.Volume) error {
 	if v.Request.Token == "" && v.Request.SessionToken == "" || n.remembers(rec.ID, v) {
 		return nil
@@ -275,7 +278,7 @@ func sumOf(v volume.Volume) [sha256.Size]byte {
 	return sha256.Sum256([]byte(string(v.Request.Token) + "\x00" + string(v.Request.SessionToken)))
 }
 
-// remember records the secrets of a mounted volume.
+// remember records the hash of the secrets with which a volume was mounted.
 func (n *node) remember(id string, v volume.Volume) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -285,15 +288,15 @@ func (n *node) remember(id string, v volume.Volume) {
 	n.tokens[id] = sumOf(v)
 }
 
-// remembers reports whether the mounted volume has these secrets.
+// remembers reports whether the volume was mounted with these secrets.
 func (n *node) remembers(id string, v volume.Volume) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.tokens[id] == sumOf(v)
 }
 
-// release unmounts the mount of a volume and removes its record. It fails, and changes nothing, while the session of the volume must
-// still be pushed.
+// release unmounts a volume and removes its record. While the session of the volume must still be pushed, release
+// returns an error and changes nothing.
 func (n *node) release(ctx context.Context, id, dir string) error {
 	rec, err := n.records.load(ofNode, id)
 	if err != nil {
@@ -309,7 +312,7 @@ func (n *node) release(ctx context.Context, id, dir string) error {
 		parsed, err := rec.volume(nil)
 		if err == nil {
 			v = parsed
-		} else { // the record is of another version of the driver
+		} else { // another version of the driver may have written the record, so continue with default attributes
 			n.Log.Warn("read attributes of a volume", zap.String("volume", id), zap.Error(err))
 		}
 	}
@@ -322,7 +325,7 @@ func (n *node) release(ctx context.Context, id, dir string) error {
 	return n.records.remove(ofNode, id)
 }
 
-// served returns the mount at dir, or nil if there is none.
+// served returns the mount at dir in a status, or nil if there is none.
 func served(s control.Status, dir string) *control.MountStatus {
 	for i := range s.Mounts {
 		if s.Mounts[i].Dir == dir && s.Mounts[i].State != control.StateFailed {
@@ -343,8 +346,8 @@ func nameOfVolume(target string) string {
 // maxName is the maximum length of the name of a session in bytes.
 const maxName = 128
 
-// sessionOf returns the default name of the session of an ephemeral volume: a pod that is created again with the same name, such as that
-// of a stateful set, resumes its session.
+// sessionOf returns the default name of the session of an ephemeral volume. It depends on the name of the pod, so a pod
+// that is created again with the same name, such as one of a stateful set, resumes its session.
 func sessionOf(names volume.Names) string {
 	var parts []string
 	for _, name := range []string{"namespace", "pod", "volume"} {

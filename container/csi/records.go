@@ -17,19 +17,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// record is the stored description of a volume: a file for each volume of the node, and one for each persistent volume of the
-// controller. It contains no secret.
+// record is the stored description of a volume. There is a file for each volume of the node, and one for each
+// persistent volume of the controller. A record contains no secret.
 type record struct {
 	ID string `json:"id"` // id of the volume
-	// Attributes are the attributes of the volume, and Names the names that its session can refer to.
+	// Attributes are the attributes of the volume. Names are the names that the name of its session can refer to.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Names      map[string]string `json:"names,omitempty"`
-	Dir        string            `json:"dir,omitempty"`        // directory of the mount; "": the record belongs to the controller
-	Persistent bool              `json:"persistent,omitempty"` // the mount is at the staging path
-	ReadOnly   bool              `json:"read_only,omitempty"`  // the platform has requested a mount that refuses writes
-	Group      string            `json:"group,omitempty"`      // group id that the platform has requested; "": none
-	Targets    []string          `json:"targets,omitempty"`    // paths at which pods see the volume
-	Capacity   int64             `json:"capacity,omitempty"`   // requested size in bytes; volumes have no size
+	// directory of the mount; "" in a record of the controller
+	Dir string `json:"dir,omitempty"`
+	// true if the volume is persistent, with its mount at the staging path
+	Persistent bool     `json:"persistent,omitempty"`
+	ReadOnly   bool     `json:"read_only,omitempty"` // true if the platform has requested a read-only mount
+	Group      string   `json:"group,omitempty"`     // group id that the platform has requested; "": none
+	Targets    []string `json:"targets,omitempty"`   // paths at which pods see the volume
+	Capacity   int64    `json:"capacity,omitempty"`  // requested size in bytes; volumes have no size
 }
 
 // same reports whether two records describe the same volume at the same directory.
@@ -38,10 +40,10 @@ func (r *record) same(o *record) bool {
 	a.Targets, b.Targets = nil, nil
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
-	return string(x) == string(y) // keys of maps are sorted
+	return string(x) == string(y) // encoding/json sorts the keys of maps, so equal records have equal texts
 }
 
-// records are the records of a driver, with a lock for each volume.
+// records stores the records of a driver, and excludes concurrent requests for one volume.
 type records struct {
 	dir string
 
@@ -49,7 +51,8 @@ type records struct {
 	busy map[string]bool // volumes with a request in progress
 }
 
-// enter returns an error if another request for the volume is in progress. Otherwise the caller must call the function leave.
+// enter returns an error if another request for the volume is in progress. Otherwise the caller must call the function
+// leave.
 func (r *records) enter(id string) (leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,9 +67,10 @@ func (r *records) enter(id string) (leave func(), err error) {
 	}, nil
 }
 
-// path returns the path of a record. The kind separates the records of a node from those of a controller on the same host.
+// path returns the path of the file of a record. kind separates the records of a node from those of a controller on the
+// same host.
 func (r *records) path(kind, id string) string {
-	sum := sha256.Sum256([]byte(id)) // an id is any text
+	sum := sha256.Sum256([]byte(id)) // the file has the name of a hash, because an id may be any text
 	return filepath.Join(r.dir, kind+"-"+hex.EncodeToString(sum[:16])+".json")
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
-// newRecord returns the record of a volume that is to be mounted at dir.
+// newRecord returns the record of a volume that is to be mounted at dir. It returns an error if the capability is not
+// supported.
 func newRecord(id, dir string, c *csi.VolumeCapability, context map[string]string) (*record, error) {
 	attributes, names := split(context)
 	rec := &record{ID: id, Attributes: attributes, Names: names, Dir: dir}
@@ -24,7 +25,7 @@ func newRecord(id, dir string, c *csi.VolumeCapability, context map[string]strin
 		switch option {
 		case "ro":
 			rec.ReadOnly = true
-		case "rw", "noatime", "relatime", "nosuid", "nodev": // the mount behaves so in any case
+		case "rw", "noatime", "relatime", "nosuid", "nodev": // ignored, because every mount behaves in this way
 		default:
 			return nil, invalid("mount option %q is not supported: use attributes of the volume", option)
 		}
@@ -37,19 +38,20 @@ func newRecord(id, dir string, c *csi.VolumeCapability, context map[string]strin
 	return rec, nil
 }
 
-// volume returns the described volume with the given secrets.
+// volume returns the volume that the record describes, with the given secrets.
 func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 	v, err := volume.Parse(r.Attributes, secrets, r.Names)
 	if err != nil {
 		return v, err
 	}
 	v.Request.ReadOnly = v.Request.ReadOnly || r.ReadOnly
-	// The author of a pod names the session of an ephemeral volume, which may be that of another namespace on this node.
+	// The session of an ephemeral volume is named by the author of the pod. The name may be that of a session of
+	// another namespace on this node, whose data the pod must not get.
 	if !r.Persistent {
 		v.Request.Tenant = cmp.Or(r.Names["namespace"], "none")
 	}
 	if r.Group != "" {
-		id, _ := strconv.ParseUint(r.Group, 10, 32) // newRecord has checked it
+		id, _ := strconv.ParseUint(r.Group, 10, 32) // newRecord has checked the group, so there is no error
 		if r.Attributes["gid"] == "" {
 			v.Request.GID = uint32(id)
 		}
@@ -58,9 +60,9 @@ func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
 	return v, nil
 }
 
-// checkEphemeral returns an error if a volume names a file or directory of the node. The attributes of an ephemeral volume are by the
-// author of a pod, who may not use files of the node, but can write some: the daemon would read and write repositories there, and run a
-// token file that is a program.
+// checkEphemeral returns an error if a volume names a file or directory of the node. The author of a pod chooses the
+// attributes of an ephemeral volume, and must not use files of the node: the daemon would read and write repositories
+// there, or run a program as a source of tokens.
 func checkEphemeral(v volume.Volume) error {
 	r := v.Request
 	if r.TokenFile != "" {
@@ -80,5 +82,5 @@ func checkEphemeral(v volume.Volume) error {
 	return nil
 }
 
-// has reports whether the volume is visible at path.
+// has reports whether the volume is mounted at path, or visible there by a bind mount.
 func (r *record) has(path string) bool { return r.Dir == path || slices.Contains(r.Targets, path) }

@@ -20,18 +20,20 @@ type Daemon interface {
 }
 
 const (
-	// pushedFor is the time for which a session that is completely on its session remote stays on this host too, for a mount that
-	// follows soon. After that it is moved to the trash of this host.
+	// pushedFor is the time for which a session that was pushed completely also stays on this host, so that a mount
+	// that follows soon finds it here. After that time it is moved to the trash of this host.
 	pushedFor = time.Hour
-	// lastPush is the maximum time for what changes between the push and the unmount.
+	// lastPush is the maximum time for the last push, of changes that were made between the first push and the unmount.
 	lastPush = 20 * time.Second
 )
 
-// Release unmounts the volume at dir. Unless onDelete is another one, it first waits until the whole session is on its session remote,
-// and returns an error if ctx ends before that; the volume then stays mounted. A session without a session remote is kept on this
-// host if persistent is true, and otherwise discarded: it can be restored for 7 days.
+// Release unmounts the volume at dir. If v.OnDelete is DeleteWaits, it first waits until the whole session is on its
+// session remote, and returns an error if ctx ends before that; the volume then stays mounted. A session without a
+// session remote is kept on this host if persistent is true, and otherwise moved to the trash, from which it can be
+// restored for 7 days.
 //
-// If the mount has died, its session may not be pushed. Then Release mounts it again, by the request of v, before it continues.
+// If the mount has died, its session may not be pushed. Then Release mounts the session again, by the request in v,
+// before it continues.
 func Release(ctx context.Context, d Daemon, dir string, v Volume, persistent bool) error {
 	m, ok, err := find(ctx, d, dir)
 	if err != nil {
@@ -58,7 +60,9 @@ func Release(ctx context.Context, d Daemon, dir string, v Volume, persistent boo
 		}
 	}
 	_, err = d.Unmount(ctx, r)
-	if is(err, control.CodeBusy) { // the containers have ended, so only leftover processes of the platform can use the mount
+	// unmount although the mount is busy: the containers have ended, so only leftover processes of the platform can use
+	// it
+	if is(err, control.CodeBusy) {
 		r.Detach = true
 		_, err = d.Unmount(ctx, r)
 	}
@@ -82,8 +86,9 @@ func find(ctx context.Context, d Daemon, dir string) (control.MountStatus, bool,
 	return control.MountStatus{}, false, nil
 }
 
-// revive removes a dead mount at dir. If the session of the mount has changes that are not on its session remote, and v waits for
-// them, it mounts the session again, and returns the mount.
+// revive removes a dead mount at dir. If the session of the mount has changes that are not on its session remote, and v
+// requires that they are pushed, revive mounts the session again and returns the mount. ok is false if there is no
+// mount afterwards.
 func revive(ctx context.Context, d Daemon, dir string, v Volume) (m control.MountStatus, ok bool, err error) {
 	if _, err := d.Unmount(ctx, control.UnmountRequest{Dir: dir, Detach: true}); err != nil && !is(err, control.CodeNotMounted) {
 		return m, false, err
@@ -102,14 +107,15 @@ func revive(ctx context.Context, d Daemon, dir string, v Volume) (m control.Moun
 		r := v.Request
 		r.Dir, r.Session, r.Wait = dir, s.Name, control.WaitTree
 		if _, err := d.Mount(ctx, r, nil); err != nil {
-			return m, false, fmt.Errorf("session %s was interrupted and is not on its session remote; mount it again: %w", s.Name, err)
+			return m, false, fmt.Errorf("mount interrupted session %s again to push it: %w", s.Name, err)
 		}
 		return find(ctx, d, dir)
 	}
 	return m, false, nil
 }
 
-// push makes a checkpoint, unless the session has none, and waits until the whole session is on its session remote.
+// push creates a checkpoint, unless the session has none to create, and waits until the whole session is on its session
+// remote.
 func push(ctx context.Context, d Daemon, dir string, s control.SessionStatus) (err error) {
 	if s.Policy == control.PolicyOff {
 		_, err = d.Sync(ctx, control.SyncRequest{Dir: dir}, nil)
@@ -125,7 +131,7 @@ func push(ctx context.Context, d Daemon, dir string, s control.SessionStatus) (e
 		Hint:  "the volume is deleted when the session remote accepts the push; onDelete: keep leaves the session on this host instead"}
 }
 
-// is reports whether err has this code.
+// is reports whether err has this error code.
 func is(err error, code control.ErrorCode) bool {
 	var e *control.Error
 	return errors.As(err, &e) && e.ErrorCode() == code

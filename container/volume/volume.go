@@ -1,4 +1,5 @@
-// Package volume translates the attributes of a volume, which container platforms pass as pairs of texts, into requests to a daemon.
+// Package volume translates the attributes of a volume, which container platforms pass as names and values, into
+// requests to a daemon.
 package volume
 
 import (
@@ -23,18 +24,19 @@ const (
 	DeleteWaits OnDelete = "wait"
 	// DeleteKeeps deletes the volume, and keeps its session on this host until the next mount of the session pushes it.
 	DeleteKeeps OnDelete = "keep"
-	// DeleteDiscards deletes the volume with its session, on the session remote too. The session can be restored for 7 days.
+	// DeleteDiscards deletes the volume with its session, also on the session remote. The session can be restored for 7
+	// days.
 	DeleteDiscards OnDelete = "discard"
 )
 
-// Volume is what a platform has requested.
+// Volume is a volume as a platform has requested it.
 type Volume struct {
-	// Request mounts the volume. Its fields Dir and Nonce are empty.
+	// Request is the request that mounts the volume, without the fields Dir and Nonce.
 	Request  control.MountRequest
 	OnDelete OnDelete
 }
 
-// Names are the names that the attribute session can refer to as {name}.
+// Names are the values that replace {name} in the attribute session.
 type Names map[string]string
 
 // Keys of the secrets of a volume.
@@ -43,11 +45,11 @@ const (
 	SecretSessionToken = "sessionToken" // token for the session remote
 )
 
-// DefaultTimeout is the time that reads of a volume wait for the remote, if the attribute timeout is missing. It is longer than that
-// of the command line, because programs in containers cannot be asked to try again.
+// DefaultTimeout is the default of the attribute timeout: the time that reads of a volume wait for the remote. It is
+// longer than that of the command line, because programs in containers usually do not try again.
 const DefaultTimeout = 5 * time.Minute
 
-// attribute is the meaning of one attribute.
+// attribute describes one attribute: its help, and the function that sets it.
 type attribute struct {
 	set  func(v *Volume, text string) error
 	help string
@@ -106,7 +108,7 @@ var attributes = map[string]attribute{
 		"path on the node of a file with the token for the remote"},
 }
 
-// Help returns a line for each attribute.
+// Help returns a line of help for each attribute.
 func Help() []string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
@@ -115,8 +117,8 @@ func Help() []string {
 	return lines
 }
 
-// Parse returns the volume with these attributes and secrets. It returns an error for an unknown attribute, and for an invalid value.
-// The error contains no secret.
+// Parse returns the volume with these attributes and secrets. It returns an error for an unknown attribute, and for an
+// invalid value. The text of an error contains no secret.
 func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 	v := Volume{OnDelete: DeleteWaits}
 	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing, v.Request.IDMap = true, true, true, true
@@ -141,7 +143,8 @@ func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 		}
 	}
 	if v.Request.Wait == "" && v.Request.GitDir == control.GitDirInside {
-		v.Request.Wait = control.WaitGit // the bind mount of .git must exist before the container starts
+		// wait for git in the mount request, because the bind mount of .git must exist before the container starts
+		v.Request.Wait = control.WaitGit
 	}
 	var err error
 	if v.Request.Session, err = names.expand(v.Request.Session); err != nil {
@@ -150,14 +153,14 @@ func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 	return v, v.check()
 }
 
-// check returns an error for attributes that contradict each other.
+// check returns an error if attributes contradict each other.
 func (v *Volume) check() error {
 	r := &v.Request
 	switch {
 	case r.Remote == "" && (r.Session == "" || r.SessionOptions.Remote == ""):
-		return fmt.Errorf("attribute remote is missing (a session of a session remote can be mounted without it)")
+		return fmt.Errorf("attribute remote is missing: it can be omitted only for an existing session of a session remote")
 	case r.Follow && r.GitDir == control.GitDirInside:
-		// To move, the daemon would run git with the configuration of the container's .git.
+		// To follow the branch, the daemon would run git with the configuration of the container's .git.
 		return fmt.Errorf("attribute follow requires gitDir: outside")
 	case r.ReadOnly && len(r.Redirects) > 0:
 		return fmt.Errorf("attributes readOnly and redirect exclude each other")
@@ -170,7 +173,7 @@ func (v *Volume) check() error {
 	return nil
 }
 
-// expand replaces {name} in a text.
+// expand replaces each {name} in a text by its value.
 func (n Names) expand(text string) (string, error) {
 	var b strings.Builder
 	for {
@@ -189,7 +192,7 @@ func (n Names) expand(text string) (string, error) {
 	}
 }
 
-// text returns the setter of a text.
+// text returns a function that sets a text field.
 func text(field func(*Volume) *string) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		*field(v) = text
@@ -197,40 +200,40 @@ func text(field func(*Volume) *string) func(*Volume, string) error {
 	}
 }
 
-// path returns the setter of an absolute path on the host of the daemon.
+// path returns a function that sets a field to an absolute path on the host of the daemon.
 func path(field func(*Volume) *string) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		if !filepath.IsAbs(text) {
-			return fmt.Errorf("path %q is not absolute", text)
+			return fmt.Errorf("path %q must be absolute", text)
 		}
 		*field(v) = text
 		return nil
 	}
 }
 
-// flag returns the setter of a truth value.
+// flag returns a function that sets a field to true or false.
 func flag(field func(*Volume) *bool) func(*Volume, string) error {
 	return func(v *Volume, text string) (err error) {
 		if *field(v), err = strconv.ParseBool(text); err != nil {
-			err = fmt.Errorf("%q is neither true nor false", text)
+			err = fmt.Errorf("value %q must be true or false", text)
 		}
 		return err
 	}
 }
 
-// id returns the setter of a user or group id.
+// id returns a function that sets a field to a user or group id.
 func id(field func(*Volume) *uint32) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n == 1<<32-1 {
-			return fmt.Errorf("%q is not an id", text)
+			return fmt.Errorf("value %q must be a user or group id", text)
 		}
 		*field(v) = uint32(n)
 		return nil
 	}
 }
 
-// list returns the setter of a comma-separated list.
+// list returns a function that sets a field to the elements of a comma-separated list.
 func list(field func(*Volume) *[]string) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		for part := range strings.SplitSeq(text, ",") {
@@ -242,11 +245,11 @@ func list(field func(*Volume) *[]string) func(*Volume, string) error {
 	}
 }
 
-// choice returns the setter of a text that is one of several words.
+// choice returns a function that sets a field to one of several words.
 func choice[T ~string](field func(*Volume) *T, words ...T) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		if !slices.Contains(words, T(text)) {
-			return fmt.Errorf("%q is not one of %v", text, words)
+			return fmt.Errorf("value %q must be one of %v", text, words)
 		}
 		*field(v) = T(text)
 		return nil
@@ -254,7 +257,7 @@ func choice[T ~string](field func(*Volume) *T, words ...T) func(*Volume, string)
 }
 
 func setPolicy(v *Volume, text string) error {
-	v.Request.SessionOptions.Policy = control.Policy(text) // the daemon checks the form
+	v.Request.SessionOptions.Policy = control.Policy(text) // the daemon checks the value
 	return nil
 }
 
@@ -271,7 +274,7 @@ func setRedirects(v *Volume, text string) error {
 func setTimeout(v *Volume, text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a duration such as 90s", text)
+		return fmt.Errorf("value %q must be a duration such as 90s", text)
 	}
 	v.Request.Timeout = d
 	return nil
