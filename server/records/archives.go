@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// archivesSchema adds archived sessions, and the retention of namespaces.
+// archivesSchema adds the tables of archived sessions, and of the retention of namespaces.
 const archivesSchema = `
 CREATE TABLE archives (
 	repo BIGINT NOT NULL,
@@ -23,12 +23,12 @@ CREATE TABLE archives (
 CREATE TABLE retention (namespace {folded} NOT NULL PRIMARY KEY, rules TEXT NOT NULL, updated BIGINT NOT NULL);
 `
 
-// BundleExtension is the extension of the file of an archived session. The file is recorded like a pack, so that it is found if a process
-// dies, but no repository lists it.
+// BundleExtension is the extension of the file of an archived session. The file has the record of a pack, so that it is
+// found if a process dies, but no repository lists it.
 const BundleExtension = ".bundle"
 
-// basePrefix is the prefix of refs that keep the commits on which archived sessions of a repository are based. The name of a session
-// cannot begin with an underscore.
+// basePrefix is the prefix of refs that keep the base commits of the archived sessions of a repository. The name of a
+// session cannot begin with an underscore.
 const basePrefix = "refs/afs/archived/_/"
 
 // Archives are the archived sessions. The refs of an archived session are in a git bundle in the object store, and not in the repository.
@@ -38,12 +38,12 @@ type Archives struct{ db *DB }
 type Archive struct {
 	Session  string
 	Pack     Pack      // record of the bundle
-	Archived time.Time // when it was archived
+	Archived time.Time // time at which the session was archived
 	Changed  time.Time // time of the last change of the session
-	Info     string    // further data in a format of package archive
+	Info     string    // further data about the session, in a format of package archive
 }
 
-// ArchivedError is the result of an update that would create a ref of an archived session.
+// ArchivedError is the error of an update that would create a ref of an archived session.
 type ArchivedError struct{ Session string }
 
 func (e ArchivedError) Error() string {
@@ -54,7 +54,8 @@ func (e ArchivedError) Error() string {
 var sessionKinds = []string{"adopted", "ann", "approvals", "base", "carried", "diverged", "facts", "ground", "j", "kept", "meta", "pin",
 	"restored", "tags", "thin", "transcript"}
 
-// SessionOf returns the name of the session to which a ref belongs by its name; "" for all other refs, also those of deleted sessions.
+// SessionOf returns the name of the session to which a ref with this name belongs. It returns "" for all other refs,
+// including refs of deleted sessions.
 func SessionOf(ref string) string {
 	kind, rest := "", ""
 	if below, ok := strings.CutPrefix(ref, "refs/afs/"); ok {
@@ -69,19 +70,20 @@ func SessionOf(ref string) string {
 	return name
 }
 
-// IsBase reports whether a ref keeps a commit on which archived sessions are based.
+// IsBase reports whether a ref keeps a base commit of archived sessions.
 func IsBase(ref string) bool { return strings.HasPrefix(ref, basePrefix) }
 
 // Archiving is a session that is to be archived.
 type Archiving struct {
 	Archive
 	Refs  []Ref    // refs of the session in the bundle, sorted by name
-	Bases []string // commits that the repository keeps for the bundle
+	Bases []string // commits that the repository keeps because objects of the bundle are based on them
 }
 
-// Put archives sessions of a repository, whose bundles are stored: it removes their refs and adds refs for their bases. The parameter
-// version is the version of the repository in which the bundles were made. The result contains ErrChanged for each session whose refs
-// have changed since then; such a session is not archived. Events is called within the transaction, and must not block.
+// Put archives sessions of a repository: it removes their refs and adds refs for their bases. The bundles must be
+// stored already. version is the version of the repository in which the bundles were made. The result contains
+// ErrChanged for each session whose refs have changed since then; such a session is not archived. events is called
+// within the transaction, and must not block.
 func (a *Archives) Put(ctx context.Context, repoID string, version Version, all []Archiving, cause Cause,
 	events func(done []RefUpdate) []Event) (results []error, err error) {
 	err = a.db.write(ctx, "archive sessions of repository "+repoID, func(t *tx) error {
@@ -147,7 +149,7 @@ func (t *tx) putArchive(ctx context.Context, repo int64, s Archive) error {
 		return err
 	}
 	if len(keys) == 0 {
-		return fmt.Errorf("%w: bundle %s was removed as unused", ErrUnavailable, s.Pack.ID)
+		return fmt.Errorf("%w: bundle %s was removed because no session used it", ErrUnavailable, s.Pack.ID)
 	}
 	archived := s.Archived
 	if archived.IsZero() {
@@ -159,7 +161,8 @@ func (t *tx) putArchive(ctx context.Context, repo int64, s Archive) error {
 	return err
 }
 
-// logArchive counts up the generation of a repository, and writes the events and the audit entry of a change of its archived sessions.
+// logArchive increments the generation of a repository, and writes the events and the audit entry of a change of its
+// archived sessions.
 func (t *tx) logArchive(ctx context.Context, repo lockedRepo, events []Event, cause Cause, what string, done []RefUpdate) error {
 	if _, err := t.exec(ctx, "UPDATE repos SET {grow}, updated = $2 WHERE repo = $1", repo.key, t.now); err != nil {
 		return err
@@ -167,7 +170,7 @@ func (t *tx) logArchive(ctx context.Context, repo lockedRepo, events []Event, ca
 	return t.log(ctx, events, cause.entry(t, 200, join(what, describe(done, make([]error, len(done))))))
 }
 
-// Restoring brings an archived session back.
+// Restoring describes an archived session that becomes a session of its repository again.
 type Restoring struct {
 	RepoID  string
 	Session string
@@ -180,9 +183,9 @@ type Restoring struct {
 	Events  func(done []RefUpdate) []Event // called within the transaction; it must not block
 }
 
-// Take brings an archived session back, in one transaction: it creates the refs, adds the packs, and removes the row. It returns
-// ErrNotFound if the session is not archived, ErrChanged if it has another bundle, and ErrExists if one of the refs exists or cannot be
-// created.
+// Take restores an archived session in one transaction: it creates the refs, adds the packs, and removes the row. It
+// returns ErrNotFound if the session is not archived, ErrChanged if it has another bundle, and ErrExists if one of the
+// refs exists or cannot be created.
 func (a *Archives) Take(ctx context.Context, r Restoring) error {
 	return a.db.write(ctx, "reopen archived session "+r.Session, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, r.RepoID)
@@ -222,7 +225,7 @@ func (a *Archives) Take(ctx context.Context, r Restoring) error {
 	})
 }
 
-// dropArchive removes the row of an archived session, and makes its bundle unused.
+// dropArchive removes the row of an archived session, and marks its bundle as unused.
 func (t *tx) dropArchive(ctx context.Context, repo int64, session, bundle string) error {
 	rows, err := list(ctx, t, scanText, "SELECT p.id FROM archives a JOIN packs p ON p.pack = a.pack WHERE a.repo = $1 AND a.session = $2",
 		repo, session)
@@ -246,7 +249,7 @@ func (t *tx) countArchives(ctx context.Context, repo int64) (int64, error) {
 	return t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM archives WHERE repo = $1 LIMIT 1) a", repo)
 }
 
-// dropBases removes the refs for bases of archived sessions if the repository has no archived session.
+// dropBases removes the refs for base commits of archived sessions if the repository has no archived session.
 func (t *tx) dropBases(ctx context.Context, repo lockedRepo) error {
 	if n, err := t.countArchives(ctx, repo.key); err != nil || n > 0 {
 		return err
@@ -263,7 +266,7 @@ func (t *tx) dropBases(ctx context.Context, repo lockedRepo) error {
 	return t.removeRefs(ctx, repo.refs, names)
 }
 
-// Replace replaces the bundle of an archived session by one with other contents. It returns ErrChanged if the session is not archived with
+// Replace replaces the bundle of an archived session. It returns ErrChanged if the present bundle of the session is not
 // the bundle old.
 func (a *Archives) Replace(ctx context.Context, repoID, old string, s Archive, cause Cause) error {
 	return a.db.write(ctx, "replace archived session "+s.Session, func(t *tx) error {
@@ -305,7 +308,8 @@ func (a *Archives) List(ctx context.Context, repoID, after string, limit int) ([
 		WHERE r.id = $1 AND r.deleted = 0 AND a.session > $2 ORDER BY a.session LIMIT $3`, repoID, after, limit)
 }
 
-// refuseArchived returns an error for each update that would create a ref of an archived session, and nil for all others.
+// refuseArchived returns a list with an element for each update: an error if the update would create a ref of an
+// archived session, otherwise nil.
 func (t *tx) refuseArchived(ctx context.Context, repo int64, updates []RefUpdate) ([]error, error) {
 	results := make([]error, len(updates))
 	creates := func(u RefUpdate) bool { return u.Creates() && !u.Removes() && SessionOf(u.Name) != "" }

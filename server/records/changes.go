@@ -5,7 +5,8 @@ import (
 	"encoding/hex"
 )
 
-// changesSchema adds the last changes of refs of large repositories, from which a replica is brought up to date without reading all refs.
+// changesSchema adds the table of the latest changes of refs in large repositories. A replica can be updated from these
+// changes, without reading all refs.
 const changesSchema = `
 CREATE TABLE changed_refs (
 	repo BIGINT NOT NULL,
@@ -16,8 +17,9 @@ CREATE TABLE changed_refs (
 ){clustered};
 `
 
-// recordChanges records the refs that a push has changed, if the repository has many refs and the push has changed few, and forgets
-// changes for which no stamps are kept. A generation without records has an unknown change.
+// recordChanges records which refs a push has changed, if the repository has many refs and the push has changed few of
+// them. It removes the records of changes for whose generations no stamps are kept. If a generation has no record, its
+// changes are not known.
 func (t *tx) recordChanges(ctx context.Context, repo lockedRepo, s *refSet) error {
 	if len(s.changed) > few {
 		return nil
@@ -44,8 +46,8 @@ func (t *tx) recordChanges(ctx context.Context, repo lockedRepo, s *refSet) erro
 	return nil
 }
 
-// SnapshotSince is like Snapshot for a caller that has the refs of the repository at a version. If the refs that were changed since then
-// are known, the snapshot has them in Changed, and Refs is nil.
+// SnapshotSince is like Snapshot for a caller that has read the refs of the repository at the version v. If the refs
+// that were changed since then are recorded, the snapshot has them in Changed, and Refs is nil.
 func (r *Repos) SnapshotSince(ctx context.Context, id string, v Version) (s Snapshot, err error) {
 	err = r.snapshot(ctx, id, &s, func(t *tx, refs refRows) (known bool, err error) {
 		var now history

@@ -30,9 +30,10 @@ type DB struct {
 	calls   calls
 	dialect *dialect
 	reader  *sql.DB
-	writer  *sql.DB          // pool for transactions that write; for PostgreSQL, the pool for reading
-	group   group            // transactions that write to SQLite
-	clock   func() time.Time // time.Now except in tests
+	// pool of connections for transactions that write; for PostgreSQL, the same pool as for reading
+	writer *sql.DB
+	group  group            // transactions that write to SQLite
+	clock  func() time.Time // returns the current time; time.Now except in tests
 }
 
 // Open opens the database at url: sqlite:PATH or postgres://... It creates missing tables, and upgrades those of older versions.
@@ -51,7 +52,7 @@ func Open(ctx context.Context, url string) (*DB, error) {
 		db.writer = db.reader
 	default:
 		// The URL is not part of the error, because it may contain a password.
-		err = errors.New("the URL of the database must begin with sqlite: or postgres://")
+		err = errors.New("URL of the database must begin with sqlite: or postgres://")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -75,7 +76,7 @@ func Open(ctx context.Context, url string) (*DB, error) {
 	return db, nil
 }
 
-// Close closes the database. Transactions that run fail.
+// Close closes the database. Transactions in progress fail.
 func (db *DB) Close() error {
 	err := db.reader.Close()
 	if db.writer != db.reader {
@@ -107,7 +108,7 @@ func NewID() string {
 		b[i] = byte(ms >> (40 - 8*i))
 	}
 	rand.Read(b[6:16])
-	// Encoding begins at the highest bit, so all bits move down by two.
+	// The encoding begins at the highest bit, so all bits are shifted down by two.
 	for i := 16; i > 0; i-- {
 		b[i] = b[i]>>2 | b[i-1]<<6
 	}

@@ -15,24 +15,26 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// dialect contains the differences between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT and comparisons
-// of rows, which both databases support. The words in statements that differ are {update}, {share} and {skip} at the end of a SELECT
-// that locks rows, {bytes} in a CAST, {stamp} for a new Version.Stamp, and {grow} for the assignments that increment the generation of
-// a repository.
+// dialect contains the differences between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT
+// and comparisons of rows, which both databases support. Other parts of statements differ, and are written as these
+// words: {update}, {share} and {skip} at the end of a SELECT that locks rows, {bytes} in a CAST, {stamp} for a new
+// Version.Stamp, and {grow} for the assignments that increment the generation of a repository.
 type dialect struct {
 	name     string
 	types    *strings.Replacer // replaces the names of types in the schema, such as {key}
 	words    *strings.Replacer // replaces the words in statements
-	snapshot sql.TxOptions     // options of a transaction that only reads
-	now      string            // expression for the time of the database, in microseconds
+	snapshot sql.TxOptions     // options of a transaction that only reads, and sees one state of the database
+	now      string            // SQL expression for the present time of the database, in microseconds since 1970
 	tables   string            // SELECT of the number of tables that exist
 	exists   string            // SELECT of the number of tables named $1
-	serial   string            // statement that lets one process at a time upgrade the schema; "" if transactions exclude each other
-	parallel bool              // transactions that write can run at the same time
+	// statement that makes processes upgrade the schema one after the other; "" if transactions exclude each other
+	// anyway
+	serial   string
+	parallel bool // whether transactions that write can run at the same time
 	classify func(error) class
 }
 
-// class is the kind of an error of a database.
+// class is the kind of a database error.
 type class int
 
 const (
@@ -67,7 +69,7 @@ const (
 // and transactions that wait in the pool are served in order, but transactions that wait in SQLite are not.
 func openSQLite(path string) (read, write *sql.DB, err error) {
 	if path == "" || path == ":memory:" {
-		return nil, nil, errors.New("the URL sqlite: needs the path of a file")
+		return nil, nil, errors.New("open SQLite database: URL sqlite: needs the path of a file")
 	}
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -134,7 +136,7 @@ func classifySQLite(err error) class {
 	return other
 }
 
-// failure returns err as the error of an operation, wrapped with the sentinel error of this package for its class.
+// failure returns err with the name of the operation, wrapped with the sentinel error of this package for its class.
 func (d *dialect) failure(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -148,7 +150,7 @@ func (d *dialect) failure(ctx context.Context, what string, err error) error {
 	case retriable, unavailable, interrupted:
 		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, oneLine(err))
 	case damaged:
-		return fmt.Errorf("%s: the database file is damaged, or is not a database of artifactfs: %w", what, err)
+		return fmt.Errorf("%s: database file is damaged, or is not a database of artifactfs: %w", what, err)
 	}
 	if errors.Is(err, sql.ErrNoRows) {
 		err = ErrNotFound
@@ -164,13 +166,13 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// stamp scans a stored time.
+// stamp scans a column with a time.
 type stamp struct{ t *time.Time }
 
 func (s stamp) Scan(v any) error {
 	n, ok := v.(int64)
 	if !ok {
-		return fmt.Errorf("time is a %T", v)
+		return fmt.Errorf("column with a time has the type %T", v)
 	}
 	*s.t = time.Time{}
 	if n != 0 {

@@ -11,12 +11,12 @@ ALTER TABLE repos ADD COLUMN swept BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX repos_swept ON repos (swept) WHERE deleted = 0;
 `
 
-// GarbageExtension is the extension of git's file with the times since which the objects of a pack are not reachable from a ref
-// (gitformat-pack(5), "pack-*.mtimes files"). Only packs of garbage have such a file.
+// GarbageExtension is the extension of a file of git that states, for each object in a pack, since when no ref has led
+// to the object (gitformat-pack(5), "pack-*.mtimes files"). Only packs of garbage have such a file.
 const GarbageExtension = ".mtimes"
 
-// Unswept returns ids of repositories whose last search for garbage was before a time, if they have changed since that search or have
-// a pack of garbage. The repository with the oldest search is first.
+// Unswept returns ids of repositories whose last search for garbage was before the time since, if they have changed
+// after that search or have a pack of garbage. The repository with the oldest search is first.
 func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) ([]string, error) {
 	return readList(ctx, r.db, "find repositories with garbage", scanText,
 		`SELECT r.id FROM repos r WHERE r.deleted = 0 AND r.swept < $1 AND (r.updated > r.swept OR EXISTS (
@@ -24,7 +24,8 @@ func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) ([]stri
 			ORDER BY r.swept LIMIT $2`, since, limit)
 }
 
-// Swept records a search for garbage in a repository. The search has seen the state of the repository at the given time.
+// Swept records that garbage was searched for in a repository. The search has seen the state of the repository at the
+// time at.
 func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 	return r.db.write(ctx, "record sweep of repository "+id, func(t *tx) error {
 		_, err := t.exec(ctx, "UPDATE repos SET swept = $2 WHERE id = $1 AND deleted = 0", id, at)
@@ -32,8 +33,8 @@ func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// Overfull returns ids of repositories that have at least as many packs as the parameter packs, shared or not; forks must have at
-// least twice as many. The repository with the most packs is first.
+// Overfull returns ids of repositories that have at least the given number of packs, including shared packs; forks must
+// have at least twice as many. The repository with the most packs is first.
 func (r *Repos) Overfull(ctx context.Context, packs, limit int) ([]string, error) {
 	return readList(ctx, r.db, "find repositories with very many packs", scanText,
 		`SELECT r.id FROM (SELECT repo, count(*) AS n FROM links GROUP BY repo HAVING count(*) >= $1) c
@@ -44,8 +45,8 @@ func (r *Repos) Overfull(ctx context.Context, packs, limit int) ([]string, error
 // largeSchema adds an index of large packs.
 const largeSchema = `CREATE INDEX packs_large ON packs (objects) WHERE objects >= 1000;`
 
-// Unindexed returns ids of repositories that have a large pack without a bitmap which no other repository lists. A pack is large if
-// its number of objects is at least the parameter objects, which must not be below 1,000.
+// Unindexed returns ids of repositories that have a large pack without a bitmap, if no other repository lists the pack.
+// A pack is large if its number of objects is at least the parameter objects, which must not be below 1,000.
 func (r *Repos) Unindexed(ctx context.Context, objects int64, limit int) ([]string, error) {
 	return readList(ctx, r.db, "find repositories without bitmap", scanText,
 		`SELECT DISTINCT r.id FROM packs p JOIN links l ON l.pack = p.pack JOIN repos r ON r.repo = l.repo

@@ -10,29 +10,31 @@ import (
 // maxGroup is the maximum number of transactions that are committed together.
 const maxGroup = 64
 
-// group commits transactions of SQLite together. SQLite runs one transaction at a time and syncs the disk for each. Transactions that
-// arrive during the sync queue. The first of them then runs all of them in one transaction, each within a savepoint, with one sync. A
-// transaction that finds no other one running starts at once. PostgreSQL groups commits itself.
+// group commits transactions of SQLite together. SQLite runs one transaction at a time and syncs the disk for each.
+// Transactions that arrive during the sync wait in a queue. The first of them then runs all of them in one transaction,
+// each within a savepoint, with one sync. A transaction starts at once if no other one is running. PostgreSQL groups
+// commits itself.
 type group struct {
 	db *DB
 
 	mu    sync.Mutex
-	queue []*member // the first member runs, together with the members that it has taken from the queue
+	queue []*member // waiting members; the first of them runs them all
 }
 
 // member is one transaction of a group.
 type member struct {
-	ended   func() error // returns the cause if the context of the caller has ended, and nil before
+	ended   func() error // returns nil, or the cause if the context of the caller has ended
 	run     func(t *tx) error
-	wake    chan struct{} // has a value when the member is done or when it leads the next group
+	wake    chan struct{} // receives a value when the member has ended, or when it must lead the next group
 	done    bool
 	added   bool
 	err     error
-	trouble any // value of a panic in run
+	trouble any // value of a panic in the function of the member
 }
 
-// write runs f in a transaction. If ctx ends before f is called, f is not called; the end of ctx does not interrupt f, because SQLite
-// would roll back the other members, too.
+// write runs f in a transaction. If ctx ends before f was called, f is not called. Once f was called, the end of ctx
+// does not interrupt it, because SQLite would also roll back the other members. added is true if the transaction has
+// added events.
 func (g *group) write(ctx context.Context, f func(t *tx) error) (added bool, err error) {
 	m := &member{ended: func() error { return context.Cause(ctx) }, run: f, wake: make(chan struct{}, 1)}
 	g.mu.Lock()
@@ -51,8 +53,8 @@ func (g *group) write(ctx context.Context, f func(t *tx) error) (added bool, err
 	return m.added, m.err
 }
 
-// lead runs the members in the queue, and then wakes the first of those that have arrived since, which calls lead in turn. The caller
-// of lead is the first member.
+// lead runs the members in the queue. Then it wakes the first of the members that have arrived since, which calls lead
+// in turn. The caller of lead is the first member.
 func (g *group) lead(ctx context.Context) {
 	g.mu.Lock()
 	members := g.queue[:min(len(g.queue), maxGroup):min(len(g.queue), maxGroup)]
@@ -78,7 +80,7 @@ func (g *group) lead(ctx context.Context) {
 	}
 }
 
-// run runs members in one transaction. Its error is the result of each member that has not failed itself.
+// run runs members in one transaction. Its error becomes the result of each member that has not failed itself.
 func (g *group) run(ctx context.Context, members []*member) error {
 	s, err := g.db.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -116,7 +118,8 @@ func (g *group) run(ctx context.Context, members []*member) error {
 // runOne runs a member and sets its result.
 func (g *group) runOne(s *sql.Tx, m *member) {
 	defer func() {
-		// The member is run by the goroutine of another caller, so a panic is passed to the goroutine of the member.
+		// The function of the member may run in the goroutine of another caller, so a panic is passed to the goroutine
+		// of the member.
 		if m.trouble = recover(); m.trouble != nil {
 			m.err = errors.New("transaction panicked")
 		}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// importsSchema adds the imports, and the commits at which the history of a repository ends if it was imported with a depth.
+// importsSchema adds the table of imports, and the column with the commits at which the history of a repository ends if
+// it was imported with a depth.
 const importsSchema = `
 ALTER TABLE repos ADD COLUMN shallow TEXT NOT NULL DEFAULT '';
 CREATE TABLE imports (
@@ -29,10 +30,10 @@ CREATE TABLE imports (
 CREATE INDEX imports_open ON imports (updated) WHERE finished = 0;
 `
 
-// runsSchema adds the attempt that may change an import.
+// runsSchema adds the column with the id of the attempt that may change an import.
 const runsSchema = `ALTER TABLE imports ADD COLUMN run TEXT NOT NULL DEFAULT '';`
 
-// Imports are the imports of repositories. Only the last import of a repository is kept.
+// Imports stores the imports of repositories. Only the last import of a repository is kept.
 type Imports struct{ db *DB }
 
 // Import is the import of a repository from another server.
@@ -41,21 +42,21 @@ type Import struct {
 	URL      string // URL without credentials
 	Branch   string // the only branch to import; "" for all branches
 	Depth    int    // number of commits of each branch to import; 0 for all
-	Secret   string // name of the credentials, which are in a file of the operator
+	Secret   string // name of the file with the credentials, which the operator maintains
 	State    string
 	Phase    string
-	Done     int64 // number of objects that the phase has processed
+	Done     int64 // number of objects that the current phase has processed
 	Total    int64
-	Bytes    int64 // bytes that were received
+	Bytes    int64 // number of bytes that were received
 	Error    string
 	Attempts int
 	Started  time.Time
-	Finished time.Time // zero until the import has succeeded or failed
-	Updated  time.Time // set by every method that changes the import
-	Refs     []byte    // refs of the other server after the last successful import, in a format that package imports defines
+	Finished time.Time // time of the end; zero until the import has succeeded or failed
+	Updated  time.Time // time of the last change; set by every method that changes the import
+	Refs     []byte    // refs of the other server at the last successful import, in a format of package imports
 	Run      string    // random id of the attempt, set by Take
 
-	Namespace string // of the repository, set by Open
+	Namespace string // namespace of the repository, set by Open
 }
 
 const importColumns = `repo_id, url, branch, depth, secret, state, phase, done, total, bytes, error, attempts, started, finished,
@@ -71,8 +72,8 @@ func importFields(i *Import) []any {
 		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs, &i.Run}
 }
 
-// Begin adds an import. It replaces the finished import of the repository, whose Refs it keeps. It returns ErrExists while an import
-// of the repository is not finished.
+// Begin adds an import. If the repository has a finished import, Begin replaces it and keeps its Refs. It returns
+// ErrExists if the repository has an import that is not finished.
 func (i *Imports) Begin(ctx context.Context, m Import, cause Cause) error {
 	return i.db.write(ctx, "begin import", func(t *tx) error {
 		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
@@ -95,8 +96,9 @@ func (i *Imports) Get(ctx context.Context, repoID string) (Import, error) {
 	return readFirst(ctx, i.db, "find import", scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
 }
 
-// Open returns imports that are not finished. Of each namespace, the import whose last change is the oldest is first. The first imports of
-// all namespaces are before the second ones, so that one namespace with many imports does not hide those of others.
+// Open returns imports that are not finished. Within each namespace they are ordered by their last change, the oldest
+// first. The first imports of all namespaces precede the second ones, so that many imports of one namespace do not hide
+// those of others.
 func (i *Imports) Open(ctx context.Context, limit int) ([]Import, error) {
 	return readList(ctx, i.db, "list imports", func(row scanner) (m Import, err error) {
 		err = row.Scan(append(importFields(&m), &m.Namespace)...)
@@ -106,8 +108,9 @@ func (i *Imports) Open(ctx context.Context, limit int) ([]Import, error) {
 		WHERE i.finished = 0) open ORDER BY turn, updated LIMIT $1`, limit)
 }
 
-// Take begins an attempt of an import, and returns it. From now on, only this attempt can change the import: one that began earlier may
-// still run on a node that has lost its lease. Take returns ErrNotFound if the import is finished, or the repository was deleted.
+// Take begins an attempt of an import, and returns the import. From then on, only this attempt can change the import:
+// an earlier attempt may still run on a node that has lost its lease. Take returns ErrNotFound if the import is
+// finished, or the repository was deleted.
 func (i *Imports) Take(ctx context.Context, repoID string) (m Import, err error) {
 	err = i.db.write(ctx, "begin attempt of import", func(t *tx) error {
 		m, err = first(ctx, t, scanImport, "UPDATE imports SET run = $2, updated = $3 WHERE repo_id = $1 AND finished = 0 RETURNING "+
@@ -117,8 +120,8 @@ func (i *Imports) Take(ctx context.Context, repoID string) (m Import, err error)
 	return m, err
 }
 
-// Save stores the progress of an attempt. It returns ErrNotFound if the attempt must end, because another one has begun, the import is
-// finished, or the repository was deleted. So do Finish and Fail.
+// Save stores the progress of an attempt. It returns ErrNotFound if the attempt must end, because another attempt has
+// begun, the import is finished, or the repository was deleted. Finish and Fail return ErrNotFound in the same cases.
 func (i *Imports) Save(ctx context.Context, m Import) error {
 	return i.db.write(ctx, "store progress of import", func(t *tx) error { return t.saveImport(ctx, m) })
 }
@@ -137,14 +140,14 @@ func (t *tx) saveImport(ctx context.Context, m Import) error {
 // Imported is the result of a successful import.
 type Imported struct {
 	Import        Import
-	Push          Push // TokenID is ""
+	Push          Push // Push contains the updates of refs; its TokenID is ""
 	Events        []Event
-	DefaultBranch string // "" for no change
+	DefaultBranch string // new default branch; "" for no change
 	Shallow       string
 }
 
-// Finish makes the result of an import visible, in one transaction. Updates of refs that have changed in the meantime fail, with
-// an error in the result.
+// Finish makes the result of an import visible, in one transaction. Updates of refs that have changed since the import
+// began fail, with an error in the result.
 func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err error) {
 	err = i.db.write(ctx, "finish import", func(t *tx) error {
 		if _, err := t.lockRepo(ctx, m.Push.RepoID); err != nil {
@@ -186,8 +189,8 @@ func (t *tx) ready(ctx context.Context, repoID string) error {
 	return err
 }
 
-// Abandoned adds a failed import to each repository that was created for an import before the time before and has no unfinished
-// import, because the process that created it died. The arguments state and cause are those of the failed import.
+// Abandoned adds a failed import to each repository that was created for an import earlier than the time before and has
+// no unfinished import, because the process that created it died. state and cause are those of the failed import.
 func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause string) error {
 	return i.db.write(ctx, "end abandoned imports", func(t *tx) error {
 		repos, err := list(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos WHERE status = $1 AND deleted = 0 AND created < $2
@@ -204,7 +207,7 @@ func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause 
 				return err
 			}
 			if rows == 0 {
-				continue // an import has begun
+				continue // an import has begun in the meantime
 			}
 			if err := t.ready(ctx, r.ID); err != nil {
 				return err

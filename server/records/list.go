@@ -12,23 +12,24 @@ import (
 type RepoQuery struct {
 	Namespace string
 	Search    string // part of the name; case is ignored
-	Sort      string // created_at, updated_at, last_push_at or name; created_at if empty
+	Sort      string // created_at, updated_at, last_push_at or name; "" stands for created_at
 	Ascending bool
 	Limit     int
-	Offset    int    // number of repositories to skip, if After is ""
-	After     string // cursor from an earlier answer
+	Offset    int    // number of repositories to skip; only used if After is ""
+	After     string // cursor that an earlier answer contained
 }
 
-// repoOrders are the columns by which repositories can be sorted.
+// repoOrders are the columns for the orders in which repositories can be listed.
 var repoOrders = map[string]string{"created_at": "created", "updated_at": "updated", "last_push_at": "last_push", "name": "folded"}
 
-// cursor is the place in a list of repositories after the last one that the client has received. Clients get it as an opaque text.
+// cursor is a position in a list of repositories: after the last one that the client has received. Clients get it as an
+// opaque text.
 type cursor struct {
 	Sort      string `json:"s"`
 	Ascending bool   `json:"a,omitempty"`
-	Number    int64  `json:"n,omitempty"` // value of the sort column, if it contains times
-	Name      string `json:"t,omitempty"` // value of the sort column, if it is folded
-	Repo      int64  `json:"r"`           // key of the repository
+	Number    int64  `json:"n,omitempty"` // value of the sort column, if that contains times
+	Name      string `json:"t,omitempty"` // value of the sort column, if that contains names in lower case
+	Repo      int64  `json:"r"`           // key of the repository in the database
 }
 
 func (c cursor) String() string {
@@ -47,7 +48,7 @@ func parseCursor(q RepoQuery) (c cursor, err error) {
 		return cursor{}, fmt.Errorf("%w: %w", ErrCursor, err)
 	}
 	if c.Sort != q.Sort || c.Ascending != q.Ascending {
-		return cursor{}, fmt.Errorf("%w: it belongs to a list in another order", ErrCursor)
+		return cursor{}, fmt.Errorf("%w: cursor belongs to a list in another order", ErrCursor)
 	}
 	return c, nil
 }
@@ -103,7 +104,7 @@ func (r *Repos) List(ctx context.Context, q RepoQuery) (page []Repo, total int, 
 			repo Repo
 			key  int64
 		}
-		// One row more than the limit is read: it exists if there is a next page.
+		// One row more than the limit is read, to find out whether there is a next page.
 		rows, err := list(ctx, t, func(row scanner) (k keyed, err error) {
 			return k, row.Scan(append(repoFields(&k.repo), &k.key)...)
 		}, fmt.Sprintf("SELECT %s, repo%s ORDER BY %s %s, repo %s LIMIT $%d OFFSET $%d", repoColumns, where, column, direction, direction,

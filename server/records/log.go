@@ -12,7 +12,7 @@ type Events struct {
 	db *DB
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when events were added
+	changed chan struct{} // closed and replaced by a new channel when events were added
 }
 
 // Audit is the audit log. Its entries are never changed.
@@ -83,7 +83,8 @@ func (db *DB) number(ctx context.Context) error {
 			return err
 		}
 		for _, table := range []string{"events", "audit"} {
-			// The statement sees all entries that were committed before it began. Entries that are committed later get larger numbers.
+			// The statement sees all entries that were committed before it began. Entries that are committed later get
+			// larger numbers in a later call.
 			n, err := t.exec(ctx, "UPDATE "+table+" SET seq = $1 + f.i FROM (SELECT entry, row_number() OVER (ORDER BY entry) AS i FROM "+table+
 				" WHERE seq IS NULL) f WHERE "+table+".entry = f.entry", last)
 			if err != nil {
@@ -96,8 +97,8 @@ func (db *DB) number(ctx context.Context) error {
 	})
 }
 
-// entry returns the audit entry of a change. It returns no entry for the zero Cause, which means that the server itself makes the
-// change.
+// entry returns a list with the audit entry of a change. The list is empty for the zero Cause, which means that the
+// server itself makes the change.
 func (c Cause) entry(t *tx, result int, detail string) []AuditEntry {
 	if c == (Cause{}) {
 		return nil
@@ -105,7 +106,7 @@ func (c Cause) entry(t *tx, result int, detail string) []AuditEntry {
 	return []AuditEntry{{Time: t.now, Cause: c, Result: result, Detail: detail}}
 }
 
-// Add adds events without a change of other records, such as those of fetches.
+// Add adds events that are not part of a change of other records, such as events of fetches.
 func (e *Events) Add(ctx context.Context, events []Event) error {
 	if len(events) == 0 {
 		return nil
@@ -124,14 +125,14 @@ func eventFields(e *Event) []any {
 	return []any{&e.Seq, &e.Type, &e.Namespace, &e.Repo, stamp{&e.Time}, (*[]byte)(&e.Body)}
 }
 
-// eventBytes is the size of the bodies from which on a page of events ends.
+// eventBytes is the total size of bodies, in bytes, after which a page of events ends.
 const eventBytes = 64 << 10
 
-// errPageEnd ends the reading of rows.
-var errPageEnd = errors.New("page is full")
+// errPageEnd stops the reading of rows, because the page is full.
+var errPageEnd = errors.New("page of events is full")
 
-// After returns events with a larger number than seq, in order: at least one if there is any, up to limit, and less if their bodies are
-// large. Empty namespace or repo selects all.
+// After returns events with numbers larger than seq, in order: at least one if there is any, and at most limit. It
+// returns fewer if their bodies are large. An empty namespace or repo selects all.
 func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, limit int) (events []Event, err error) {
 	query, args := "SELECT "+eventColumns+" FROM events e WHERE e.seq > $1", []any{seq, limit}
 	if namespace != "" {
@@ -181,14 +182,14 @@ func (t *tx) last(ctx context.Context) (int64, error) {
 	return t.count(ctx, "SELECT value FROM counters WHERE name = 'log'")
 }
 
-// Changed returns a channel that is closed when this process has added events.
+// Changed returns a channel that is closed when this process adds events.
 func (e *Events) Changed() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changed
 }
 
-// announce closes the channel of Changed.
+// announce closes the channel that Changed has returned.
 func (e *Events) announce() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,12 +197,12 @@ func (e *Events) announce() {
 	e.changed = make(chan struct{})
 }
 
-// dropped is the number of rows that one transaction of Drop examines, so that pushes do not wait for it.
+// dropped is the maximum number of rows that one transaction of Drop examines, so that pushes do not wait long for it.
 const dropped = 1000
 
-// Drop removes events and audit entries that are older than a time, and with them deliveries of these events, tokens that expired or
-// were revoked before this time, records of repositories that FindDeleted does not find any more, and refs
-// that forks shared before they were deleted.
+// Drop removes events and audit entries that are older than the time before. It also removes the deliveries of these
+// events, tokens that expired or were revoked before this time, records of deleted repositories that FindDeleted does
+// not find any more, and sets of shared refs that no fork uses any more.
 func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	if err := e.db.number(ctx); err != nil {
 		return err
@@ -209,7 +210,8 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	for _, table := range []string{"events", "audit"} {
 		for more := true; more; {
 			if err := e.db.write(ctx, "drop old "+table, func(t *tx) error {
-				// Entries with larger numbers are newer, except for a few that different nodes have added at about the same time.
+				// Entries with larger numbers are newer, except for a few that different nodes have added at about the
+				// same time.
 				rows, err := t.exec(ctx, "DELETE FROM "+table+" WHERE seq IN (SELECT seq FROM "+table+" ORDER BY seq LIMIT $1) AND time < $2",
 					dropped, before)
 				more = rows == dropped
@@ -239,7 +241,7 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	})
 }
 
-// Add adds entries in a separate transaction: those of calls that have changed no records, such as reads.
+// Add adds audit entries in a separate transaction, for calls that have changed no records, such as reads.
 func (a *Audit) Add(ctx context.Context, entries []AuditEntry) error {
 	if len(entries) == 0 {
 		return nil

@@ -8,10 +8,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// calls measures the calls of a database.
+// calls measures the calls of the database.
 type calls struct {
 	reads, writes metrics.Histogram
-	away, full    atomic.Int64 // calls that failed because the database did not answer, or was full
+	// numbers of calls that failed because the database did not answer, or because it was full
+	away, full atomic.Int64
 }
 
 // measure counts a call that began at the time begin and has just ended with the error err.

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// Namespaces are the namespaces. The case of names is ignored when they are looked up and compared.
+// Namespaces stores the namespaces. The case of names is ignored when names are looked up and compared.
 type Namespaces struct{ db *DB }
 
 const namespaceColumns = `name, jurisdiction, created, updated,
@@ -31,7 +31,7 @@ func (n *Namespaces) Create(ctx context.Context, ns Namespace, cause Cause) erro
 	})
 }
 
-// addNamespace adds a namespace unless it exists.
+// addNamespace adds a namespace unless it exists. created is true if it did not exist.
 func (t *tx) addNamespace(ctx context.Context, ns Namespace) (created bool, err error) {
 	if ns.Created.IsZero() {
 		ns.Created = t.now
@@ -53,8 +53,8 @@ func (n *Namespaces) Get(ctx context.Context, name string) (Namespace, error) {
 		"SELECT "+namespaceColumns+" FROM namespaces WHERE folded = $1", fold(name))
 }
 
-// List returns up to limit namespaces whose names are greater than the name after, in the order of names, and the number of all
-// namespaces.
+// List returns up to limit namespaces whose names follow the name after, in the order of their names, and the number of
+// all namespaces. offset is the number of namespaces to skip.
 func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) (page []Namespace, total int, err error) {
 	err = n.db.read(ctx, "list namespaces", func(t *tx) error {
 		all, err := t.count(ctx, "SELECT count(*) FROM namespaces")
@@ -69,11 +69,13 @@ func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) 
 	return page, total, err
 }
 
-// Delete removes a namespace. It returns ErrNotEmpty if the namespace has repositories. Its owners' tokens are revoked and its
-// webhooks removed, because both name the namespace, and another user may create it again.
+// Delete removes a namespace. It returns ErrNotEmpty if the namespace has repositories. Tokens of owners of the
+// namespace are revoked and its webhooks are removed, because another user may create a namespace with the same name
+// again.
 func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error {
 	return n.db.write(ctx, "delete namespace "+name, func(t *tx) error {
-		// The lock waits for transactions that create repositories in the namespace (see lockNamespace).
+		// The lock makes this transaction wait for transactions that create repositories in the namespace (see
+		// lockNamespace).
 		var locked string
 		if err := t.one(ctx, []any{&locked}, "SELECT name FROM namespaces WHERE folded = $1{update}", fold(name)); err != nil {
 			return err
@@ -104,8 +106,8 @@ func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error
 	})
 }
 
-// lockNamespace creates a namespace if it is missing, and returns its name as it was spelled when it was created. The namespace cannot
-// be deleted until the transaction ends.
+// lockNamespace creates a namespace if it does not exist, and returns its name in the spelling with which it was
+// created. The namespace cannot be deleted until the transaction ends.
 func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
 	for {
 		var own string
@@ -116,12 +118,14 @@ func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
 		if _, err := t.addNamespace(ctx, Namespace{Name: name}); err != nil {
 			return "", err
 		}
-		// Another transaction may delete the namespace before it is locked, so it is looked up again.
+		// Another transaction may have deleted the namespace before the lock was taken, so it is created and looked up
+		// again.
 	}
 }
 
-// Size returns the bytes of the packs that only repositories of this namespace have, and the bytes of those that repositories of other
-// namespaces have, too. A pack that several repositories of the namespace have is counted once.
+// Size returns the total size in bytes of two kinds of packs of this namespace: own are packs that only repositories of
+// this namespace list, and shared are packs that repositories of other namespaces also list. A pack of several
+// repositories is counted once.
 func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, err error) {
 	err = n.db.single(ctx, "measure namespace "+name, func(t *tx) error {
 		return t.one(ctx, []any{&own, &shared}, `SELECT
@@ -137,12 +141,12 @@ func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, 
 
 // Amounts has the numbers of repositories, sessions and bytes, among others, that a namespace stores.
 type Amounts struct {
-	Bytes int64 // of packs and archived sessions; what several of its repositories have is counted once
+	Bytes int64 // size of packs and archived sessions; a pack of several repositories is counted once
 	Repos int64
 	Refs  int64
 }
 
-// Amounts returns what a namespace stores. The time grows with the number of its packs and refs.
+// Amounts counts what a namespace stores. The time grows with the number of its packs and refs.
 func (n *Namespaces) Amounts(ctx context.Context, name string) (a Amounts, err error) {
 	const of = "(SELECT repo FROM repos WHERE namespace_folded = $1 AND deleted = 0)"
 	err = n.db.read(ctx, "measure namespace "+name, func(t *tx) error {
@@ -163,7 +167,7 @@ func (n *Namespaces) Amounts(ctx context.Context, name string) (a Amounts, err e
 			}
 			*part.sum += n
 		}
-		// Refs that hide one of a shared set, which was counted.
+		// Subtract the rows that hide a ref of a shared set, because the refs of the set were counted above.
 		hidden, err := t.count(ctx, `SELECT count(*) FROM repos r JOIN refs o ON o.repo = r.repo
 		JOIN refs s ON s.repo = -r.shared AND s.name = o.name
 			WHERE r.namespace_folded = $1 AND r.deleted = 0 AND r.shared <> 0`, fold(name))

@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// Packs are the packs in the object store. A pack is recorded by Begin, listed by repositories after Repos.Push, Packs.Replace and
-// forks, and found by Unused when no repository lists it. Condemn then keeps repositories from listing it, so that its files can be
-// deleted, and Forget removes the record. The id is never used again.
+// Packs stores the records of the packs in the object store. The record of a pack is created by Begin. The pack is
+// listed by repositories after Repos.Push, Packs.Replace and forks, and Unused finds it when no repository lists it any
+// more. Then Condemn prevents that a repository lists it again, so that its files can be deleted, and Forget removes
+// the record. An id is never used again.
 type Packs struct{ db *DB }
 
 const packColumns = "p.id, p.hash, p.extensions, p.bytes, p.objects, p.created"
@@ -42,15 +43,16 @@ func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 
 // link adds a pack to a repository, and stores the number and the sizes of its files, which are complete at that time.
 func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
-	// The update locks the row, so a transaction of Condemn waits for this one, and then finds the link.
+	// The update locks the row, so a transaction of Condemn waits for this transaction, and then finds the link.
 	keys, err := list(ctx, t, scanInt, `UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
 		WHERE id = $1 AND idle_since <> -1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
 	if err != nil {
 		return err
 	}
 	if len(keys) == 0 {
-		// The push took longer than the grace period, so its pack was removed. A new push stores a new pack.
-		return fmt.Errorf("%w: pack %s is not recorded, or was removed as unused", ErrUnavailable, p.ID)
+		// The push took longer than the grace period for unused packs, so its pack was removed. A new push stores a new
+		// pack.
+		return fmt.Errorf("%w: pack %s has no record, or was removed because no repository listed it", ErrUnavailable, p.ID)
 	}
 	_, err = t.exec(ctx, "INSERT INTO links (repo, pack) VALUES ($1, $2) ON CONFLICT DO NOTHING", repo, keys[0])
 	return err
@@ -68,9 +70,10 @@ func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs 
 	})
 }
 
-// Collect replaces packs like Replace, by packs that lack objects of the old ones. version is the version of the repository for which
-// the caller knows that its refs do not need these objects. If the repository has another one, Collect fails with ErrChanged.
-// From then on, a push that was checked before fails with ErrCollected.
+// Collect replaces packs as Replace does, but the new packs do not have all objects of the old ones. version is the
+// version of the repository at which the caller has determined that its refs do not need the missing objects. If the
+// version has changed since then, Collect fails with ErrChanged. From then on, a push that was checked before fails
+// with ErrCollected.
 func (p *Packs) Collect(ctx context.Context, repoID string, version Version, old []string, packs []Pack) error {
 	return p.db.write(ctx, "collect garbage of repository "+repoID, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, repoID)
@@ -78,13 +81,14 @@ func (p *Packs) Collect(ctx context.Context, repoID string, version Version, old
 			return err
 		}
 		if now := repo.version(); now != version {
-			return fmt.Errorf("version is %v instead of %v: %w", now, version, ErrChanged)
+			return fmt.Errorf("replace packs: version of the repository is %v instead of %v: %w", now, version, ErrChanged)
 		}
 		return t.replacePacks(ctx, repo, old, packs, 1)
 	})
 }
 
-// replacePacks replaces packs of a repository, and adds collections to the number of its collections.
+// replacePacks replaces packs of a repository, and adds the number collections to the repository's number of garbage
+// collections.
 func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, packs []Pack, collections int) error {
 	for _, id := range old {
 		keys, err := list(ctx, t, scanInt, `DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
@@ -109,20 +113,21 @@ func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, pa
 	return err
 }
 
-// Unused returns packs that no repository lists, if they were recorded and removed from their last repository before a time.
+// Unused returns packs that no repository has listed since the time before.
 func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) ([]Pack, error) {
 	return readList(ctx, p.db, "find unused packs", scanPack,
 		"SELECT "+packColumns+` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
 			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`, before, limit)
 }
 
-// Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns false if a
-// repository lists the pack or has listed it since the time before, or if the pack is not recorded. Unused still returns the pack, in
-// case the process dies before Forget.
+// Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns
+// false if a repository lists the pack or has listed it since the time before, or if the pack has no record. Unused
+// still returns the pack, in case the process dies before Forget.
 func (p *Packs) Condemn(ctx context.Context, id string, before time.Time) (condemned bool, err error) {
 	err = p.db.write(ctx, "condemn pack "+id, func(t *tx) error {
 		condemned = false
-		// The lock waits for a push that links the pack. The links are counted by another statement, which sees that push.
+		// The lock makes this transaction wait for a push that links the pack. The links are counted by a separate
+		// statement, which sees that push.
 		var key int64
 		err := t.one(ctx, []any{&key}, "SELECT pack FROM packs WHERE id = $1 AND idle_since <> 0 AND idle_since < $2{update}", id, before)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -166,7 +171,8 @@ func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]
 	return sharers, err
 }
 
-// Totals returns the number of objects, and of bytes, in the packs of a repository. An object in two packs counts twice.
+// Totals returns the total number of objects and of bytes in the packs of a repository. An object in two packs counts
+// twice.
 func (p *Packs) Totals(ctx context.Context, repoID string) (objects, bytes int64, err error) {
 	err = p.db.single(ctx, "measure repository "+repoID, func(t *tx) error {
 		return t.one(ctx, []any{&objects, &bytes}, `SELECT CAST(COALESCE(SUM(p.objects), 0) AS BIGINT), CAST(COALESCE(SUM(p.bytes), 0) AS BIGINT)

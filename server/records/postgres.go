@@ -43,8 +43,8 @@ const (
 func openPostgres(url string) (*sql.DB, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		// The error of pgx contains the URL, although without the password.
-		return nil, errors.New("the URL of the PostgreSQL database is not valid")
+		// The error of pgx is not used: it contains the URL, although without the password.
+		return nil, errors.New("URL of the PostgreSQL database is not valid")
 	}
 	for name, value := range map[string]string{
 		"application_name": "artifactfs",
@@ -61,7 +61,7 @@ func openPostgres(url string) (*sql.DB, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
 	}
-	// if the URL names several servers, connect to the one that accepts writes, because the records of a standby are older
+	// if the URL names several servers, use the one that accepts writes, because a standby may have older records
 	if config.ValidateConnect == nil {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
@@ -83,8 +83,8 @@ type connectError struct {
 func (e connectError) Error() string { return e.text }
 func (e connectError) Unwrap() error { return e.error }
 
-// oneLine returns a failure to connect with a text of one line, which has each reason once. The text of pgx has a line for each attempt,
-// with and without TLS, and to each of the servers that the URL names. Other errors are returned as they are.
+// oneLine shortens the text of a failure to connect to one line that contains each reason once. The text of pgx has a
+// line for each attempt, with and without TLS, for each server that the URL names. Other errors are returned unchanged.
 func oneLine(err error) error {
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
@@ -100,7 +100,7 @@ func oneLine(err error) error {
 	if len(reasons) > 1 {
 		text += " " + strings.Join(reasons[1:], "; ")
 	}
-	// The text of a failed look-up begins on the first line, so that its repetition has another beginning.
+	// The first line of a failed look-up contains the reason that the next lines repeat with another beginning.
 	if first, rest, ok := strings.Cut(text, "; "); ok && strings.HasSuffix(first, rest) {
 		text = first
 	}

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// Push makes the updates visible. The result contains an error for each update that failed, with a text for the user of git, such as
-// "stale ref". If Push returns an error, such as ErrChanged, no update was made. The pack must have been recorded by Packs.Begin. It is
-// added to the repository if an update that may need it succeeds. The push is counted in the usage of the repository.
+// Push makes updates of refs visible in one transaction. The result contains an error for each update that failed, with
+// a text for the user of git, such as "stale ref". If Push returns an error, such as ErrChanged, no update was made.
+// The pack must have been recorded by Packs.Begin. It is added to the repository if an update that may need it
+// succeeds. The push is counted in the usage of the repository.
 func (r *Repos) Push(ctx context.Context, p Push) (results []error, err error) {
 	err = r.db.write(ctx, "push to repository "+p.RepoID, func(t *tx) error {
 		results, err = t.push(ctx, p)
@@ -98,12 +99,13 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	return results, t.log(ctx, events, p.Cause.entry(t, 200, join(describe(p.Updates, results), p.Detail)))
 }
 
-// checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the transaction of the push ends,
-// so no push becomes visible after a revocation was acknowledged. The parameter counts states that countRefs follows.
+// checkToken returns ErrRevoked if a token is not valid any more. It locks the token, so that a revocation waits until
+// the transaction of the push ends, and no push becomes visible after a revocation was acknowledged. counts is true if
+// the transaction also calls countRefs.
 func (t *tx) checkToken(ctx context.Context, id string, counts bool) error {
 	lock := "{share}"
 	if counts {
-		lock = "{update}" // two transactions that both have a shared lock would wait for each other
+		lock = "{update}" // with a shared lock, two such transactions would wait for each other
 	}
 	var token Token
 	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1"+lock, id)
@@ -119,11 +121,11 @@ func (t *tx) checkToken(ctx context.Context, id string, counts bool) error {
 	return nil
 }
 
-// tokenRefsSchema adds the number of refs that each token has created and not removed.
+// tokenRefsSchema adds the column with the number of refs that each token has created and not removed.
 const tokenRefsSchema = `ALTER TABLE tokens ADD COLUMN refs BIGINT NOT NULL DEFAULT 0;`
 
-// countRefs counts the refs that a token creates and removes. It returns a TokenRefsError if the token has created more than most, unless
-// the updates create none.
+// countRefs counts the refs that a token creates and removes by the updates done. It returns a TokenRefsError if the
+// updates create refs and the token then has created more than most.
 func (t *tx) countRefs(ctx context.Context, id string, done []RefUpdate, most int64) error {
 	var created, removed int64
 	for _, u := range done {
@@ -157,10 +159,10 @@ func join(a, b string) string {
 	return a + "\n" + b
 }
 
-// maxDetail is the size in bytes of the list of refs in the audit entry of a push.
+// maxDetail is the maximum size, in bytes, of the list of refs in the audit entry of a push.
 const maxDetail = 4096
 
-// describe returns the updates with their results for the audit log.
+// describe returns a text with the updates and their results for the audit log.
 func describe(updates []RefUpdate, results []error) string {
 	var b strings.Builder
 	for i, u := range updates {

@@ -12,14 +12,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// batch is the number of refs that one statement reads or writes. Longer texts of statements are slower to compile, and PostgreSQL
-// allows 65535 placeholders.
+// batch is the maximum number of refs that one statement reads or writes. Longer statements are slower to compile, and
+// PostgreSQL allows 65535 placeholders.
 const batch = 100
 
-// few is a number of updates. For more updates, all refs of the repository are read; otherwise only those that the updates concern.
+// few is the maximum number of updates for which only the refs that they concern are read. For more updates, all refs
+// of the repository are read.
 const few = 16
 
-// The result of an update that fails is one of these errors, or an error that names the refs in conflict. The texts are git's.
+// The result of an update that fails is one of these errors, or an error that names conflicting refs. The texts are
+// those of git.
 var (
 	errStale    = errors.New("stale ref")
 	errExists   = errors.New("reference already exists")
@@ -28,17 +30,17 @@ var (
 	errID       = errors.New("invalid object id")
 )
 
-// refSet is the state of refs within a transaction that has locked their repository. It contains at least the refs that the updates of
-// the transaction concern.
+// refSet is the state of refs within a transaction that has locked their repository. It contains at least the refs that
+// the updates of the transaction concern.
 type refSet struct {
 	ids     map[string]string // ids of existing refs by name
-	below   map[string]int    // number of refs below a directory, such as refs/heads
-	changed map[string]bool   // names of refs that were changed
-	done    []RefUpdate       // updates that changed a ref
+	below   map[string]int    // number of refs below each directory, such as refs/heads
+	changed map[string]bool   // names of the refs that were changed
+	done    []RefUpdate       // updates that have changed a ref
 }
 
-// affected returns the refs that updates change, the refs that conflict with them, because one name is a directory of the other, and those
-// refs with the names of assumed that exist.
+// affected returns the present state of three kinds of refs: the refs that the updates change; refs that conflict with
+// them, because one name is a directory of the other; and the refs with the names in assumed.
 func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate, assumed []Ref) (*refSet, error) {
 	s := &refSet{ids: map[string]string{}, below: map[string]int{}, changed: map[string]bool{}}
 	if len(updates) > few {
@@ -72,8 +74,8 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate, as
 		if u.Removes() || s.ids[u.Name] != "" {
 			continue
 		}
-		// The updates can remove at most as many refs below this one as there are updates. If one ref more is read, a ref is left in
-		// any case.
+		// The updates can remove at most as many refs below this name as there are updates. With one ref more, the
+		// state shows whether a ref remains.
 		found, err := t.refs(ctx, repo, " WHERE v.name > $3 AND v.name < $4 ORDER BY v.name LIMIT $5",
 			[]byte(u.Name+"/"), []byte(u.Name+"0"), len(updates)+1)
 		if err != nil {
@@ -86,13 +88,13 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate, as
 	return s, nil
 }
 
-// apply makes the updates that are possible, and returns an error for each of the others. Removals come first, so that refs/heads/a can
-// be replaced by refs/heads/a/b in one push.
+// apply makes the updates that are possible, and returns a list with an error for each of the others. Removals are made
+// first, so that one push can replace refs/heads/a by refs/heads/a/b.
 func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
 	return s.applyOthers(updates, atomic, make([]error, len(updates)))
 }
 
-// applyOthers is like apply for the updates that have no error in the parameter results. It sets and returns results.
+// applyOthers is like apply, but skips the updates that already have an error in results. It sets and returns results.
 func (s *refSet) applyOthers(updates []RefUpdate, atomic bool, results []error) []error {
 	seen := map[string]bool{}
 	for i, u := range updates {
@@ -125,7 +127,7 @@ func (s *refSet) update(u RefUpdate) error {
 	switch {
 	case !object.ValidID(u.Old) || !object.ValidID(u.New):
 		return errID
-	case ok && old == u.New && !u.Removes(): // another push has made the same update
+	case ok && old == u.New && !u.Removes(): // another push has made the same update already, which counts as a success
 		return nil
 	case ok && u.Creates() && !u.Removes():
 		return errExists
@@ -169,8 +171,8 @@ func (s *refSet) remove(name string) {
 	}
 }
 
-// conflict returns a ref that cannot exist together with name, because one of them would be a directory and a file, and "" if there is
-// none.
+// conflict returns a ref that cannot exist together with the ref name, because one name is a directory of the other. It
+// returns "" if there is no such ref.
 func (s *refSet) conflict(name string) string {
 	for dir := range parents(name) {
 		if _, ok := s.ids[dir]; ok {
@@ -189,8 +191,8 @@ func (s *refSet) conflict(name string) string {
 	return first
 }
 
-// removed returns the names of the refs that the updates have removed. The method written returns the refs that they have created or
-// moved.
+// removed returns the names of the refs that the updates have removed. written returns the refs that they have created
+// or moved.
 func (s *refSet) removed() (names []string) {
 	for name := range s.changed {
 		if _, ok := s.ids[name]; !ok {
@@ -211,7 +213,7 @@ func (s *refSet) written() (refs []Ref) {
 	return refs
 }
 
-// putRefs stores refs with a key.
+// putRefs stores refs in the table refs, with the key repo.
 func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
 	for chunk := range slices.Chunk(refs, batch) {
 		var args []any
@@ -230,7 +232,7 @@ func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
 	return nil
 }
 
-// parents returns the directories of a ref: refs/heads and refs for refs/heads/main.
+// parents yields the directories of a ref: refs/heads and refs for refs/heads/main.
 func parents(name string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for i := strings.LastIndexByte(name, '/'); i > 0; i = strings.LastIndexByte(name[:i], '/') {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Repos are the repositories with their refs. The case of names is ignored when they are looked up and compared.
+// Repos stores the repositories with their refs. The case of names is ignored when names are looked up and compared.
 type Repos struct{ db *DB }
 
 // tombstone is the time for which FindDeleted finds a deleted repository.
@@ -15,14 +15,14 @@ const tombstone = 30 * 24 * time.Hour
 // Creation is a new repository with the token, refs and events that are created in the same transaction.
 type Creation struct {
 	Repo   Repo
-	Token  *Token // nil: no token is created
+	Token  *Token // token to create; nil: none
 	Events []Event
 	Cause  Cause
-	Parent string // id of the parent, whose packs a fork shares; "": the repository is not a fork
-	Refs   []Ref  // refs of the fork, unless All is set
-	All    bool   // the fork gets all refs of the parent
-	// Version is the version of the parent when the objects of Refs were found. Create returns ErrCollected if garbage of the parent was
-	// collected since then.
+	Parent string // id of the parent, whose packs a fork shares; "" if the repository is not a fork
+	Refs   []Ref  // refs of the fork; only used if All is false
+	All    bool   // whether the fork gets all refs of the parent
+	// Version is the version of the parent at which the objects of Refs were found. Create returns ErrCollected if
+	// garbage of the parent was collected since then.
 	Version Version
 }
 
@@ -41,8 +41,9 @@ func repoFields(r *Repo) []any {
 		stamp{&r.Deleted}, &r.Shallow, &r.Stamp}
 }
 
-// Create creates a repository, and its namespace if that is missing. It returns ErrExists if the name is taken, and ErrNotFound if the
-// parent does not exist. Missing times, status, branch and object format of the repository have defaults.
+// Create creates a repository, and its namespace if that does not exist. It returns ErrExists if a repository has the
+// name already, and ErrNotFound if the parent does not exist. Empty times, status, branch and object format get default
+// values.
 func (r *Repos) Create(ctx context.Context, c Creation) error {
 	return r.db.write(ctx, "create repository "+c.Repo.Namespace+"/"+c.Repo.Name, func(t *tx) error {
 		return t.createRepo(ctx, c)
@@ -76,7 +77,7 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 		if parent, shallow, err = t.lockParent(ctx, c.Parent, c.All); err != nil {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
 		}
-		if !c.All { // lockParent has locked the parent, so its refs and packs do not change
+		if !c.All { // the refs and packs of the parent cannot change here, because lockParent has locked it
 			var h history
 			if err := t.one(ctx, h.fields(), "SELECT "+historyColumns+" FROM repos WHERE repo = $1", parent.own); err != nil {
 				return err
@@ -144,14 +145,15 @@ func (r *Repos) ByID(ctx context.Context, id string) (Repo, error) {
 	return readFirst(ctx, r.db, "find repository "+id, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
 }
 
-// FindDeleted returns the repository with the given name that was deleted last, if that was within the last 30 days.
+// FindDeleted returns the repository with the given name that was deleted last, if it was deleted within the last 30
+// days.
 func (r *Repos) FindDeleted(ctx context.Context, namespace, name string) (Repo, error) {
 	return readFirst(ctx, r.db, "find deleted repository "+namespace+"/"+name, scanRepo, "SELECT "+repoColumns+` FROM repos
 			WHERE namespace_folded = $1 AND folded = $2 AND deleted <> 0 AND deleted > $3 ORDER BY deleted DESC LIMIT 1`,
 		fold(namespace), fold(name), r.db.now().Add(-tombstone))
 }
 
-// Delete marks a repository as deleted and removes its refs and its list of packs. Its tokens are revoked.
+// Delete marks a repository as deleted, removes its refs and its list of packs, and revokes its tokens.
 func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cause) error {
 	return r.db.write(ctx, "delete repository "+id, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, id)
@@ -159,8 +161,8 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			return err
 		}
 		if t.dialect.parallel {
-			// Forks have packs in common. All transactions that delete forks lock these packs in the same order, so that no two of
-			// them wait for each other.
+			// Lock the packs of the repository first. Forks have packs in common; because all transactions lock packs
+			// in the same order, two that delete forks do not wait for each other.
 			if err := t.each(ctx, func(scanner) error { return nil },
 				"SELECT pack FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo = $1) ORDER BY pack{update}", repo.key); err != nil {
 				return err
@@ -191,7 +193,7 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 	})
 }
 
-// SetStatus sets the status of a repository when an import begins or ends.
+// SetStatus sets the status of a repository. It is called when an import begins or ends.
 func (r *Repos) SetStatus(ctx context.Context, id string, s Status) error {
 	return r.set(ctx, "set status of repository "+id, "status = $2", id, string(s))
 }
@@ -214,9 +216,10 @@ func (r *Repos) set(ctx context.Context, what, assignment, id, value string) err
 // Snapshot is a repository at one moment.
 type Snapshot struct {
 	Repo  Repo
-	Refs  []Ref // refs sorted by name
+	Refs  []Ref // all refs, sorted by name
 	Packs []Pack
-	// Changed are the refs that were changed since the version of SnapshotSince, sorted by name, with an empty ID for a removed one.
+	// Changed contains the refs that were changed since the version that was passed to SnapshotSince, sorted by name. A
+	// removed ref has an empty ID.
 	Changed []Ref
 }
 
@@ -226,7 +229,8 @@ func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error)
 	return s, err
 }
 
-// snapshot reads a snapshot. The function changed sets the field Changed, or returns false if all refs must be read.
+// snapshot reads a snapshot. The function changed sets the field Changed and returns true, or returns false if all refs
+// must be read.
 func (r *Repos) snapshot(ctx context.Context, id string, s *Snapshot, changed func(t *tx, refs refRows) (bool, error)) error {
 	return r.db.read(ctx, "read repository "+id, func(t *tx) error {
 		var refs refRows
@@ -268,11 +272,11 @@ func (r *Repos) Ref(ctx context.Context, id, name string) (object string, err er
 	return object, err
 }
 
-// Names is a range of names of refs: From and those that follow it before To.
+// Names is a range of names of refs: From is included, To is not.
 type Names struct{ From, To string }
 
-// Below returns the names that begin with a prefix. The prefix ends with a slash.
-func Below(prefix string) Names { return Names{prefix, prefix[:len(prefix)-1] + "0"} } // 0 follows the slash
+// Below returns the range of the names that begin with a prefix, which must end with a slash.
+func Below(prefix string) Names { return Names{prefix, prefix[:len(prefix)-1] + "0"} } // "0" is the character after "/"
 
 // HasRefs reports whether a repository has refs with names in one of the ranges.
 func (r *Repos) HasRefs(ctx context.Context, id string, ranges ...Names) (has bool, err error) {
@@ -299,8 +303,8 @@ func (r *Repos) readRefs(ctx context.Context, id string, f func(*tx, refRows) er
 	})
 }
 
-// Size returns the bytes of the packs that only this repository has, with its archived sessions, and the bytes of those that it shares with
-// others.
+// Size returns the total size, in bytes, of the packs that only this repository lists, with its archived sessions, and
+// of the packs that it shares with other repositories.
 func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err error) {
 	err = r.db.single(ctx, "measure repository "+id, func(t *tx) error {
 		return t.one(ctx, []any{&own, &shared}, `SELECT
@@ -313,11 +317,11 @@ func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err err
 	return own, shared, err
 }
 
-// Crowded returns ids of repositories whose number of unshared packs is at least the parameter packs. The repository with the most
-// packs is first.
+// Crowded returns ids of repositories that have at least the given number of unshared packs. The repository with the
+// most packs is first.
 func (r *Repos) Crowded(ctx context.Context, packs, limit int) ([]string, error) {
-	// The inner SELECT counts all packs of each repository, for which it reads only an index. So the unshared packs are counted
-	// for few repositories.
+	// The inner SELECT counts all packs of each repository, for which the database reads only an index. So the unshared
+	// packs are counted for few repositories only.
 	return readList(ctx, r.db, "find repositories with many packs", scanText,
 		`SELECT r.id FROM (SELECT repo FROM links GROUP BY repo HAVING count(*) >= $1) c
 			JOIN links l ON l.repo = c.repo JOIN repos r ON r.repo = c.repo
@@ -330,7 +334,7 @@ func scanText(row scanner) (s string, err error) {
 	return s, err
 }
 
-// lockedRepo contains the columns of a repository that a transaction which changes the repository needs.
+// lockedRepo contains the columns of a locked repository that a transaction needs to change it.
 type lockedRepo struct {
 	key       int64
 	refs      refRows
@@ -339,7 +343,8 @@ type lockedRepo struct {
 	history
 }
 
-// lockRepo returns a repository that is not deleted, and excludes all other transactions that change it or copy its packs.
+// lockRepo locks a repository that is not deleted, and returns it. Until the transaction ends, all other transactions
+// that change the repository or copy its packs must wait.
 func (t *tx) lockRepo(ctx context.Context, id string) (r lockedRepo, err error) {
 	err = t.one(ctx, append([]any{&r.key, &r.refs.shared, &r.namespace, &r.name}, r.fields()...),
 		"SELECT repo, shared, namespace, name, "+historyColumns+" FROM repos WHERE id = $1 AND deleted = 0{update}", id)

@@ -5,7 +5,8 @@ import (
 	"database/sql"
 )
 
-// Retention are the rules by which sessions of namespaces are closed, archived and deleted, in a format of package retention.
+// Retention stores the rules by which sessions of namespaces are closed, archived and deleted, in a format of package
+// retention.
 type Retention struct{ db *DB }
 
 // Get returns the rules of a namespace. It returns ErrNotFound if the namespace has none.
@@ -39,7 +40,7 @@ func (r *Retention) Set(ctx context.Context, namespace, rules string, cause Caus
 	})
 }
 
-// Namespaces returns the names of the namespaces with rules.
+// Namespaces returns the names of all namespaces that have rules.
 func (r *Retention) Namespaces(ctx context.Context) ([]string, error) {
 	return readList(ctx, r.db, "list namespaces with a retention", scanText,
 		"SELECT n.name FROM retention r JOIN namespaces n ON n.folded = r.namespace ORDER BY n.folded")

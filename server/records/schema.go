@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// migrations are the steps from each version of the schema to the next. The version of a schema is the number of its steps. A released
-// step is never changed. Nodes of the previous version must be able to continue with a schema that a newer node has upgraded.
+// migrations are the steps from each version of the schema to the next. The version of a schema is the number of its
+// steps. A released step is never changed. A node of the previous version must be able to work with a schema that a
+// newer node has upgraded.
 //
-// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes,
-// and {numbered} is the number seq of an entry of the log (see tx.log).
-// Times are microseconds since 1970, 0 for none. Ids of objects and names of refs are bytes, because names of refs need not be UTF-8,
-// and because bytes are compared without a collation. Names that are unique without regard to case have a second column, folded, with
-// the name in lower case.
+// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared
+// by its bytes, and {numbered} is the number seq of an entry of the log (see tx.log). Times are microseconds since
+// 1970; 0 means no time. Ids of objects and names of refs are bytes, because names of refs need not be UTF-8, and
+// because bytes are compared without a collation. Names that are unique without regard to case have a second column,
+// folded, with the name in lower case.
 var migrations = []string{`
 CREATE TABLE settings (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE namespaces (
@@ -167,7 +168,7 @@ func (db *DB) migrate(ctx context.Context) error {
 				return err
 			}
 			if tables != 0 {
-				return errors.New("the database contains tables of another program; artifactfs needs a database, or a schema, of its own")
+				return errors.New("database contains tables of another program: artifactfs needs a separate database, or a separate schema")
 			}
 			if err := t.script(ctx, "CREATE TABLE "+versions+" (version BIGINT NOT NULL); INSERT INTO "+versions+" VALUES (0)"); err != nil {
 				return err
@@ -180,7 +181,7 @@ func (db *DB) migrate(ctx context.Context) error {
 			version = int(n)
 		}
 		if version > len(migrations) {
-			return fmt.Errorf("the database has version %d of the schema, and this artifactfs knows versions up to %d: use a newer artifactfs",
+			return fmt.Errorf("database has version %d of the schema, and this artifactfs knows versions up to %d: use a newer artifactfs",
 				version, len(migrations))
 		}
 		for v := version; v < len(migrations); v++ {

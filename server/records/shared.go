@@ -8,30 +8,31 @@ import (
 	"strings"
 )
 
-// sharedSchema adds sets of refs that forks share.
+// sharedSchema adds sets of refs, which a repository and its forks share.
 const sharedSchema = `
 CREATE TABLE shared_refs (shared {key}, created BIGINT NOT NULL);
 ALTER TABLE repos ADD COLUMN shared BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX repos_shared ON repos (shared) WHERE shared <> 0;
 `
 
-// maxOwn is the number of rows in the table refs that a fork copies. If the parent has more rows, they are first moved to a shared
-// set, so that a fork is small and takes about a millisecond, however many refs it has.
+// maxOwn is the maximum number of rows of the table refs that a fork copies. If the parent has more rows, they are
+// first moved to a shared set, so that a fork needs little space and about a millisecond, however many refs it has.
 const maxOwn = 400
 
-// refRows contains the keys of the refs of a repository in the table refs. Rows with the key own belong to this repository only, and
-// hide rows of the shared set with the same names; a row with an empty id hides a ref that the repository has removed. Rows of a
-// shared set have the negative number of the set in place of the key of a repository, and never change.
+// refRows contains the keys under which the table refs has the refs of a repository. Rows with the key own belong to
+// this repository only, and hide rows of the shared set with the same names; such a row with an empty id hides a ref
+// that the repository has removed. Rows of a shared set have the negative number of the set as their key, and never
+// change.
 type refRows struct {
 	own    int64
-	shared int64 // number of the shared set; 0: the repository has none
+	shared int64 // number of the shared set; 0 if the repository has none
 }
 
-// visibleRefs are the refs of a repository, where $1 is refRows.own and $2 is -refRows.shared.
+// visibleRefs selects the refs of a repository; $1 is refRows.own and $2 is -refRows.shared.
 const visibleRefs = `(SELECT name, id FROM refs WHERE repo = $1 AND length(id) > 0
 	UNION ALL SELECT s.name, s.id FROM refs s WHERE s.repo = $2 AND NOT EXISTS (SELECT 1 FROM refs o WHERE o.repo = $1 AND o.name = s.name)) v`
 
-// refs returns refs of a repository. The text where continues the SELECT, and its placeholders begin with $3.
+// refs returns refs of a repository. where is the rest of the SELECT; its placeholders begin with $3.
 func (t *tx) refs(ctx context.Context, r refRows, where string, args ...any) ([]Ref, error) {
 	return list(ctx, t, scanRef, "SELECT v.name, v.id FROM "+visibleRefs+where, append([]any{r.own, -r.shared}, args...)...)
 }
@@ -47,15 +48,15 @@ func scanRef(row scanner) (Ref, error) {
 	return Ref{Name: string(name), ID: hex.EncodeToString(id)}, err
 }
 
-// namedRefs returns those of the named refs that exist.
+// namedRefs returns the refs with the given names, as far as they exist.
 func (t *tx) namedRefs(ctx context.Context, r refRows, names []string) (found []Ref, err error) {
 	for chunk := range slices.Chunk(names, batch) {
 		args := []any{r.own, -r.shared}
 		for _, name := range chunk {
 			args = append(args, []byte(name))
 		}
-		// PostgreSQL assumes that all repositories have about the same number of refs. For a list of names in place of these subqueries,
-		// it would choose to read all refs of the repository and to compare each with the list.
+		// One subquery is written for each name. PostgreSQL assumes that all repositories have about the same number of
+		// refs; for a single list of names it would read all refs of the repository and compare each with the list.
 		var rows strings.Builder
 		for i := range chunk {
 			fmt.Fprintf(&rows, ", (CAST($%d AS {bytes}))", i+3)
@@ -79,8 +80,8 @@ func (t *tx) namedRefs(ctx context.Context, r refRows, names []string) (found []
 // removeRefs removes refs, all of which must exist.
 func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 	if len(names) > few {
-		// A row that hides a shared ref is written for each name. Then the rows whose names have no shared ref are removed. This needs no
-		// look-up of each name.
+		// First, a row that would hide a shared ref is written for each name. Then the rows whose names have no shared
+		// ref are removed. So no name has to be looked up.
 		hidden := make([]Ref, len(names))
 		for i, name := range names {
 			hidden[i].Name = name
@@ -107,8 +108,8 @@ func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 	return nil
 }
 
-// lockParent locks a repository that is to be forked, and returns the keys of its refs and the commits at which its history ends. Its
-// refs and packs cannot change until the transaction ends, so the fork has all objects of its refs.
+// lockParent locks a repository that is to be forked, and returns the keys of its refs and the commits at which its
+// history ends. Its refs and packs cannot change until the transaction ends, so the fork gets all objects of its refs.
 func (t *tx) lockParent(ctx context.Context, id string, refs bool) (r refRows, shallow string, err error) {
 	const row = "SELECT repo, shared, shallow FROM repos WHERE id = $1 AND deleted = 0"
 	fields := []any{&r.own, &r.shared, &shallow}
@@ -133,14 +134,15 @@ func (t *tx) lockParent(ctx context.Context, id string, refs bool) (r refRows, s
 	return r, shallow, err
 }
 
-// hasMany reports whether a repository has so many rows of its own that they should be shared.
+// hasMany reports whether a repository has more than maxOwn rows of its own, so that they should be moved to a shared
+// set.
 func (t *tx) hasMany(ctx context.Context, r refRows) (bool, error) {
 	n, err := t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM refs WHERE repo = $1 LIMIT $2) r", r.own, maxOwn+1)
 	return n > maxOwn, err
 }
 
-// share moves the refs of a locked repository to a shared set, unless another transaction has done so before the lock was taken. The
-// refs stay the same, so the generation does too.
+// share moves the refs of a locked repository to a shared set, unless another transaction has done so before the lock
+// was taken. The refs stay the same, so the generation of the repository also stays the same.
 func (t *tx) share(ctx context.Context, r *refRows) error {
 	if many, err := t.hasMany(ctx, *r); err != nil || !many {
 		return err
@@ -161,8 +163,8 @@ func (t *tx) share(ctx context.Context, r *refRows) error {
 	return err
 }
 
-// dropShared removes a shared set that no repository has any more, and reports whether it has found one. A set without repositories
-// stays unused: a fork gets a set only from its parent, which uses the set and is locked.
+// dropShared removes a shared set that no repository uses, and reports whether there was one. An unused set cannot be
+// used again: a fork gets the set of its parent only while the parent, which uses the set, is locked.
 func (t *tx) dropShared(ctx context.Context) (bool, error) {
 	sets, err := list(ctx, t, scanInt, `SELECT shared FROM shared_refs s WHERE NOT EXISTS (SELECT 1 FROM repos r WHERE r.shared = s.shared)
 		LIMIT 1{update}`)

@@ -5,11 +5,11 @@ import (
 	"database/sql/driver"
 )
 
-// maxStatements is the number of statements that a connection keeps prepared. This package has fewer different statements, not
-// counting those whose text depends on the length of a list.
+// maxStatements is the maximum number of statements that a connection keeps prepared. This package has fewer different
+// statements, not counting those whose text depends on the length of a list.
 const maxStatements = 200
 
-// sqliteConn contains the interfaces that the driver's connections implement.
+// sqliteConn lists the interfaces that the connections of the SQLite driver implement.
 type sqliteConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -31,14 +31,14 @@ func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	return &preparedConn{sqliteConn: c.(sqliteConn), prepared: map[string]driver.Stmt{}}, nil
 }
 
-// preparedConn is a connection with prepared statements. Package database/sql uses a connection in one goroutine at a time. A
-// statement must not be run again while its rows are read.
+// preparedConn is a connection with prepared statements. Package database/sql uses a connection in one goroutine at a
+// time. A statement must not be run again while its rows are read.
 type preparedConn struct {
 	sqliteConn
 	prepared map[string]driver.Stmt // prepared statements by text
 }
 
-// statement returns the prepared statement of a text.
+// statement returns the prepared statement with this text, and prepares it if necessary.
 func (c *preparedConn) statement(ctx context.Context, text string) (driver.Stmt, error) {
 	if s := c.prepared[text]; s != nil {
 		return s, nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Tokens are the tokens for git access and for the REST API.
+// Tokens stores the tokens for git access and for the REST API.
 type Tokens struct{ db *DB }
 
 const tokenColumns = "id, hash, role, scope, namespace, repo_id, label, actor, session, rules, created, expires, revoked"
@@ -18,7 +18,7 @@ func scanToken(row scanner) (t Token, err error) {
 		stamp{&t.Created}, stamp{&t.Expires}, stamp{&t.Revoked})
 	if err == nil && rules != "" {
 		if err = json.Unmarshal([]byte(rules), &t.Rules); err != nil {
-			err = fmt.Errorf("rules of token %s: %w", t.ID, err)
+			err = fmt.Errorf("parse rules of token %s: %w", t.ID, err)
 		}
 	}
 	return t, err
@@ -37,9 +37,9 @@ func (k *Tokens) Create(ctx context.Context, token Token, events []Event, cause 
 	})
 }
 
-// Rotate revokes the token with the id old and creates another one in one transaction, so that a revocation never leaves a successor
-// that its caller does not know. It returns ErrRevoked if the old token is not valid any more, and ErrNotFound if it, or the repository
-// of the new one, does not exist.
+// Rotate revokes the token with the id old and creates the token next, in one transaction, so that a token is never
+// created without being returned to the caller. It returns ErrRevoked if the old token is not valid any more, and
+// ErrNotFound if the old token, or the repository of the new one, does not exist.
 func (k *Tokens) Rotate(ctx context.Context, old string, next Token, events []Event, cause Cause) error {
 	return k.db.write(ctx, "rotate token "+old, func(t *tx) error {
 		if err := t.lockRepoOf(ctx, next); err != nil {
@@ -61,8 +61,8 @@ func (k *Tokens) Rotate(ctx context.Context, old string, next Token, events []Ev
 	})
 }
 
-// lockRepoOf delays the deletion of the repository of a token, which revokes its tokens, until the transaction ends. It returns
-// sql.ErrNoRows if the repository does not exist.
+// lockRepoOf locks the repository of a token, so that it cannot be deleted until the transaction ends; a deletion
+// revokes its tokens. It returns sql.ErrNoRows if the repository does not exist.
 func (t *tx) lockRepoOf(ctx context.Context, token Token) error {
 	if token.RepoID == "" {
 		return nil
@@ -103,8 +103,8 @@ func (k *Tokens) Get(ctx context.Context, id string) (Token, error) {
 	return readFirst(ctx, k.db, "find token "+id, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1", id)
 }
 
-// List returns a page of the tokens of a repository, the newest first, and the number of tokens on all pages. The state is active,
-// expired, revoked or all. An empty repoID selects the tokens for the REST API.
+// List returns a page of the tokens of a repository, the newest first, and the number of tokens on all pages. state is
+// active, expired, revoked or all. An empty repoID selects the tokens for the REST API.
 func (k *Tokens) List(ctx context.Context, repoID, state string, offset, limit int) (page []Token, total int, err error) {
 	where := " FROM tokens WHERE repo_id = $1"
 	var args []any

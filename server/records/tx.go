@@ -25,12 +25,12 @@ type tx struct {
 	querier
 	dialect *dialect
 	now     time.Time
-	added   bool // the transaction has added events
-	whole   bool // statements are not interrupted when their context ends (see group)
+	added   bool // whether the transaction has added events
+	whole   bool // whether statements continue when their context ends (see group)
 }
 
-// write runs f in a transaction that writes. It calls f again if the transaction has failed because of another transaction, so f must
-// set all of its results each time. The text what names the operation in errors.
+// write runs f in a transaction that writes. It calls f again if the transaction has failed because of another
+// transaction, so f must set all of its results each time. what names the operation in errors.
 func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err error) {
 	defer db.calls.measure(&db.calls.writes, time.Now(), &err)
 	for attempt := 1; ; attempt++ {
@@ -44,7 +44,8 @@ func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err 
 		if attempt > retries || db.dialect.classify(err) != retriable {
 			return db.dialect.failure(ctx, what, err)
 		}
-		// The delay is random, so that two transactions that have prevented each other are not repeated at the same time.
+		// The delay is random, so that two transactions that have prevented each other are not repeated at the same
+		// time.
 		if !clock.Wait(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
 			return db.dialect.failure(ctx, what, err)
 		}
@@ -78,13 +79,13 @@ func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) (err e
 	return db.dialect.failure(ctx, what, f(&tx{querier: s, dialect: db.dialect, now: db.now()}))
 }
 
-// single runs f, which reads by one statement, without a transaction.
+// single calls f without a transaction; f may run one statement that reads.
 func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) (err error) {
 	defer db.calls.measure(&db.calls.reads, time.Now(), &err)
 	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
 }
 
-// readList runs one SELECT without a transaction and returns its rows. The text what names the operation in errors.
+// readList runs one SELECT without a transaction and returns its rows. what names the operation in errors.
 func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (all []T, err error) {
 	err = db.single(ctx, what, func(t *tx) error {
 		all, err = list(ctx, t, scan, query, args...)
@@ -94,6 +95,7 @@ func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T],
 }
 
 // readFirst runs one SELECT without a transaction and returns its only row. It returns ErrNotFound if there is no row.
+// what names the operation in errors.
 func readFirst[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (v T, err error) {
 	err = db.single(ctx, what, func(t *tx) error {
 		v, err = first(ctx, t, scan, query, args...)
@@ -152,7 +154,7 @@ func (t *tx) count(ctx context.Context, query string, args ...any) (n int64, err
 	return n, err
 }
 
-// scanFunc returns the value of a row.
+// scanFunc reads a value from a row.
 type scanFunc[T any] = func(row scanner) (T, error)
 
 // list runs a SELECT and returns its rows.
@@ -168,8 +170,8 @@ func list[T any](ctx context.Context, t *tx, scan scanFunc[T], query string, arg
 // scanner is a row of a result.
 type scanner interface{ Scan(dest ...any) error }
 
-// bind returns arguments in the form that both databases store: times as numbers, and texts without NUL and invalid UTF-8, which
-// PostgreSQL refuses. Names of refs may contain such bytes, and are stored as bytes.
+// bind returns arguments in a form that both databases store: times as numbers, and texts without NUL and invalid
+// UTF-8, which PostgreSQL refuses. Names of refs may contain such bytes, so they are stored as bytes.
 func bind(args []any) []any {
 	for i, a := range args {
 		switch a := a.(type) {
@@ -182,7 +184,7 @@ func bind(args []any) []any {
 	return args
 }
 
-// values returns the text of rows VALUES, such as ($1,$2),($3,$4), where the first placeholder is $first.
+// values returns the text of rows for VALUES, such as ($1,$2),($3,$4). The number of the first placeholder is first.
 func values(rows, columns, first int) string {
 	var b strings.Builder
 	for i := range rows {
@@ -196,7 +198,7 @@ func values(rows, columns, first int) string {
 	return b.String()
 }
 
-// placeholders returns the text of n placeholders, such as $1,$2,$3, where the first is $first.
+// placeholders returns the text of n placeholders, such as $1,$2,$3. The number of the first one is first.
 func placeholders(n, first int) string {
 	var b strings.Builder
 	for i := range n {

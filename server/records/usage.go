@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Usage counts operations.
+// Usage stores counters of operations.
 type Usage struct{ db *DB }
 
 // UsageRow counts the operations of one kind on a repository on one UTC day.
 type UsageRow struct {
-	Day       string // 2006-01-02
+	Day       string // day in the form 2006-01-02
 	Namespace string
 	RepoID    string
-	Operation string // push, fetch, clone, read, create, fork, ...
+	Operation string // name of the operation: push, fetch, clone, read, create, fork, ...
 	Count     int64
-	Bytes     int64 // sent and received
+	Bytes     int64 // number of bytes that were sent and received
 }
 
 // Add adds the rows to the counters. Repos.Push counts pushes itself.
@@ -56,11 +56,11 @@ func scanUsageRow(row scanner) (u UsageRow, err error) {
 	return u, err
 }
 
-// Leases let one node at a time do a piece of background work.
+// Leases stores leases, which make sure that one node at a time does a piece of background work.
 type Leases struct{ db *DB }
 
-// Acquire takes or renews a lease on a name for ttl. It returns false while another holder has it. The times are those of the
-// database's clock, which all nodes share.
+// Acquire takes or renews a lease for the time ttl. It returns false if another holder has the lease. The database's
+// clock is used, because all nodes share it.
 func (l *Leases) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (acquired bool, err error) {
 	now := l.db.dialect.now
 	err = l.db.write(ctx, "acquire lease on "+name, func(t *tx) error {
@@ -73,7 +73,7 @@ func (l *Leases) Acquire(ctx context.Context, name, holder string, ttl time.Dura
 	return acquired && err == nil, err
 }
 
-// Release ends a lease. It does nothing if another holder has the lease, or none.
+// Release ends a lease. It does nothing if the holder does not have the lease.
 func (l *Leases) Release(ctx context.Context, name, holder string) error {
 	return l.db.write(ctx, "release lease on "+name, func(t *tx) error {
 		_, err := t.exec(ctx, "DELETE FROM leases WHERE name = $1 AND holder = $2", name, holder)

@@ -2,13 +2,13 @@ package records
 
 import "fmt"
 
-// stampsSchema adds the stamps of the last generations of each repository, the newest first. A row of an older program has none until
-// its next change.
+// stampsSchema adds the stamps of the last generations of each repository, the newest first. A row that an older
+// program has written has no stamps until its next change.
 const stampsSchema = `ALTER TABLE repos ADD COLUMN stamps TEXT NOT NULL DEFAULT '';`
 
 const (
-	stampSize = 12 // characters
-	stamps    = 32 // that are kept
+	stampSize = 12 // length of a stamp in characters
+	stamps    = 32 // number of stamps that are kept
 )
 
 // sqliteStamp and postgresStamp are expressions for a random stamp. The first 48 bits of a random UUID are all random.
@@ -17,12 +17,12 @@ const (
 	postgresStamp = "substr(replace(CAST(gen_random_uuid() AS TEXT), '-', ''), 1, 12)"
 )
 
-// grow returns the assignments that count up the generation of a repository.
+// grow returns the assignments that increment the generation of a repository.
 func grow(stamp string) string {
 	return fmt.Sprintf("generation = generation + 1, stamps = substr(%s || stamps, 1, %d)", stamp, stampSize*stamps)
 }
 
-// history is the version of a repository, with the stamps of the versions before.
+// history is the version of a repository, with the stamps of its previous versions.
 type history struct {
 	generation  int64
 	collections int64
@@ -38,9 +38,9 @@ func (h history) version() Version {
 	return Version{Generation: h.generation, Stamp: h.stamps[:min(stampSize, len(h.stamps))], Collections: h.collections}
 }
 
-// check returns ErrCollected if the repository may lack objects that it had at a version: garbage was collected since then, or the
-// version is not one of this history, because the database has lost changes. Of versions before the stored stamps, only the number is
-// known.
+// check returns ErrCollected if the repository may not have all objects that it had at the version v: garbage was
+// collected since then, or the version does not belong to this history, because the database has lost changes. For
+// versions that are older than the stored stamps, only the number is checked.
 func (h history) check(v Version) error {
 	at := (h.generation - v.Generation) * stampSize
 	if h.collections != v.Collections || at < 0 || at < int64(len(h.stamps)) && h.stamps[at:at+stampSize] != v.Stamp {

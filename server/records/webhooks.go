@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Webhooks are the webhooks with the deliveries that have not succeeded yet.
+// Webhooks stores the webhooks and the deliveries that have not succeeded yet.
 type Webhooks struct{ db *DB }
 
 // Webhook sends events to a URL.
 type Webhook struct {
 	ID        string
-	Namespace string // "" for all
-	Repo      string // "" for all repositories of the namespace
+	Namespace string // namespace whose events are sent; "" for all
+	Repo      string // repository whose events are sent; "" for all repositories of the namespace
 	Types     []string
 	URL       string
-	Secret    string // key of the signatures
+	Secret    string // key with which deliveries are signed
 	Created   time.Time
-	Seq       int64 // Plan has created the deliveries of events up to this number
+	Seq       int64 // number of the last event for which Plan has created deliveries
 }
 
 // Delivery is the delivery of one event to one webhook.
@@ -28,7 +28,7 @@ type Delivery struct {
 	Event    Event
 	Attempts int
 	Next     time.Time // time of the next attempt
-	Dead     bool      // no further attempts are made
+	Dead     bool      // whether the delivery was given up, so that no further attempts are made
 	Error    string    // error of the last attempt
 }
 
@@ -41,7 +41,7 @@ func scanWebhook(row scanner) (h Webhook, err error) {
 	return h, err
 }
 
-// Create creates a webhook. It receives the events that are added from now on.
+// Create creates a webhook. It receives the events that are added after the call.
 func (w *Webhooks) Create(ctx context.Context, h Webhook, cause Cause) error {
 	if err := w.db.number(ctx); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (w *Webhooks) Delete(ctx context.Context, id string, cause Cause) error {
 	})
 }
 
-// planned is the number of events that one transaction of Plan examines for each webhook.
+// planned is the maximum number of events that one transaction of Plan examines for each webhook.
 const planned = 1000
 
 // Plan creates the deliveries of events that were added since the last call.
@@ -101,7 +101,7 @@ func (w *Webhooks) Plan(ctx context.Context) error {
 		return err
 	}
 	for {
-		// Most calls find nothing to do. The read avoids a transaction that writes.
+		// This read avoids a transaction that writes, because most calls find no new events.
 		var behind int64
 		if err := w.db.single(ctx, "find webhooks with new events", func(t *tx) (err error) {
 			behind, err = t.count(ctx, `SELECT count(*) FROM webhooks h, counters c WHERE c.name = 'log' AND h.seq < c.value`)
@@ -120,14 +120,14 @@ func (t *tx) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Other nodes wait for this lock, and then find that the deliveries exist.
+	// The lock makes other nodes wait here; they then find that the deliveries exist.
 	hooks, err := list(ctx, t, scanWebhook, "SELECT "+webhookColumns+" FROM webhooks WHERE seq < $1 ORDER BY id{update}", last)
 	if err != nil {
 		return err
 	}
 	for _, h := range hooks {
-		// Numbers are given to visible events only, so no event up to last becomes visible later.
-		// The bodies are not read, because they can be large.
+		// Events get their numbers when they are visible, so all events up to the number last are visible. The bodies
+		// are not read, because they can be large.
 		events, err := list(ctx, t, func(row scanner) (e Event, err error) {
 			err = row.Scan(&e.Seq, &e.Type, &e.Namespace, &e.Repo)
 			return e, err
@@ -169,15 +169,15 @@ func scanDelivery(row scanner) (d Delivery, err error) {
 	return d, err
 }
 
-// Shares limits the deliveries that Due returns.
+// Shares limits which deliveries Due returns, and how many.
 type Shares struct {
 	Limit      int      // maximum number of deliveries
-	Each       int      // maximum number for each webhook, and for all webhooks of each namespace
-	Hooks      []string // webhooks that have enough deliveries already
-	Namespaces []string // namespaces whose webhooks have enough deliveries already
+	Each       int      // maximum number for each webhook, and for all webhooks of each namespace together
+	Hooks      []string // webhooks whose deliveries are not returned, because they have enough already
+	Namespaces []string // namespaces whose deliveries are not returned, because they have enough already
 }
 
-// condition returns the condition of due deliveries d of webhooks h, with its arguments.
+// condition returns the SQL condition for the deliveries d of webhooks h that are due, with its arguments.
 func (s Shares) condition(now time.Time) (where string, args []any) {
 	where, args = "NOT d.dead AND d.next <= $1", []any{now}
 	for column, names := range map[string][]string{"d.webhook": s.Hooks, "h.namespace": s.Namespaces} {
@@ -191,8 +191,8 @@ func (s Shares) condition(now time.Time) (where string, args []any) {
 	return where, args
 }
 
-// Due returns deliveries whose next attempt is due, and sets their next attempt to now plus hold, so that no other node makes the
-// attempt.
+// Due returns deliveries whose next attempt is due. It sets their next attempt to now plus hold, so that no other node
+// makes the attempt at the same time.
 func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, shares Shares) (due []Delivery, err error) {
 	var n int64
 	where, args := shares.condition(now)
@@ -239,7 +239,7 @@ func (w *Webhooks) Done(ctx context.Context, webhook string, seq int64) error {
 	})
 }
 
-// Failed records an attempt that failed. d has the new values of Attempts, Next, Dead and Error.
+// Failed records an attempt that failed. d contains the new values of Attempts, Next, Dead and Error.
 func (w *Webhooks) Failed(ctx context.Context, d Delivery) error {
 	return w.db.write(ctx, "record failed delivery", func(t *tx) error {
 		_, err := t.exec(ctx, "UPDATE deliveries SET attempts = $3, next = $4, dead = $5, error = $6 WHERE webhook = $1 AND seq = $2",
@@ -248,14 +248,15 @@ func (w *Webhooks) Failed(ctx context.Context, d Delivery) error {
 	})
 }
 
-// Dead returns deliveries that were given up, the newest event first.
+// Dead returns deliveries that were given up, those of the newest events first.
 func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) ([]Delivery, error) {
 	return readList(ctx, w.db, "list dead deliveries", scanDelivery,
 		"SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
 			WHERE d.webhook = $1 AND d.dead ORDER BY d.seq DESC LIMIT $2`, webhook, limit)
 }
 
-// Retry makes a delivery that was given up due again. It returns ErrNotFound if there is no such delivery.
+// Retry makes a delivery that was given up due again, so that it is attempted now. It returns ErrNotFound if there is
+// no such delivery.
 func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64, cause Cause) error {
 	return w.db.write(ctx, "retry delivery", func(t *tx) error {
 		rows, err := t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 WHERE webhook = $1 AND seq = $2 AND dead",
