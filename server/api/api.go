@@ -31,13 +31,15 @@ var Prefixes = []string{"/client/v4/", "/v1/api/", "/artifactfs/v1/"}
 
 // Importer copies repositories of other servers.
 type Importer interface {
-	// Check asks the other server whether it has the repository. Its errors wrap those of package imports.
+	// Check returns the properties of the repository on the other server. Its errors wrap those of package imports.
 	Check(ctx context.Context, r imports.Request) (imports.Remote, error)
-	// Start begins the import of a repository whose status is importing, or imports a repository again. It does not wait for the end
-	// of the import. It returns imports.ErrBusy if the repository is being imported already. An empty request repeats the last one.
-	// The transaction that adds the import also writes the audit entry of cause, unless cause is empty.
+	// Start begins the import of a repository whose status is importing, or imports a repository again. It does not
+	// wait for the end of the import. It returns imports.ErrBusy if the repository is being imported already. An empty
+	// request repeats the last one. Unless cause is empty, the transaction that adds the import also writes its audit
+	// entry.
 	Start(ctx context.Context, repo records.Repo, r imports.Request, cause records.Cause) error
-	// Status returns the progress of the last import of the repository; records.ErrNotFound if it was never imported.
+	// Status returns the progress of the last import of the repository, and records.ErrNotFound if it was never
+	// imported.
 	Status(ctx context.Context, repo records.Repo) (imports.Status, error)
 }
 
@@ -55,43 +57,46 @@ type Replicas interface {
 
 // Options configures an API. Account, Records, Replicas, Guard, Meter, Review and Log must be set.
 type Options struct {
-	Account  string // id of the only account: 32 hexadecimal digits
-	URL      string // public URL of the server, without a slash at the end; "": the URL that the client has used
+	Account string // id of the only account, with 32 hexadecimal digits
+	// public URL of the server, without a slash at the end; "" stands for the URL that the client has used
+	URL      string
 	Records  *records.DB
 	Replicas Replicas
 	Guard    *access.Guard
 	Meter    Meter
 	Review   *review.Service
-	Importer Importer // nil: imports are refused
+	Importer Importer // runs imports; if nil, imports are refused
 	// ImportHTTP allows imports by http from the loopback address, for tests.
 	ImportHTTP bool
-	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request select
-	// the events; both are "" for all events. If the field is nil, there are no streams.
+	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the
+	// request select the events; both are "" for all events. If Events is nil, the API has no streams.
 	Events   http.Handler
 	Archiver *archive.Archiver // archives and reopens sessions
 	Keeper   *retention.Keeper // applies the rules of namespaces
-	Compat   bool              // behave as the live service where it differs from its documentation
-	Quotas   *quota.Keeper     // nil for none
-	Memory   *places.Memory    // of all git processes; nil: no limit for all together
+	Compat   bool              // whether to behave as the live service where that differs from its documentation
+	Quotas   *quota.Keeper     // checks quotas of namespaces; nil: there are none
+	Memory   *places.Memory    // memory of all git processes together; nil: no limit
 	Log      *zap.Logger
-	Now      func() time.Time // nil for time.Now
+	Now      func() time.Time // returns the present time; nil stands for time.Now
 }
 
-// readers is the maximum number of requests that read from git directories at the same time. Others wait, for at most answerTime.
+// readers is the maximum number of requests that read from git directories at the same time. Further requests wait, for
+// at most answerTime.
 const readers = 32
 
-// Files that are too large to be sent from memory have places of their own, because a client can take hours to receive one.
+// Files that are too large to be sent from memory have separate places, because a client can take hours to receive such
+// a file.
 const (
-	largeFiles   = 64 // of which contents are being sent at the same time; other requests wait
-	largeFilesOf = 8  // of one namespace
+	largeFiles   = 64 // maximum number of large files that are sent at the same time; other requests wait
+	largeFilesOf = 8  // maximum number of these for one namespace
 )
 
 // API serves requests below Prefixes. It may be used from any goroutine.
 type API struct {
 	o       Options
 	routes  []*route
-	reading *places.Places // of requests that read from a git directory
-	large   *places.Places // those that send large files
+	reading *places.Places // places for requests that read from a git directory
+	large   *places.Places // places for requests that send large files
 	pool    read.Pool
 	merges  comparing.Merges
 }
@@ -113,7 +118,8 @@ func New(o Options) *API {
 // Close ends the git processes that are kept for later requests. The API can still serve requests after Close.
 func (a *API) Close() error { return a.pool.Close() }
 
-// ServeHTTP serves one request. A request for an unknown route gets the answer of the live service, whatever its method is.
+// ServeHTTP serves one request. A request for an unknown route gets the same answer as from the live service, whatever
+// its method is.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route, params, account := a.match(r)
 	if route == nil {

@@ -14,7 +14,7 @@ import (
 const (
 	archivedLimit = 50
 	archivedMax   = 1000
-	archiveMost   = 100 // sessions that one request can archive
+	archiveMost   = 100 // maximum number of sessions that one request can archive
 )
 
 // archivedSession describes an archived session.
@@ -29,7 +29,8 @@ type archivedSession struct {
 	Archived *string  `json:"archived_at"`
 }
 
-// listArchived lists the archived sessions of a repository in the order of their names. The cursor is the last name of the previous page.
+// listArchived lists the archived sessions of a repository in the order of their names. The cursor is the last name of
+// the previous page.
 func listArchived(c *call) error {
 	q := c.query()
 	after, limit := q.text("cursor"), q.number("limit", archivedLimit, 1, archivedMax)
@@ -64,7 +65,7 @@ func listArchived(c *call) error {
 	return c.send(http.StatusOK, list, cursorInfo{next, limit, len(list)})
 }
 
-// byOf describes the caller for changes of sessions.
+// byOf returns the caller as the user who changes sessions, with a reason.
 func byOf(c *call, reason string) archive.By {
 	by := archive.By{Cause: c.cause(), Stamp: c.stamp(), Reason: reason}
 	if by.Actor = c.token.Actor; by.Actor == "" {
@@ -101,7 +102,8 @@ func archiveSessions(c *call) error {
 	}
 	defer leave()
 	results, err := c.a.o.Archiver.Archive(ctx, r.ID, names, byOf(c, ""))
-	c.recorded = false // some sessions may have been refused, so the request has an entry of its own
+	// the request gets an audit entry in any case, because some of its sessions may have been refused
+	c.recorded = false
 	if err != nil {
 		return sessionFault(err)
 	}
@@ -127,7 +129,7 @@ func archiveSessions(c *call) error {
 	return c.send(http.StatusOK, answer, nil)
 }
 
-// reopenSession brings an archived session back.
+// reopenSession restores an archived session to its repository.
 func reopenSession(c *call) error {
 	in, err := c.body()
 	if err != nil {

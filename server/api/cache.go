@@ -32,7 +32,7 @@ func showEntry(e cacheentry.Entry) entryInfo {
 	return entryInfo{e.Key, e.Size, e.Hash, timeText(e.Time), optionalTime(e.Expires), e.Actor, optional(e.Session)}
 }
 
-// entries returns the cache entries of the repository in the path.
+// entries returns the store of the cache entries of the repository in the path.
 func entries(c *call) *cacheentry.Store { return c.a.o.Review.Entries(by(c), c.of) }
 
 func listEntries(c *call) error {
@@ -75,7 +75,7 @@ func getEntry(c *call) error {
 	})
 }
 
-// getValue sends the value of an entry.
+// getValue sends the value of a cache entry.
 func getValue(c *call) error {
 	q := c.query()
 	key := q.required("key")
@@ -95,7 +95,8 @@ func getValue(c *call) error {
 		h.Set("Content-Length", strconv.FormatInt(e.Size, 10))
 		h.Set("ETag", `"`+e.Hash+`"`)
 		h.Set("Cache-Control", "private, no-cache")
-		// Values come from any client, so browsers must not run them on the origin of this server.
+		// Browsers must not run values as scripts on the origin of this server, because any client may have stored
+		// them.
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 		c.status = http.StatusOK
@@ -106,7 +107,7 @@ func getValue(c *call) error {
 	})
 }
 
-// putValue stores the body of the request as the value of an entry.
+// putValue stores the body of the request as the value of a cache entry.
 func putValue(c *call) error {
 	q := c.query()
 	r := cacheentry.PutRequest{Key: q.required("key"), Expect: q.text("expect"), Session: cmp.Or(q.text("session"), c.token.Session),
@@ -124,7 +125,8 @@ func putValue(c *call) error {
 	defer stop()
 	body := http.MaxBytesReader(c.w, c.r.Body, cacheentry.MaxValue)
 	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(patience + cacheentry.MaxValue/slowBytes*time.Second)) // writers of tests may have none
+	// an error is ignored, because the writers of tests have no deadlines
+	_ = control.SetReadDeadline(time.Now().Add(patience + cacheentry.MaxValue/slowBytes*time.Second))
 	value, remove, err := c.a.o.Review.Spool(body)
 	if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
 		return cacheentry.ErrTooLarge
@@ -133,7 +135,7 @@ func putValue(c *call) error {
 		return err
 	}
 	defer remove()
-	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
+	_ = control.SetReadDeadline(time.Time{}) // remove the deadline, which would otherwise cancel the request
 	r.Value = value
 	c.r = c.r.WithContext(ctx)
 	return look(c, func(ctx context.Context) error {

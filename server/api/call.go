@@ -33,14 +33,14 @@ type call struct {
 	route  *route
 	params map[string]string
 	token  records.Token
-	of     records.Repo // repository in the path, for routes with the field repo
+	of     records.Repo // repository in the path; set for routes whose field repo is true
 
-	status   int    // status that was sent; 0 before that
-	recorded bool   // the audit entry was written in the transaction of the change
-	detail   string // why an act was refused, for the audit entry
+	status   int    // HTTP status of the answer; 0 until it is sent
+	recorded bool   // whether the transaction of the change has written the audit entry
+	detail   string // reason why an act was refused, for the audit entry
 }
 
-// answer is the body of all answers except contents of files.
+// answer is the body of every answer that does not send the contents of a file.
 type answer struct {
 	Result  any    `json:"result"`
 	Success bool   `json:"success"`
@@ -49,8 +49,8 @@ type answer struct {
 	Info    any    `json:"result_info,omitempty"`
 }
 
-// serve authorizes the request, handles it, and writes the audit entry. The argument id is the account in the path, or "" if the path
-// has none.
+// serve authorizes the request, handles it, and writes the audit entry. id is the account in the path, or "" if the
+// path has none.
 func (c *call) serve(id string) {
 	defer c.note()
 	err := c.authorize(id)
@@ -85,8 +85,8 @@ func (c *call) authorize(id string) error {
 	return c.a.o.Quotas.Request(c.params["namespace"])
 }
 
-// authorizeRepo finds the repository in the path and checks the token, which may be one of this repository. A token that does not allow
-// the namespace learns nothing about its repositories.
+// authorizeRepo finds the repository in the path and checks the token, which may be a token of this repository. For a
+// token that does not allow the namespace, the answer is the same whether or not the repository exists.
 func (c *call) authorizeRepo() error {
 	ctx := c.r.Context()
 	t, err := c.a.o.Guard.Any(ctx, c.r)
@@ -117,7 +117,8 @@ func (c *call) authorizeRepo() error {
 	return nil
 }
 
-// validNames returns a fault if a name in the path cannot be one. It refuses encoded slashes and "..", too.
+// validNames returns a fault if a name in the path is not valid. Names with encoded slashes, and "..", are not valid
+// either.
 func (c *call) validNames() error {
 	if ns, ok := c.params["namespace"]; ok {
 		if f := validNamespace(ns); f != nil {
@@ -132,23 +133,24 @@ func (c *call) validNames() error {
 	return nil
 }
 
-// fail sends an error, unless an answer has begun.
+// fail sends an error as the answer, unless an answer has begun.
 func (c *call) fail(err error) {
 	f, log := faultOf(err)
-	if c.status != 0 && c.r.Context().Err() != nil { // the client has closed the connection
+	// the client cannot receive an error, because it has closed the connection
+	if c.status != 0 && c.r.Context().Err() != nil {
 		log = false
 	}
 	if log {
 		c.a.o.Log.Error("could not serve a request", zap.String("method", c.r.Method), zap.String("path", c.r.URL.Path), zap.Error(err))
 	}
 	if c.status != 0 {
-		// Only closing the connection shows the client that the contents are incomplete.
+		// Abort the connection, because only this shows the client that the contents are incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	if c.status = f.Status; f.Status == statusClosed {
 		return
 	}
-	c.recorded = false // the transaction with the entry was rolled back, if there was one
+	c.recorded = false // the transaction that would have written the entry was rolled back, if there was one
 	if f.Status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", "1")
 	}
@@ -160,7 +162,7 @@ func (c *call) fail(err error) {
 	c.write(f.Status, answer{Errors: []item{i}, Message: []item{}})
 }
 
-// send sends a result. The argument info describes the page of a list; it is nil for other results.
+// send sends a result. info describes the page of a list; it is nil for other results.
 func (c *call) send(status int, result, info any) error {
 	c.write(status, answer{Result: result, Success: true, Errors: []item{}, Message: []item{}, Info: info})
 	return nil
@@ -169,7 +171,7 @@ func (c *call) send(status int, result, info any) error {
 func (c *call) write(status int, a answer) {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // answers consist of strings, numbers and structs
+		panic(err) // cannot happen, because answers consist of strings, numbers and structs
 	}
 	h := c.w.Header()
 	h.Set("Content-Type", jsonType)
@@ -189,17 +191,19 @@ func (c *call) empty(status int) error {
 	return nil
 }
 
-// deadline sets the time until which the client must have received what is written. Writers of tests may have no deadlines.
+// deadline sets the time until which the client must have received the answer. An error is ignored, because the writers
+// of tests have no deadlines.
 func deadline(w http.ResponseWriter, at time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(at)
 }
 
-// context returns the context for reads and changes of records.
+// context returns a context with a time limit for reads and changes of records.
 func (c *call) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), answerTime)
 }
 
-// cause returns the cause of a change that the call makes. The change writes the audit entry.
+// cause returns the cause of a change that the call makes. The transaction of the change then writes the audit entry of
+// the call.
 func (c *call) cause() records.Cause {
 	c.recorded = true
 	return c.who()
@@ -217,7 +221,7 @@ func (c *call) who() records.Cause {
 	return records.Cause{TokenID: c.token.ID, Actor: actor, Remote: remote, Method: c.r.Method, Target: c.r.URL.EscapedPath()}
 }
 
-// stamp returns the origin of events.
+// stamp returns the stamp for the events of a change that the call makes.
 func (c *call) stamp() events.Stamp { return events.ByToken(c.a.o.Account, c.token) }
 
 // note writes the audit entry of the call, unless a transaction has written it.
@@ -227,7 +231,7 @@ func (c *call) note() {
 	}
 }
 
-// count counts an operation on a repository.
+// count adds an operation on a repository to the usage.
 func (c *call) count(r records.Repo, operation string, bytes int64) {
 	c.a.o.Meter.Count(r, operation, bytes)
 }
@@ -238,7 +242,7 @@ func (c *call) repo() (records.Repo, error) {
 	return r, found("Repository", err)
 }
 
-// ready returns the repository in the path if its objects are complete.
+// ready returns the repository in the path, or a fault if its objects are not complete.
 func (c *call) ready() (records.Repo, error) {
 	r, err := c.repo()
 	if err != nil {
@@ -258,7 +262,7 @@ func unfinished(r records.Repo) error {
 	return nil
 }
 
-// remote returns the URL of a repository for git.
+// remote returns the URL by which git uses a repository.
 func (c *call) remote(r records.Repo) string {
 	return c.base() + "/git/" + r.Namespace + "/" + r.Name + ".git"
 }
@@ -275,5 +279,5 @@ func (c *call) base() string {
 	return scheme + "://" + c.r.Host
 }
 
-// isExists reports whether err means that a name is taken.
+// isExists reports whether err means that a name exists already.
 func isExists(err error) bool { return errors.Is(err, records.ErrExists) }

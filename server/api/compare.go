@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/proposals"
 )
 
-// comparisonInfo is the result of a comparison. Its fields have the names that the output of `session compare --json` has, where that has
-// them.
+// comparisonInfo is the result of a comparison. Its fields have the same names as in the output of `session compare
+// --json`.
 type comparisonInfo struct {
 	Base      *string              `json:"base"`
 	Sides     []comparedInfo       `json:"sides"`
@@ -62,7 +62,7 @@ type pairInfo struct {
 	Conflicts []string `json:"conflicts"`
 }
 
-// compareProposals compares two to six proposals: their changes, which of these conflict, and their test results.
+// compareProposals compares two to six proposals: their changes, conflicts between them, and their test results.
 func compareProposals(c *call) error {
 	q := c.query()
 	names := comparing.Distinct(q.values["p"])

@@ -26,18 +26,18 @@ import (
 const (
 	logLimit  = 50
 	logMax    = 1000
-	sniffed   = 8 << 10          // number of bytes of a file that decide whether it is text
-	smallFile = 64 << 10         // bytes of a file that is sent from memory
-	patience  = 30 * time.Second // with a client that is slow, in addition to the time that it needs at slowBytes
-	slowBytes = 4 << 10          // bytes a second that a client must be able to receive
+	sniffed   = 8 << 10          // number of bytes at the start of a file that determine whether it is text
+	smallFile = 64 << 10         // maximum size, in bytes, of a file that is sent from memory
+	patience  = 30 * time.Second // time that a slow client gets in addition to the time that it needs at slowBytes
+	slowBytes = 4 << 10          // number of bytes per second that a client must be able to receive
 )
 
-// read calls a function that reads from the git directory of a repository.
+// read calls the function do, which reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
 	return use(ctx, c, r, func(_ *replica.Replica, g gitread.Repo) error { return do(g) })
 }
 
-// use calls a function that needs the replica of a repository.
+// use calls the function do with the replica of a repository.
 func use(ctx context.Context, c *call, r records.Repo, do func(*replica.Replica, gitread.Repo) error) error {
 	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
 	if err != nil {
@@ -50,12 +50,13 @@ func use(ctx context.Context, c *call, r records.Repo, do func(*replica.Replica,
 	}
 	defer dir.Release()
 	if err = do(dir, c.a.git(dir.Dir, place)); err != nil && ctx.Err() != nil {
-		return context.Cause(ctx) // git was killed because of it
+		return context.Cause(ctx) // return the cause, because the end of ctx has killed git
 	}
 	return err
 }
 
-// placed waits for a place for work that runs git outside of this package, and returns the context for it.
+// placed waits for a place for work that runs git outside of this package. It returns the context for the work, which
+// has the memory limit of the place. The caller must call leave.
 func placed(c *call, r records.Repo) (ctx context.Context, leave func(), err error) {
 	ctx = c.r.Context()
 	place, err := c.a.reading.Enter(ctx, places.Large, places.Of(r.Namespace, r.ID, c.token.ID)...)
@@ -65,14 +66,15 @@ func placed(c *call, r records.Repo) (ctx context.Context, leave func(), err err
 	return place.Limit(ctx), place.Release, nil
 }
 
-// git returns a reader of the objects of a git directory, for a request with a place.
+// git returns a reader of the objects in a git directory, with the memory limit of the place.
 func (a *API) git(dir string, place *places.Place) gitread.Repo {
 	g := gitread.Repo{Repo: read.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}}
 	g.Git.Memory = place.Memory(g.Git.Memory)
 	return g
 }
 
-// readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.
+// readJSON sends the value that the function do reads from the git directory of the repository in the path. what names
+// the object in errors.
 func (c *call) readJSON(what string, do func(context.Context, gitread.Repo) (any, error)) error {
 	ctx, cancel := c.context()
 	defer cancel()
@@ -92,7 +94,7 @@ func (c *call) readJSON(what string, do func(context.Context, gitread.Repo) (any
 	return c.send(http.StatusOK, result, nil)
 }
 
-// getLog lists commits. An unknown ref has none.
+// getLog lists commits. For an unknown ref, the list is empty.
 func getLog(c *call) error {
 	q := c.query()
 	ref := q.text("ref")
@@ -137,16 +139,17 @@ func getCommit(c *call) error {
 	return c.readJSON("Commit", func(ctx context.Context, g gitread.Repo) (any, error) { return g.Commit(ctx, id) })
 }
 
-// smallTree is the size in bytes of the text of a tree that is sent from memory.
+// smallTree is the maximum size, in bytes, of the text of a tree that is sent from memory.
 const smallTree = 1 << 20
 
-// The start and the end of the answer with a tree.
+// The beginning and the end of an answer with a tree.
 const (
 	treeStart = `{"result":[`
 	treeEnd   = `],"success":true,"errors":[],"messages":[]}`
 )
 
-// getTree sends the entries of a tree. The text of a large directory is not kept in memory: it is made again while the client receives it.
+// getTree sends the entries of a tree. The text for a large directory is not kept in memory: it is generated a second
+// time while the client receives it.
 func getTree(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()
@@ -182,7 +185,7 @@ func getTree(c *call) error {
 	return sendTree(c, r, id, size)
 }
 
-// sendTree sends the text of a large tree, while it is read.
+// sendTree sends the text for a large tree while it is generated. size is the size of the text in bytes.
 func sendTree(c *call, r records.Repo, id string, size int64) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
@@ -204,7 +207,7 @@ func sendTree(c *call, r records.Repo, id string, size int64) error {
 	return sendSlowly(ctx, c.w, out, size)
 }
 
-// writeTree passes the text of an answer with a tree to a function, in parts.
+// writeTree generates the text of an answer with a tree, and passes it to the function write in parts.
 func writeTree(ctx context.Context, g gitread.Repo, id string, write func(part []byte) error) error {
 	failed := write([]byte(treeStart))
 	first := true
@@ -251,17 +254,18 @@ func (c *call) fileAt(ref, path string, kind func(start []byte) string) error {
 	return c.contents(r, "File", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.File(ctx, ref, path) }, kind)
 }
 
-// binary is the type of contents that browsers do not show.
+// binary returns a content type that browsers do not display.
 func binary([]byte) string { return bytesType }
 
-// sniff returns the type of contents that begin with start: text if they are UTF-8 without NUL.
+// sniff returns the content type of a file that begins with start: that of text if start is UTF-8 without NUL.
 func sniff(start []byte) string {
 	for len(start) > 0 {
 		char, n := utf8.DecodeRune(start)
 		switch {
 		case char == utf8.RuneError && n == 1 && (len(start) >= utf8.UTFMax || utf8.FullRune(start)), char == 0:
 			return bytesType
-		case char == utf8.RuneError && n == 1: // a character at the end of start is cut off
+		// the last character of start is incomplete, because start ends within it
+		case char == utf8.RuneError && n == 1:
 			return textType
 		}
 		start = start[n:]
@@ -269,12 +273,13 @@ func sniff(start []byte) string {
 	return textType
 }
 
-// contents sends a blob until the token is revoked. kind returns its type from its first bytes.
+// contents sends a blob, and stops if the token is revoked. kind returns the content type for the first bytes of the
+// blob.
 func (c *call) contents(r records.Repo, what string, open func(context.Context, gitread.Repo) (*read.Blob, error),
 	kind func(start []byte) string) error {
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
-	deadline(c.w, time.Time{}) // that of the server may be too short for a large file
+	deadline(c.w, time.Time{}) // remove the deadline of the server, which may be too short for a large file
 	err := sendBlob(ctx, c, r, func(g gitread.Repo) (*read.Blob, error) {
 		blob, err := open(ctx, g)
 		return blob, found(what, err)
@@ -285,7 +290,8 @@ func (c *call) contents(r records.Repo, what string, open func(context.Context, 
 	return err
 }
 
-// sendBlob sends a blob. Its start, which is all of most files, is read first, so that a client that reads slowly keeps no process.
+// sendBlob sends a blob. It first reads the beginning of the blob, which for most files is the whole file, so that a
+// client that reads slowly does not occupy a git process.
 func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Repo) (*read.Blob, error),
 	kind func(start []byte) string) error {
 	var o read.Object
@@ -308,7 +314,7 @@ func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Re
 	h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
 	h.Set("ETag", `"`+o.ID+`"`)
 	h.Set("Cache-Control", "private, no-cache")
-	// Contents come from any client, so browsers must not run them on the origin of this server.
+	// Browsers must not run contents as scripts on the origin of this server, because any client may have pushed them.
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	var body io.Reader = bytes.NewReader(start)
@@ -337,7 +343,7 @@ func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Re
 	return sendSlowly(ctx, c.w, body, o.Size)
 }
 
-// large is the reading of something that is sent while the client receives it.
+// large is an object that is read while the client receives it.
 type large struct {
 	git   gitread.Repo
 	dir   *replica.Replica
@@ -349,7 +355,7 @@ func (l large) close() {
 	l.place.Release()
 }
 
-// openLarge waits for a place for something large.
+// openLarge waits for a place for a large object.
 func (a *API) openLarge(ctx context.Context, r records.Repo) (l large, err error) {
 	if l.place, err = a.large.Enter(ctx, places.Small, places.Of(r.Namespace, r.ID, "")...); err != nil {
 		return l, err
@@ -362,8 +368,8 @@ func (a *API) openLarge(ctx context.Context, r records.Repo) (l large, err error
 	return l, nil
 }
 
-// sendSlowly sends a body of a size with the status 200. The client has a time for each part and for the whole. sendSlowly fails at once
-// when ctx ends.
+// sendSlowly sends a body of the given size with the status 200. There is a time limit for each part and for the whole
+// body. sendSlowly fails at once when ctx ends.
 func sendSlowly(ctx context.Context, w http.ResponseWriter, body io.Reader, size int64) error {
 	out := slowWriter{ctx, w, http.NewResponseController(w), time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
 	stopped := make(chan struct{})
@@ -373,14 +379,15 @@ func sendSlowly(ctx context.Context, w http.ResponseWriter, body io.Reader, size
 	})
 	defer func() {
 		if !stop() {
-			<-stopped // the writer must not be used after this request
+			<-stopped // wait, because the writer must not be used after this request
 		}
 	}()
 	_, err := io.Copy(out, body)
 	return err
 }
 
-// slowWriter writes to a client that has a time for each part, until a time for the whole or until ctx ends.
+// slowWriter writes to a client. There is a time limit for each part; writing also ends at a time for the whole body,
+// or when ctx ends.
 type slowWriter struct {
 	ctx     context.Context
 	w       io.Writer
@@ -393,8 +400,9 @@ func (s slowWriter) Write(p []byte) (int, error) {
 	if part.After(s.end) {
 		part = s.end
 	}
-	_ = s.control.SetWriteDeadline(part) // writers of tests may have none
-	if err := s.ctx.Err(); err != nil {  // after the deadline was set, as the end of ctx sets one too
+	_ = s.control.SetWriteDeadline(part) // an error is ignored, because the writers of tests have no deadlines
+	// checked after the deadline was set, because the end of ctx also sets a deadline
+	if err := s.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return s.w.Write(p)

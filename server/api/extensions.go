@@ -99,7 +99,7 @@ func streamEvents(c *call) error {
 	return nil
 }
 
-// observer stores the status of an answer that another handler writes.
+// observer records the status of an answer that another handler writes.
 type observer struct {
 	http.ResponseWriter
 	c *call
@@ -117,7 +117,7 @@ func (o *observer) Write(p []byte) (int, error) {
 	return o.ResponseWriter.Write(p)
 }
 
-// Unwrap lets http.ResponseController find the methods of the writer.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (o *observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 // exportAudit sends audit entries as lines of JSON, in the order of their numbers.
@@ -130,7 +130,7 @@ func exportAudit(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()
 	if _, err := c.a.o.Records.Audit.After(ctx, int64(after), 1); err != nil {
-		return err // after the first line, an error can only cut off the answer
+		return err // an error after the first line can only end the answer, without a message
 	}
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	c.w.Header().Set("Cache-Control", "no-store")
@@ -153,7 +153,7 @@ type usageInfo struct {
 	Quota      *quotaInfo  `json:"quota,omitempty"`
 }
 
-// quotaInfo contains what a namespace may store and do, and what it stores. A quota of 0 is left out: there is no limit.
+// quotaInfo contains the quotas of a namespace and what it stores. A quota of 0, which means no limit, is left out.
 type quotaInfo struct {
 	Bytes    int64    `json:"bytes,omitempty"`
 	Repos    int64    `json:"repositories,omitempty"`
@@ -168,8 +168,8 @@ type usedInfo struct {
 	Refs  int64 `json:"refs"`
 }
 
-// storedInfo contains the bytes of the packs that only this repository, or only this namespace, has, and the bytes of those that
-// others have, too.
+// storedInfo contains the size, in bytes, of the packs that only this repository, or this namespace, has, and the size
+// of the packs that it shares with others.
 type storedInfo struct {
 	Own    int64 `json:"own"`
 	Shared int64 `json:"shared"`
@@ -210,7 +210,8 @@ func repoUsage(c *call) error {
 	return c.usage(r.Namespace, r.ID, &storedInfo{own, shared}, nil)
 }
 
-// usage sends the counters of a namespace, or of one of its repositories. The default is the present day.
+// usage sends the counters of a namespace, or of one of its repositories if repoID is not "". The default is the
+// present day.
 func (c *call) usage(namespace, repoID string, stored *storedInfo, quota *quotaInfo) error {
 	q := c.query()
 	first, last := q.text("first"), q.text("last")
@@ -266,7 +267,7 @@ func createControlToken(c *call) error {
 	return c.mint(ctx, t, ttl, nil)
 }
 
-// controlToken returns the token in the path, which must be for the REST API.
+// controlToken returns the token whose id is in the path, which must be a token for the REST API.
 func (c *call) controlToken(ctx context.Context) (records.Token, error) {
 	t, err := c.a.o.Records.Tokens.Get(ctx, c.params["id"])
 	if err == nil && t.Role == records.RepoToken {

@@ -35,7 +35,7 @@ const (
 
 // Codes of errors of the routes of this server only, which the reference does not have.
 const (
-	codeOwn       = 10900 // the first one
+	codeOwn       = 10900 // the first code of this server
 	codeForbidden = 10900
 	codeConflict  = 10901
 	codeRefused   = 10902
@@ -45,17 +45,17 @@ const (
 // documentation is the prefix of the page of each code in the reference.
 const documentation = "https://developers.cloudflare.com/artifacts/api/errors#"
 
-// Fault is an error that a client receives.
+// Fault is an error as a client receives it.
 type Fault struct {
-	Status  int // status of HTTP
+	Status  int // HTTP status
 	Code    int
 	Message string
-	Pointer string // JSON pointer to the wrong field of the request, such as "/name"; "" if it is not about a field
+	Pointer string // JSON pointer to the invalid field of the request, such as "/name"; "" if no field is invalid
 }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%d %s", f.Code, f.Message) }
 
-// item is an error in the envelope.
+// item is an error in the list of errors of an answer.
 type item struct {
 	Code          int       `json:"code"`
 	Message       string    `json:"message"`
@@ -64,8 +64,8 @@ type item struct {
 	Conflict      *conflict `json:"conflict,omitempty"`
 }
 
-// conflict describes the state that does not allow an act: files with conflicts, or the present value of what has another one than
-// expected.
+// conflict describes the state that does not allow an act: the files with conflicts, or the present value where another
+// one was expected.
 type conflict struct {
 	Paths []string `json:"paths,omitempty"`
 	Now   string   `json:"now,omitempty"`
@@ -86,22 +86,22 @@ func (f *Fault) item() item {
 	return i
 }
 
-// invalid returns the fault of a field of the request.
+// invalid returns the fault for an invalid field of the request.
 func invalid(field, format string, args ...any) *Fault {
 	return &Fault{http.StatusBadRequest, codeInput, fmt.Sprintf(format, args...), "/" + field}
 }
 
-// missing returns the fault of something that does not exist, such as "Repository".
+// missing returns the fault for an object that does not exist. what names the kind of object, such as "Repository".
 func missing(what string) *Fault {
 	return &Fault{http.StatusNotFound, codeNotFound, what + " not found", ""}
 }
 
-// exists returns the fault of a name that is taken.
+// exists returns the fault for a name that exists already.
 func exists(format string, args ...any) *Fault {
 	return &Fault{http.StatusConflict, codeExists, fmt.Sprintf(format, args...), ""}
 }
 
-// found returns the fault of missing if err means that a record was not found, and err otherwise.
+// found returns the fault of missing(what) if err means that a record was not found, and err otherwise.
 func found(what string, err error) error {
 	if errors.Is(err, records.ErrNotFound) || errors.Is(err, read.ErrNotFound) {
 		return missing(what)
@@ -112,8 +112,8 @@ func found(what string, err error) error {
 // statusClosed is the status in the audit log of a request whose client has closed the connection.
 const statusClosed = 499
 
-// faultOf returns the fault that a client receives for an error, and whether the server is the cause of the error, which is then
-// logged.
+// faultOf returns the fault that a client receives for an error. log is true if the error is a fault of the server, and
+// must be logged.
 func faultOf(err error) (f *Fault, log bool) {
 	var own *Fault
 	var unknown *http.MaxBytesError
@@ -149,7 +149,8 @@ func faultOf(err error) (f *Fault, log bool) {
 	return &Fault{http.StatusInternalServerError, codeInternal, "Internal error", ""}, true
 }
 
-// conflictOf returns the description of a conflict, nil for all other errors, and the reason for the audit log why an act was refused.
+// conflictOf returns the description of a conflict, or nil for all other errors. detail is the reason why an act was
+// refused, for the audit log.
 func conflictOf(err error) (c *conflict, detail string) {
 	var act *review.Problem
 	var entry *cacheentry.ConflictError
@@ -164,7 +165,7 @@ func conflictOf(err error) (c *conflict, detail string) {
 	return nil, ""
 }
 
-// actFault returns the fault of an act that is not possible.
+// actFault returns the fault for an act that is not possible.
 func actFault(p *review.Problem) *Fault {
 	switch p.Kind {
 	case review.Missing:

@@ -25,12 +25,12 @@ import (
 type forkRequest struct {
 	name, description string
 	readOnly          bool
-	defaultOnly       bool // copy the default branch only
+	defaultOnly       bool // whether to copy the default branch only
 	namespace         string
-	commit            string // commit to which the default branch of the fork points; "": that of the parent
-	checkpoint        string // name of a checkpoint that is used as commit
+	commit            string // commit to which the default branch of the fork is set; "": that of the parent
+	checkpoint        string // name of a checkpoint whose commit is used as commit
 	refs              []string
-	transcripts       bool // copy the transcripts of sessions
+	transcripts       bool // whether to copy the transcripts of sessions
 }
 
 func (c *call) forkRequest() (f forkRequest, err error) {
@@ -60,13 +60,13 @@ func (c *call) forkRequest() (f forkRequest, err error) {
 	return f, in.err()
 }
 
-// all reports whether the fork has the same refs as its parent, so that they need not be read.
+// all reports whether the fork has the same refs as its parent, so that the refs need not be read.
 func (f forkRequest) all() bool {
 	return !f.defaultOnly && len(f.refs) == 0 && f.commit == "" && f.checkpoint == ""
 }
 
-// forkRepo makes a fork. It copies records only: no object is read, unless the fork begins at a commit that must be found
-// first, or has sessions, which are closed in the fork.
+// forkRepo creates a fork. It copies records and reads no objects, unless a commit or checkpoint for the fork must be
+// found, or the fork has sessions, which must be closed.
 func forkRepo(c *call) error {
 	f, err := c.forkRequest()
 	if err != nil {
@@ -87,10 +87,11 @@ func forkRepo(c *call) error {
 	}
 }
 
-// forks is the maximum number of attempts to make a fork while garbage of its parent is collected.
+// forks is the maximum number of attempts to create a fork, because garbage of its parent may be collected at the same
+// time.
 const forks = 3
 
-// forkFrom makes a fork of the current state of the parent.
+// forkFrom creates a fork of the current state of the parent.
 func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	parent, err := c.ready()
 	if err != nil {
@@ -112,11 +113,11 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	}
 	fork, result, err := c.create(n, func(s events.Stamp, fork records.Repo) records.Event { return events.Forked(s, parent, fork) })
 	if err != nil {
-		return found("Repository", err) // the parent was deleted in the meantime
+		return found("Repository", err) // the parent was deleted after it was found
 	}
 	c.count(fork, meter.Fork, 0)
 	if err := closeCopies(ctx, c, parent, fork, f); err != nil {
-		// A fork in which sessions seem to be used must not stay.
+		// Delete the fork, because its sessions would seem to be in use.
 		gone := c.a.o.Records.Repos.Delete(context.WithoutCancel(ctx), fork.ID, []records.Event{events.Deleted(c.stamp(), fork)}, c.cause())
 		return errors.Join(fmt.Errorf("close the sessions of a fork: %w", err), gone)
 	}
@@ -131,13 +132,14 @@ func closeCopies(ctx context.Context, c *call, parent, fork records.Repo, f fork
 		return err
 	}
 	who := by(c)
-	who.Token.Scope, who.Token.Session, who.Done = records.WriteScope, "", nil // the fork itself was allowed
+	// closing needs no further permission, because the fork itself was allowed
+	who.Token.Scope, who.Token.Session, who.Done = records.WriteScope, "", nil
 	return c.a.o.Review.CloseCopies(ctx, who, fork, review.Copies{Transcripts: f.transcripts,
 		Link: func(name string) string { return sessionlink.Link{Remote: c.remote(parent), Session: name}.String() }})
 }
 
-// forkRefs returns the refs of a fork that does not have the same refs as its parent, and the version of the parent that has their
-// objects.
+// forkRefs returns the refs of a fork that does not get all refs of its parent, and the version of the parent in which
+// their objects were found.
 func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest) ([]records.Ref, records.Version, error) {
 	all, err := c.a.o.Records.Repos.Refs(ctx, parent.ID)
 	if err != nil {
@@ -165,8 +167,8 @@ func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest)
 	return append(refs, records.Ref{Name: head, ID: id}), version, err
 }
 
-// forkPoint returns the commit at which a fork begins, and the version of the parent that has it. It looks into a copy of the replica,
-// because the replica itself can have packs that the parent does not list any more.
+// forkPoint returns the commit at which a fork begins, and the version of the parent that has the commit. It searches a
+// copy of the replica, because the replica itself can have packs that the parent does not list any more.
 func forkPoint(
 	ctx context.Context, c *call, parent records.Repo, f forkRequest, all []records.Ref,
 ) (id string, v records.Version, err error) {
@@ -177,10 +179,10 @@ func forkPoint(
 		}
 		defer listed.Remove()
 		v = listed.Repo.Version
-		if v.Collections != parent.Collections { // the other refs of the fork were read before
+		if v.Collections != parent.Collections { // garbage was collected since the other refs of the fork were read
 			return records.ErrCollected
 		}
-		g.Dir, g.Pool = listed.Dir, nil // the copy is removed at once
+		g.Dir, g.Pool = listed.Dir, nil // no process for the directory is kept, because the copy is removed at once
 		if f.commit != "" {
 			id = f.commit
 			return found("Commit", g.Reachable(ctx, id))

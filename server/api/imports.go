@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// remoteURL returns the URL of an import in the form that clients see: without a slash at the end, and with ".git". allowHTTP allows
-// http, which the importer accepts for the loopback address only.
+// remoteURL returns the URL of an import in the form that clients see: without a slash at the end, and with ".git".
+// allowHTTP permits http, which the importer accepts for the loopback address only.
 func remoteURL(text string, allowHTTP bool) (string, *Fault) {
 	u, err := url.Parse(text)
 	switch {
@@ -35,7 +35,7 @@ func notGit() *Fault {
 	return &Fault{http.StatusBadRequest, codeURL, "url must be an HTTPS git remote URL (e.g. https://github.com/owner/repo)", "/url"}
 }
 
-// importFault translates the errors of an Importer.
+// importFault returns the fault for an error of an Importer.
 func importFault(url string, err error) error {
 	switch {
 	case errors.Is(err, imports.ErrScheme):
@@ -65,7 +65,7 @@ func (c *call) importer() (Importer, error) {
 	return c.a.o.Importer, nil
 }
 
-// importRepo creates a repository and begins to copy another one into it.
+// importRepo creates a repository and begins to copy a repository of another server into it.
 func importRepo(c *call) error {
 	in, err := c.body()
 	if err != nil {
@@ -82,7 +82,8 @@ func importRepo(c *call) error {
 	if in.in["depth"] != nil && q.Depth < 1 {
 		in.refuse(invalid("depth", "Too small: expected number to be >0"))
 	}
-	var shown string // the importer uses the URL in the request, because some servers do not accept it with ".git"
+	// the importer uses the URL as it is in the request, because some servers do not accept the form with ".git"
+	var shown string
 	if in.fault == nil {
 		var fault *Fault
 		shown, fault = remoteURL(q.URL, c.a.o.ImportHTTP)
@@ -118,7 +119,7 @@ func importRepo(c *call) error {
 		return err
 	}
 	if err := importer.Start(ctx, created, q, records.Cause{}); err != nil {
-		// Without an import, the repository would never become ready.
+		// Delete the repository again, because without an import it would never become ready.
 		if undo := c.a.o.Records.Repos.Delete(ctx, created.ID, nil, records.Cause{}); undo != nil {
 			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID), zap.Error(undo))
 		}
@@ -156,7 +157,7 @@ func importStatus(c *call) error {
 		optionalTime(s.Finished)}, nil)
 }
 
-// refreshImport brings an imported repository up to date.
+// refreshImport imports a repository again, to update it.
 func refreshImport(c *call) error {
 	r, err := c.repo()
 	if err != nil {

@@ -18,26 +18,27 @@ import (
 // maxBody is the maximum size of the body of a request in bytes.
 const maxBody = 1 << 20
 
-// fields are the fields of a JSON object that a client has sent. The names of fields are compared exactly. A method that reads a
-// field records the first fault; unknown fields are ignored.
+// fields are the fields of a JSON object that a client has sent. The names of fields are case-sensitive. A method that
+// reads a field records the first fault; unknown fields are ignored.
 type fields struct {
 	in    map[string]json.RawMessage
-	under string // path of the object in the body, such as "base/"
+	under string // path of the object within the body, such as "base/"
 	fault *Fault
 }
 
-// body reads the body of the request. An empty body is an object without fields.
+// body reads the body of the request as a JSON object. An empty body counts as an object without fields.
 func (c *call) body() (*fields, error) {
 	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(patience)) // writers of tests may have none
+	// an error is ignored, because the writers of tests have no deadlines
+	_ = control.SetReadDeadline(time.Now().Add(patience))
 	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if err != nil { // the deadline stays for what is left of the body
+	if err != nil { // the deadline remains in force for the rest of the body
 		if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
 			return nil, err
 		}
 		return nil, &Fault{http.StatusBadRequest, codeInput, "Request body could not be read", ""}
 	}
-	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
+	_ = control.SetReadDeadline(time.Time{}) // remove the deadline, which would otherwise cancel the request
 	return parseBody(text)
 }
 
@@ -55,7 +56,7 @@ func parseBody(text []byte) (*fields, error) {
 	return f, json.Unmarshal(text, &f.in)
 }
 
-// kindOf returns the type of a valid JSON value in the words of the reference.
+// kindOf returns the name of the type of a valid JSON value, as in the reference.
 func kindOf(value json.RawMessage) string {
 	value = bytes.TrimSpace(value)
 	if len(value) == 0 {
@@ -76,14 +77,14 @@ func kindOf(value json.RawMessage) string {
 	return "number"
 }
 
-// refuse records a fault, unless there is one.
+// refuse records a fault, unless one was recorded before.
 func (f *fields) refuse(fault *Fault) {
 	if f.fault == nil && fault != nil {
 		f.fault = fault
 	}
 }
 
-// err returns the first fault.
+// err returns the first fault that was recorded.
 func (f *fields) err() error {
 	if f.fault == nil {
 		return nil
@@ -91,7 +92,8 @@ func (f *fields) err() error {
 	return f.fault
 }
 
-// value decodes a field of one type into to. It returns false if the field is missing, null, or has another type.
+// value decodes a field into to, if its JSON type is kind. It returns false if the field is missing, null, or has
+// another type.
 func (f *fields) value(name, kind string, to any) bool {
 	raw, ok := f.in[name]
 	switch got := kindOf(raw); {
@@ -117,7 +119,7 @@ func (f *fields) text(name string) (s string) {
 	return s
 }
 
-// required is like text. The field must be there.
+// required is like text, but the field must not be missing.
 func (f *fields) required(name string) string {
 	if kind := kindOf(f.in[name]); kind == "undefined" || kind == "null" {
 		f.refuse(invalid(f.under+name, "Invalid input: expected string, received %s", kind))
@@ -130,7 +132,7 @@ func (f *fields) flag(name string) (b bool) {
 	return b
 }
 
-// number returns an integer, or otherwise if the field is missing.
+// number returns an integer. If the field is missing, it returns otherwise.
 func (f *fields) number(name string, otherwise int) int {
 	var n float64
 	switch {
@@ -143,7 +145,7 @@ func (f *fields) number(name string, otherwise int) int {
 	return int(n)
 }
 
-// option returns one of the values, or otherwise if the field is missing.
+// option returns a string that must be one of values. If the field is missing, it returns otherwise.
 func (f *fields) option(name, otherwise string, values ...string) string {
 	s := otherwise
 	if f.value(name, "string", &s) {
@@ -152,7 +154,8 @@ func (f *fields) option(name, otherwise string, values ...string) string {
 	return s
 }
 
-// object returns the fields of an object; nil if the field is missing. The caller passes the fault of the object to refuse.
+// object returns the fields of an object, or nil if the field is missing. The caller must pass the fault of the object
+// to refuse.
 func (f *fields) object(name string) *fields {
 	o := &fields{under: f.under + name + "/"}
 	if !f.value(name, "object", &o.in) {
@@ -176,13 +179,13 @@ func (f *fields) texts(name string) []string {
 			f.refuse(invalid(f.under+name+"/"+strconv.Itoa(i), "Invalid input: expected string, received %s", kind))
 			return nil
 		}
-		_ = json.Unmarshal(raw, &s) // it is a string
+		_ = json.Unmarshal(raw, &s) // there is no error, because the value is a string
 		all = append(all, s)
 	}
 	return all
 }
 
-// among returns a fault unless s is one of the values.
+// among returns a fault unless s is one of values.
 func among(field, s string, values []string) *Fault {
 	if slices.Contains(values, s) {
 		return nil
@@ -190,7 +193,7 @@ func among(field, s string, values []string) *Fault {
 	return invalid(field, `Invalid option: expected one of "%s"`, strings.Join(values, `"|"`))
 }
 
-// query reads parameters of a query. It records the first fault.
+// query reads parameters of the URL's query. It records the first fault.
 type query struct {
 	values url.Values
 	fault  *Fault
@@ -220,7 +223,7 @@ func (q *query) err() error {
 
 func (q *query) text(name string) string { return q.values.Get(name) }
 
-// required returns a parameter that must be there.
+// required returns a parameter that must not be missing.
 func (q *query) required(name string) string {
 	switch s := q.values.Get(name); {
 	case !q.values.Has(name):
@@ -234,13 +237,14 @@ func (q *query) required(name string) string {
 	}
 }
 
-// number returns a parameter from least to most, or otherwise if there is none. most is -1 if there is no limit.
+// number returns a parameter, which must be between least and most. If it is missing, number returns otherwise. A most
+// of -1 means no limit.
 func (q *query) number(name string, otherwise, least, most int) int {
 	s := q.values.Get(name)
 	if s == "" {
 		return otherwise
 	}
-	n, err := strconv.ParseInt(s, 10, 64) // the largest number if s is too large
+	n, err := strconv.ParseInt(s, 10, 64) // ParseInt returns the largest number if s is too large
 	switch {
 	case err != nil && !errors.Is(err, strconv.ErrRange):
 		q.refuse(invalid(name, "Invalid input: expected number, received NaN"))
@@ -256,10 +260,11 @@ func (q *query) number(name string, otherwise, least, most int) int {
 	return otherwise
 }
 
-// maxNumber is the largest number of a query, so that the product of a page and its size is a number too.
+// maxNumber is the largest accepted number in a query, so that the product of a page number and a page size does not
+// overflow.
 const maxNumber = 1 << 40
 
-// option returns one of the values, of which the first is the default.
+// option returns a parameter that must be one of values. The first value is the default.
 func (q *query) option(name string, values ...string) string {
 	s := q.values.Get(name)
 	if s == "" {

@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	minNamespace  = 2
-	maxNamespace  = 63
-	maxName       = 512 // bytes of the name of a repository; the live service accepts more than 300
-	maxText       = 4096
-	maxBranchName = 244 // git creates a file with this name and ".lock", which file systems limit to 255 bytes
+	minNamespace = 2
+	maxNamespace = 63
+	maxName      = 512 // maximum length of the name of a repository in bytes; the live service accepts more than 300
+	maxText      = 4096
+	// git creates a file with this name and the suffix ".lock", which file systems limit to 255 bytes
+	maxBranchName = 244
 )
 
 // plainName reports whether text consists of letters, digits, '.', '_' and '-', and begins with a letter or digit.
@@ -49,7 +50,7 @@ func validRepo(name string) *Fault {
 	return &Fault{http.StatusBadRequest, codeRepoName, message, "/name"}
 }
 
-// validBranch returns a fault unless git accepts a short name of a branch.
+// validBranch returns a fault unless git accepts name as a short name of a branch. field is the field of the request.
 func validBranch(field, name string) *Fault {
 	if len(name) > maxBranchName || !refname.Valid("refs/heads/"+name) || strings.HasPrefix(name, "-") || name == "HEAD" {
 		return invalid(field, "Invalid branch name")

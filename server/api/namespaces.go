@@ -71,7 +71,7 @@ func listNamespaces(c *call) error {
 	}
 	ctx, cancel := c.context()
 	defer cancel()
-	// One result more than the limit is read: it exists if there is a next page.
+	// One result more than the limit is read, to find out whether there is a next page.
 	offset := 0
 	if page > 1 && after == "" {
 		offset = (page - 1) * limit
@@ -113,7 +113,7 @@ type accountInfo struct {
 	Name string `json:"name"`
 }
 
-// listAccounts lists the only account, so that clients need not be configured with its id.
+// listAccounts lists the only account, so that clients can find out its id.
 func listAccounts(c *call) error {
 	return c.send(http.StatusOK, []accountInfo{{c.a.o.Account, "artifactfs"}}, pages(1, tokenLimit, 1, 1))
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	defaultBranch = "main"
-	firstTokenTTL = 24 * time.Hour // lifetime of the token that is created with a repository
+	firstTokenTTL = 24 * time.Hour // lifetime of the token that is created together with a repository
 )
 
 type baseInfo struct {
@@ -23,7 +23,8 @@ type baseInfo struct {
 	Commit string `json:"commit"`
 }
 
-// repoInfo is a repository in answers. The fields from ObjectFormat on are extensions, and are left out if they have their defaults.
+// repoInfo describes a repository in answers. The fields from ObjectFormat on are extensions, and are left out if they
+// have their default values.
 type repoInfo struct {
 	ID            string    `json:"id"`
 	Name          string    `json:"name"`
@@ -64,11 +65,11 @@ type newRepo struct {
 	DefaultBranch string  `json:"default_branch"`
 	Remote        string  `json:"remote"`
 	Token         string  `json:"token"`
-	Objects       *int64  `json:"objects,omitempty"` // number of objects; forks only
+	Objects       *int64  `json:"objects,omitempty"` // number of objects; only for forks
 }
 
-// create creates a repository with a token, and returns the answer. The function event makes the event of the creation; if it is nil,
-// there is no event.
+// create creates a repository with a token, and returns it with the answer. The function event returns the event of the
+// creation; if it is nil, there is no event.
 func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo) records.Event) (records.Repo, newRepo, error) {
 	ctx, cancel := c.context()
 	defer cancel()
@@ -78,7 +79,7 @@ func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo)
 	if r.Status == "" {
 		r.Status = records.Ready
 	}
-	// Events have the name of the namespace as it was created.
+	// Read the namespace, because events contain its name in the spelling with which it was created.
 	switch ns, err := c.a.o.Records.Namespaces.Get(ctx, r.Namespace); {
 	case err == nil:
 		r.Namespace = ns.Name
@@ -135,8 +136,8 @@ func createRepo(c *call) error {
 	return c.send(http.StatusCreated, result, nil)
 }
 
-// validBase returns a fault unless the base of a thin repository can be used by clients. A URL with credentials is refused, because
-// every user who may read the repository can see the URL.
+// validBase returns a fault unless clients can use the base of a thin repository. A URL with credentials is refused,
+// because every user who may read the repository can see it.
 func validBase(address, commit string) *Fault {
 	u, err := url.Parse(address)
 	switch {
@@ -206,8 +207,8 @@ func listRepos(c *call) error {
 	return c.send(http.StatusOK, result, cursorInfo{next, limit, len(list)})
 }
 
-// deleteRepo deletes a repository. A repeated request gets the same answer for 30 days, because clients repeat a request whose answer
-// was lost.
+// deleteRepo deletes a repository. For 30 days, a repeated request gets the same answer, because clients repeat a
+// request whose answer was lost.
 func deleteRepo(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()

@@ -75,14 +75,14 @@ func deleteRetention(c *call) error {
 	}{c.params["namespace"]}, nil)
 }
 
-// steps are the steps of a plan or of a run.
+// steps lists the steps of a plan or of a run.
 type steps struct {
 	Steps []retention.Step `json:"steps"`
-	// Error has the reason why some steps that were due were not made; they are tried again by the next run.
+	// Error is the reason why some due steps were not made; the next run tries them again.
 	Error *string `json:"error"`
 }
 
-// planRetention returns what the rules of a namespace do to each session, and when. Nothing is changed.
+// planRetention returns which steps the rules of a namespace require for each session, and when. It changes nothing.
 func planRetention(c *call) error {
 	r, err := rulesOf(c)
 	if err != nil {
@@ -103,7 +103,7 @@ func planRetention(c *call) error {
 	return c.send(http.StatusOK, steps{Steps: all}, nil)
 }
 
-// runRetention applies the rules of a namespace now, and returns the steps that were made.
+// runRetention applies the rules of a namespace now, and returns the steps that it has made.
 func runRetention(c *call) error {
 	if _, err := rulesOf(c); err != nil {
 		return err

@@ -85,7 +85,7 @@ func listAnnotations(c *call) error {
 	})
 }
 
-// annotateSession begins a thread of annotations, or adds to one.
+// annotateSession begins a thread of annotations, or adds an annotation to one.
 func annotateSession(c *call) error {
 	in, err := c.body()
 	if err != nil {
@@ -259,7 +259,8 @@ func mergeSession(c *call) error {
 	})
 }
 
-// policyInfo is the policy of a repository: the text of the file, its commit, and the reason why it is not valid.
+// policyInfo describes the policy of a repository: the text of its file, the commit of the file, and the reason why the
+// policy is not valid, if it is not.
 type policyInfo struct {
 	Policy  json.RawMessage `json:"policy"`
 	Commit  *string         `json:"commit"`
@@ -270,7 +271,7 @@ func getPolicy(c *call) error {
 	return look(c, func(ctx context.Context) error { return sendPolicy(ctx, c) })
 }
 
-// sendPolicy sends the policy of the repository. A text that is not JSON is sent as a string.
+// sendPolicy sends the policy of the repository. If its text is not JSON, it is sent as a JSON string.
 func sendPolicy(ctx context.Context, c *call) error {
 	p, err := c.a.o.Review.Policy(ctx, c.of)
 	if err != nil {
@@ -281,7 +282,7 @@ func sendPolicy(ctx context.Context, c *call) error {
 	case json.Valid([]byte(p.Text)):
 		i.Policy = json.RawMessage(p.Text)
 	case p.Text != "":
-		i.Policy, _ = json.Marshal(p.Text) // strings can be encoded
+		i.Policy, _ = json.Marshal(p.Text) // encoding a string never fails
 	}
 	return c.send(http.StatusOK, i, nil)
 }

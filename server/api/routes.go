@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// tree is the set of prefixes below which a route is served.
+// tree is a set of path prefixes below which a route is served.
 type tree int
 
 const (
@@ -22,10 +22,11 @@ const (
 type route struct {
 	tree    tree
 	method  string
-	pattern []string // components of the path; "{x}" matches one component, and "{x...}" the rest
+	pattern []string // components of the path; "{x}" matches one component, and "{x...}" all remaining ones
 	scope   records.Scope
 	handle  func(c *call) error
-	// repo routes accept the tokens of the repository in the path, too, and set call.of.
+	// repo is true for routes that also accept the tokens of the repository in the path. For these routes, call.of is
+	// set.
 	repo bool
 }
 
@@ -84,7 +85,7 @@ func routes() []*route {
 	add(extension, "POST", ns+"/tokens/{id}/rotate", rotateToken)
 	add(extension, "GET", "/events", streamEvents)
 	add(extension, "GET", "/audit", exportAudit)
-	for _, under := range []string{"", ns} { // webhooks of the account, and of a namespace
+	for _, under := range []string{"", ns} { // webhooks of the account, and webhooks of a namespace
 		add(extension, "GET", under+"/webhooks", listWebhooks)
 		add(extension, "POST", under+"/webhooks", createWebhook)
 		add(extension, "DELETE", under+"/webhooks/{id}", deleteWebhook)
@@ -126,8 +127,8 @@ func routes() []*route {
 	return table
 }
 
-// match returns the route of a request with its parameters and the account in the path, which is "" for routes without one. It
-// returns nil if there is no such route.
+// match returns the route of a request, its parameters, and the account in the path, which is "" for routes without an
+// account. It returns nil if there is no such route.
 func (a *API) match(r *http.Request) (found *route, params map[string]string, id string) {
 	t, id, parts, ok := split(r.URL.EscapedPath())
 	if !ok {
@@ -135,7 +136,7 @@ func (a *API) match(r *http.Request) (found *route, params map[string]string, id
 	}
 	method := r.Method
 	if method == http.MethodHead {
-		method = http.MethodGet // a HEAD request uses the route of GET; net/http drops the body
+		method = http.MethodGet // a HEAD request is handled as GET, and net/http drops the body
 	}
 	for _, route := range a.routes {
 		if route.tree == t && route.method == method {
@@ -147,7 +148,8 @@ func (a *API) match(r *http.Request) (found *route, params map[string]string, id
 	return nil, nil, ""
 }
 
-// split returns the decoded components of an escaped path below one of the prefixes.
+// split divides an escaped path into its prefix, the id of the account, and the decoded components after them. ok is
+// false if the path is not below one of the prefixes.
 func split(path string) (t tree, id string, parts []string, ok bool) {
 	for component := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
 		part, err := url.PathUnescape(component)
@@ -180,8 +182,8 @@ func split(path string) (t tree, id string, parts []string, ok bool) {
 	return 0, "", nil, false
 }
 
-// params returns the parameters in the components of a path if they match the route. A component with an encoded slash matches
-// parameters only; names are checked by validNames.
+// params returns the parameters of the route if the components match it. A component with an encoded slash can only
+// match a parameter; validNames checks names.
 func (r *route) params(parts []string) (map[string]string, bool) {
 	params := map[string]string{}
 	for i, p := range r.pattern {

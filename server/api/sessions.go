@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// The routes of sessions accept tokens of repositories, too. Package review does the work.
+// The routes of sessions also accept tokens of repositories. Package review does the work.
 
 const (
 	sessionsLimit    = 50
@@ -75,7 +75,7 @@ func showSession(s review.Session) sessionInfo {
 	return i
 }
 
-// after returns the text in a cursor that continueAfter has made.
+// after returns the text that continueAfter has put into the cursor.
 func (q *query) after() string {
 	text, err := base64.RawURLEncoding.DecodeString(q.text("cursor"))
 	if err != nil {
@@ -84,7 +84,8 @@ func (q *query) after() string {
 	return string(text)
 }
 
-// continueAfter returns the description of a page that ends with the element last. more reports whether others follow.
+// continueAfter returns the description of a page whose last element is last. more reports whether further elements
+// follow.
 func continueAfter(last string, more bool, limit, count int) cursorInfo {
 	if !more {
 		last = ""
@@ -253,7 +254,7 @@ func removePin(c *call) error {
 	})
 }
 
-// look calls a function that reads or changes the repository in the path.
+// look calls the function do, which reads or changes the repository in the path.
 func look(c *call, do func(ctx context.Context) error) error {
 	if err := unfinished(c.of); err != nil {
 		return err
@@ -264,7 +265,7 @@ func look(c *call, do func(ctx context.Context) error) error {
 	return do(ctx)
 }
 
-// by returns the user of the call for an act. The transaction of the act writes the audit entry.
+// by returns the caller as the user of an act. The transaction of the act writes the audit entry of the call.
 func by(c *call) review.By {
 	return review.By{Token: c.token, Cause: c.who(), Done: func() { c.recorded = true }}
 }

@@ -22,7 +22,7 @@ const (
 	maxRules   = 100
 )
 
-// tokenInfo is a token in lists. The fields from Label on are extensions.
+// tokenInfo describes a token in lists. The fields from Label on are extensions.
 type tokenInfo struct {
 	ID        string  `json:"id"`
 	Scope     string  `json:"scope"`
@@ -33,8 +33,8 @@ type tokenInfo struct {
 	Session   string  `json:"session,omitempty"`
 	Actor     string  `json:"actor,omitempty"`
 	Refs      []any   `json:"refs,omitempty"`
-	Role      string  `json:"role,omitempty"`      // role of a token for the REST API
-	Namespace string  `json:"namespace,omitempty"` // namespace of the token of an owner
+	Role      string  `json:"role,omitempty"`      // role of the token; only for tokens of the REST API
+	Namespace string  `json:"namespace,omitempty"` // namespace of the token; only for tokens of owners
 }
 
 func infoOfToken(t records.Token, now time.Time) tokenInfo {
@@ -67,7 +67,7 @@ type newToken struct {
 	ExpiresAt *string `json:"expires_at"`
 }
 
-// ttl returns the lifetime of a token, or the argument otherwise if the field is missing.
+// ttl returns the lifetime of a token. If the field is missing, it is otherwise seconds.
 func (f *fields) ttl(otherwise int) time.Duration {
 	seconds := f.number("ttl", otherwise)
 	if (seconds != otherwise || otherwise != 0) && (seconds < minTTL || seconds > maxTTL) {
@@ -76,7 +76,7 @@ func (f *fields) ttl(otherwise int) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// rules returns the rules of a token: [[glob, [denial, ...]], ...].
+// rules returns the rules of a token, which have the form [[glob, [denial, ...]], ...].
 func (f *fields) rules(name string) (rules []records.RefRule) {
 	for i, raw := range f.list(name) {
 		var parts []json.RawMessage
@@ -89,7 +89,8 @@ func (f *fields) rules(name string) (rules []records.RefRule) {
 		rules = append(rules, r)
 	}
 	switch {
-	case len(rules) == 0 && kindOf(f.in[name]) == "array": // a token without rules may change every ref
+	// an empty list would permit changes of every ref, so it is refused
+	case len(rules) == 0 && kindOf(f.in[name]) == "array":
 		f.refuse(invalid(name, "Too small: expected array to have >=1 items"))
 	case len(rules) > maxRules:
 		f.refuse(invalid(name, "Too big: expected array to have <=%d items", maxRules))
@@ -134,7 +135,7 @@ func createToken(c *call) error {
 	return c.mint(ctx, t, ttl, &r)
 }
 
-// mint creates a token and sends it. The argument r is the repository of the token; it is nil for a token for the REST API.
+// mint creates a token and sends it. r is the repository of the token, or nil for a token of the REST API.
 func (c *call) mint(ctx context.Context, t records.Token, ttl time.Duration, r *records.Repo) error {
 	t, text := successor(t, c.a.o.Now(), ttl)
 	var list []records.Event
@@ -147,7 +148,8 @@ func (c *call) mint(ctx context.Context, t records.Token, ttl time.Duration, r *
 	return c.sendToken(t, text, r)
 }
 
-// successor returns a new token with the rights of another one, and its text. It is valid for ttl, or without limit if ttl is 0.
+// successor returns a new token with the rights of t, and the text of the new token. It is valid for ttl, or without
+// limit if ttl is 0.
 func successor(t records.Token, now time.Time, ttl time.Duration) (records.Token, string) {
 	if t.Expires = (time.Time{}); ttl > 0 {
 		t.Expires = now.Add(ttl)
@@ -155,7 +157,7 @@ func successor(t records.Token, now time.Time, ttl time.Duration) (records.Token
 	return access.Mint(t, now)
 }
 
-// sendToken sends a token that was created.
+// sendToken sends a token that was just created. text is the token with its secret.
 func (c *call) sendToken(t records.Token, text string, r *records.Repo) error {
 	if r != nil {
 		c.count(*r, meter.Token, 0)
@@ -172,7 +174,7 @@ func listTokens(c *call) error {
 	return c.sendTokens(r.ID)
 }
 
-// sendTokens sends a page of the tokens of a repository, or of those for the REST API if repoID is "".
+// sendTokens sends a page of the tokens of a repository, or of the tokens for the REST API if repoID is "".
 func (c *call) sendTokens(repoID string) error {
 	q := c.query()
 	state := q.option("state", "active", "expired", "revoked", "all")
@@ -194,8 +196,8 @@ func (c *call) sendTokens(repoID string) error {
 	return c.send(http.StatusOK, result, pages(page, perPage, len(list), total))
 }
 
-// repoToken returns the token in the path, which must be for a repository of the namespace in the path, and that repository. The
-// repository of an old token may have been deleted; then only its id and its namespace are set.
+// repoToken returns the token in the path and its repository, which must be in the namespace in the path. If the
+// repository of an old token was deleted, only its id and its namespace are set.
 func (c *call) repoToken(ctx context.Context) (t records.Token, r records.Repo, err error) {
 	t, err = c.a.o.Records.Tokens.Get(ctx, c.params["id"])
 	if err == nil && (t.Role != records.RepoToken || !strings.EqualFold(t.Namespace, c.params["namespace"])) {
@@ -227,7 +229,7 @@ func revokeToken(c *call) error {
 	return c.revoke(ctx, t.ID, list)
 }
 
-// revoke revokes a token. A repeated request gets the same answer.
+// revoke revokes a token. For a token that was revoked before, the answer is the same.
 func (c *call) revoke(ctx context.Context, id string, list []records.Event) error {
 	if err := c.a.o.Guard.Revoke(ctx, id, list, c.cause()); err != nil {
 		return found("Token", err)
@@ -237,7 +239,7 @@ func (c *call) revoke(ctx context.Context, id string, list []records.Event) erro
 	}{id}, nil)
 }
 
-// rotateToken replaces a token by one with the same rights, which has the same lifetime as the old token when it was created.
+// rotateToken replaces a token by one with the same rights and the same lifetime, counted from now.
 func rotateToken(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()

@@ -17,11 +17,12 @@ const (
 	minSecret = 16
 	deadLimit = 100
 	deadMax   = 1000
-	// maxWebhooks is the number of webhooks of a namespace, and of those of the account: each event makes a record for each of them.
+	// maxWebhooks is the maximum number of webhooks of a namespace, and also of the account. It is limited because each
+	// event creates a record for each webhook.
 	maxWebhooks = 100
 )
 
-// webhookInfo is a webhook in answers. The secret is sent once, when the webhook is created.
+// webhookInfo describes a webhook in answers. The secret is sent only once, when the webhook is created.
 type webhookInfo struct {
 	ID        string   `json:"id"`
 	Namespace *string  `json:"namespace"`
@@ -92,13 +93,14 @@ func createWebhook(c *call) error {
 	return c.send(http.StatusCreated, info, nil)
 }
 
-// roomForWebhook returns a fault if a namespace, or the account for "", has the maximum of webhooks.
+// roomForWebhook returns a fault if a namespace, or the account if namespace is "", already has the maximum number of
+// webhooks.
 func roomForWebhook(ctx context.Context, all *records.Webhooks, namespace string) error {
 	list, err := all.List(ctx, namespace)
 	if err != nil {
 		return err
 	}
-	if namespace == "" { // the list has those of all namespaces
+	if namespace == "" { // the list contains the webhooks of all namespaces, so count those of the account
 		list = slices.DeleteFunc(list, func(h records.Webhook) bool { return h.Namespace != "" })
 	}
 	if len(list) >= maxWebhooks {
@@ -198,7 +200,7 @@ func deadDeliveries(c *call) error {
 	return c.send(http.StatusOK, result, pages(1, limit, len(list), len(list)))
 }
 
-// retryDelivery makes a delivery that was given up due again.
+// retryDelivery makes the server attempt a delivery again that it has given up.
 func retryDelivery(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()
