@@ -17,8 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// cache contains the packs that were copied from a shared object store to this host. All replicas that list a pack, such as those of
-// forks, share one copy by hard links. A pack that no replica holds is removed when the cache is over its limit.
+// cache contains the packs that were copied from a shared object store to this host. All replicas that list a pack,
+// such as those of forks, share one copy by hard links. If the cache is larger than its limit, packs that no replica
+// uses are removed.
 type cache struct {
 	dir   string
 	store objects.Store
@@ -32,9 +33,10 @@ type cache struct {
 
 // cachedPack is a pack in the cache, whose files may still be missing.
 type cachedPack struct {
-	id    string
-	turn  chan struct{} // semaphore: has one element while a goroutine changes the files
-	ready bool          // all files exist and are undamaged; this field belongs to the goroutine that holds turn
+	id   string
+	turn chan struct{} // semaphore of capacity 1: a goroutine that changes the files puts an element into it
+	// whether all files exist and are undamaged; only the goroutine that holds turn may use this field
+	ready bool
 
 	// cache.mu guards these fields.
 	holders int // number of replicas and calls that need the files
@@ -76,7 +78,8 @@ func openCache(dir string, store objects.Store, most int64) (*cache, error) {
 	return c, nil
 }
 
-// place returns the pack with an ID, and adds it if the cache does not have it. The caller holds mu, except openCache.
+// place returns the entry of the pack with this ID, and adds one if the cache has none. The caller holds mu, except
+// openCache.
 func (c *cache) place(id string) *cachedPack {
 	p := c.packs[id]
 	if p == nil {
@@ -89,8 +92,8 @@ func (c *cache) place(id string) *cachedPack {
 // path returns the path of a file of a pack without its extension.
 func (c *cache) path(id string) string { return filepath.Join(c.dir, id[max(0, len(id)-2):], id) }
 
-// link makes a replica a holder of a pack, and links the files of the pack into the directory dir. If complete is true, git has put
-// the pack into dir: then the cache links these files, unless it has the pack already.
+// link makes a replica a holder of a pack, and links the files of the pack into the directory dir. If complete is true,
+// git has already put the files into dir; then the cache links these files, unless it has the pack.
 func (c *cache) link(ctx context.Context, format object.Format, pack records.Pack, dir string, complete bool) (err error) {
 	p := c.hold(pack.ID)
 	defer func() {
@@ -130,12 +133,12 @@ func (c *cache) link(ctx context.Context, format object.Format, pack records.Pac
 		}
 	}
 	if err == nil {
-		err = linkOrCopy(base+".idx", to+".idx") // last, because git finds the pack by it
+		err = linkOrCopy(base+".idx", to+".idx") // the index is linked last, because git finds a pack by its index
 	}
 	return objects.Classify(err)
 }
 
-// adopt links the files of a pack in a replica to the cache.
+// adopt links the files of a pack in the directory from to the cache.
 func adopt(pack records.Pack, from, base string) error {
 	for _, x := range pack.Extensions {
 		if err := linkOrCopy(from+x, base+x); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +154,7 @@ func (c *cache) fill(ctx context.Context, format object.Format, pack records.Pac
 		x := pack.Extensions[i]
 		path := base + x
 		if err := checkContents(format, path); err == nil {
-			return nil // an earlier process has downloaded the file
+			return nil // a previous process has downloaded the file already
 		} else if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -165,14 +168,14 @@ func (c *cache) fill(ctx context.Context, format object.Format, pack records.Pac
 	}
 	if errors.Is(err, ErrDamaged) {
 		for _, x := range pack.Extensions {
-			_ = os.Remove(base + x) // the next call then downloads the file again
+			_ = os.Remove(base + x) // remove the file, so that the next call downloads it again
 		}
 	}
 	return err
 }
 
-// linkOrCopy creates the file to as a hard link to the file from, or as a copy of it if it has too many links. If the file to exists,
-// it has the same contents.
+// linkOrCopy creates the file to as a hard link to the file from, or as a copy if from has too many links. If to exists
+// already, it has the same contents.
 func linkOrCopy(from, to string) error {
 	err := os.Link(from, to)
 	switch {
@@ -198,7 +201,7 @@ func linkOrCopy(from, to string) error {
 	return err
 }
 
-// measure sets the size of a pack, and removes other packs if the cache is over its limit.
+// measure records the size of a pack, and removes other packs if the cache is larger than its limit.
 func (c *cache) measure(p *cachedPack, pack records.Pack) {
 	size := int64(0)
 	for _, x := range pack.Extensions {
@@ -213,7 +216,8 @@ func (c *cache) measure(p *cachedPack, pack records.Pack) {
 	c.trim()
 }
 
-// hold returns a pack. The pack is not removed before release is called.
+// hold returns the entry of a pack and counts the caller as a holder. The pack is not removed before the caller calls
+// release.
 func (c *cache) hold(id string) *cachedPack {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,7 +230,7 @@ func (c *cache) hold(id string) *cachedPack {
 	return p
 }
 
-// release undoes one call of hold. The pack can be removed when every call was undone.
+// release undoes one call of hold. A pack without holders may be removed.
 func (c *cache) release(id string) {
 	c.mu.Lock()
 	p := c.packs[id]
@@ -238,7 +242,7 @@ func (c *cache) release(id string) {
 	c.trim()
 }
 
-// trim removes packs without holders while the cache is over its limit.
+// trim removes packs without holders until the cache is within its limit.
 func (c *cache) trim() {
 	for {
 		c.mu.Lock()
@@ -266,11 +270,11 @@ func (c *cache) trim() {
 			delete(c.packs, p.id)
 		}
 		c.mu.Unlock()
-		<-p.turn // a goroutine that waits for the turn downloads the pack again
+		<-p.turn // release the turn; a goroutine that waits for it downloads the pack again
 	}
 }
 
-// overfull reports whether the cache is over its limit and all of its packs have holders.
+// overfull reports whether the cache is larger than its limit although all of its packs have holders.
 func (c *cache) overfull() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

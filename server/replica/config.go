@@ -12,12 +12,13 @@ import (
 
 // settings are the settings of git for all replicas. %s is the directory with the hooks.
 //
-// Syncs are off, because the object store syncs the packs, and replicas are removed at a restart. Refs are changed in the records, so
-// receive-pack passes all updates of refs to the hook proc-receive. The three settings of receive.fsck accept objects that old
-// versions of git have written into many repositories; github.com and gitlab.com accept them too. ref-in-want is off, because
-// upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone. Of filters, only those are
-// allowed that partial clones use and that git applies without reading other objects: a filter of sparse:oid compares every path of every
-// commit with the patterns of a blob.
+// Git does not sync files, because the object store syncs the packs, and replicas are removed at a restart. Refs are
+// changed in the records, so receive-pack passes all updates of refs to the hook proc-receive. The three settings of
+// receive.fsck accept objects that old versions of git have written into many repositories, as github.com and
+// gitlab.com do. ref-in-want is off, because upload-pack sends wanted-refs before shallow-info, and stock git then
+// refuses the answer to a shallow clone. Only filters are allowed that partial clones use and that git applies without
+// reading other objects: with a filter sparse:oid, git would compare every path of every commit with the patterns in a
+// blob.
 const settings = `[core]
 	hooksPath = %s
 	fsync = none
@@ -74,7 +75,8 @@ const settings = `[core]
 	allow = true
 `
 
-// passed are the names of the environment variables that git processes get from this process. All others may contain secrets.
+// passed are the names of the environment variables of this process that git processes get. All other variables may
+// contain secrets.
 var passed = []string{"PATH", "TMPDIR", "GIT_EXEC_PATH", "LD_LIBRARY_PATH"}
 
 // configure writes the settings and returns the environment of git processes.

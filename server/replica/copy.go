@@ -13,20 +13,20 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Copy is a git directory for one push. It has the refs and the packs that the repository listed at one moment, by hard links, and
-// nothing else. The replica itself may have packs that are not listed any more, or not yet. If git found objects in such a pack, it
-// would accept refs that lead to objects which the repository does not have.
+// Copy is a git directory for one push. It has only the refs and the packs that the repository listed at one moment;
+// the packs are hard links. The replica itself may also have packs that are not listed any more, or not yet. If git
+// found objects in such a pack, it would accept refs to objects that the repository does not have.
 type Copy struct {
 	Dir  string
-	Repo records.Repo // the repository at that moment
+	Repo records.Repo // the repository at the moment of the copy
 
 	set    *Set
 	packs  string          // directory of the packs of the replica
-	listed map[string]bool // hashes of the packs with which the copy was made
+	listed map[string]bool // hashes of the packs that the copy had at first
 }
 
-// Copy makes a Copy of the current state of the replica, which may be newer than r.Repo. The caller must remove the copy before it
-// releases r.
+// Copy creates a Copy of the current state of the replica, which may be newer than r.Repo. The caller must remove the
+// copy before it releases r.
 func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 	e := r.entry
 	select {
@@ -51,8 +51,8 @@ func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 			return nil, err
 		}
 	}
-	// If the directory of objects had the name objects, git would start another process to read the refs next to it, as it does for
-	// alternates.
+	// The directory of objects is reached through a link: if its own name were "objects", git would start another
+	// process to read the refs next to it, as it does for alternates.
 	if err := os.Symlink("store", filepath.Join(dir, "objects")); err != nil {
 		return nil, err
 	}
@@ -109,11 +109,11 @@ func (c *Copy) LinkAdded(to *Copy) error {
 // Packs returns the directory of the packs of the copy.
 func (c *Copy) Packs() string { return packDir(c.Dir) }
 
-// Adopt moves a pack that the repository now lists from the copy into the replica, so that it need not be fetched from the object
-// store.
+// Adopt moves a pack, which the repository lists now, from the copy into the replica, so that it need not be fetched
+// from the object store.
 func (c *Copy) Adopt(pack records.Pack) error {
 	files := slices.DeleteFunc(slices.Clone(pack.Extensions), func(x string) bool { return x == ".idx" })
-	for _, x := range append(files, ".idx") { // last, because git finds the pack by it
+	for _, x := range append(files, ".idx") { // the index is moved last, because git finds a pack by its index
 		name := "pack-" + pack.Hash + x
 		if err := linkOrCopy(filepath.Join(packDir(c.Dir), name), filepath.Join(c.packs, name)); err != nil {
 			return fmt.Errorf("add pack %s: %w", pack.ID, err)
@@ -122,7 +122,7 @@ func (c *Copy) Adopt(pack records.Pack) error {
 	return nil
 }
 
-// Remove removes the directory, in the background.
+// Remove removes the directory of the copy in the background.
 func (c *Copy) Remove() {
 	if c.set.discard(c.Dir) != nil {
 		_ = os.RemoveAll(c.Dir)

@@ -14,14 +14,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// entry is the replica of one repository, which may not have been made yet.
+// entry is the replica of one repository, which may not exist on disk yet.
 type entry struct {
 	id   string
 	dir  string
-	turn chan struct{} // semaphore: has one element while a goroutine changes the replica
+	turn chan struct{} // semaphore of capacity 1: a goroutine that changes the replica puts an element into it
 
-	// The holder of turn owns these fields.
-	made  bool // the replica is complete as of repo.Version
+	// Only the goroutine that holds turn may use these fields. made is true if the replica is complete at repo.Version.
+	made  bool // whether the replica is complete at repo.Version
 	repo  records.Repo
 	packs map[string]string // IDs of the packs that the repository lists, by hash
 	stale map[string]stale  // packs in the directory that the repository does not list, by hash
@@ -30,15 +30,15 @@ type entry struct {
 	unpacked *unpacked // see Replica.Unpacked
 
 	// Set.mu guards these fields.
-	users   int           // an entry with users is not removed
-	holders map[int64]int // replicas in use, by the epoch in which they were acquired
+	users   int           // number of users; an entry with users is not removed
+	holders map[int64]int // number of users of the replica, by the epoch in which they acquired it
 	element *list.Element // element of Set.used
 }
 
-// stale is a pack in the directory of a replica that the repository does not list, or does not list any more. It may belong to a push
-// that has not ended, or a git process that has started earlier may need it.
+// stale is a pack in the directory of a replica that the repository does not list. It may belong to a push in progress,
+// or a git process that was started before may still need it.
 type stale struct {
-	epoch int64  // epoch of the update that has found that the pack is not listed
+	epoch int64  // epoch of the update that found that the pack is not listed
 	id    string // ID of the pack if it was listed before; "" otherwise
 }
 
@@ -61,18 +61,18 @@ func (s *Set) enter(id string) (*entry, error) {
 	return e, nil
 }
 
-// endUse ends the use of an entry, and removes an unused entry without a replica from the Set.
+// endUse ends one use of an entry. It removes an entry without users and without a replica from the Set.
 func (s *Set) endUse(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.users--
-	if e.users == 0 && !e.made { // without users, no goroutine has the turn, so made can be read
+	if e.users == 0 && !e.made { // made can be read without the turn, because no other user holds it
 		s.used.Remove(e.element)
 		delete(s.entries, e.id)
 	}
 }
 
-// hold counts one more user of the replica in its current epoch, and returns the epoch. The caller has the turn.
+// hold counts one more user of the replica in its current epoch, and returns the epoch. The caller holds the turn.
 func (s *Set) hold(e *entry) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Set) hold(e *entry) int64 {
 	return e.epoch
 }
 
-// release undoes one call of hold, and removes packs that were kept for this user only.
+// release undoes one call of hold, and removes packs that only this user needed.
 func (s *Set) release(e *entry, epoch int64) {
 	s.mu.Lock()
 	e.holders[epoch]--
@@ -94,14 +94,14 @@ func (s *Set) release(e *entry, epoch int64) {
 		case e.turn <- struct{}{}:
 			s.tidy(e)
 			<-e.turn
-		default: // another goroutine has the turn; the next update calls tidy
+		default: // another goroutine holds the turn, and its update calls tidy
 		}
 	}
 	s.endUse(e)
 }
 
-// tidy removes packs that are not listed. It keeps those that were still listed when a current user acquired the replica. The caller
-// has the turn.
+// tidy removes packs that are not listed. It keeps those that were still listed when a current user acquired the
+// replica. The caller holds the turn.
 func (s *Set) tidy(e *entry) {
 	oldest := int64(math.MaxInt64)
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Set) tidy(e *entry) {
 	}
 }
 
-// evict removes the replicas that were used least recently, until the limits are met or all others are in use.
+// evict removes the least recently used replicas until the limits are met or all remaining replicas are in use.
 func (s *Set) evict() {
 	for {
 		e := s.victim()
@@ -135,7 +135,8 @@ func (s *Set) evict() {
 	}
 }
 
-// victim returns the entry to remove next, with the caller as its user, or nil.
+// victim returns the entry whose replica should be removed next, and counts the caller as its user. It returns nil if
+// there is none.
 func (s *Set) victim() *entry {
 	full := s.cache != nil && s.cache.overfull()
 	s.mu.Lock()
@@ -152,8 +153,8 @@ func (s *Set) victim() *entry {
 	return nil
 }
 
-// dropIdle removes the replica of an entry, unless the entry has a user other than the caller. It reports whether it has removed the
-// replica.
+// dropIdle removes the replica of an entry, unless the entry has a user other than the caller. It reports whether it
+// has removed the replica.
 func (s *Set) dropIdle(e *entry) bool {
 	select {
 	case e.turn <- struct{}{}:
@@ -164,11 +165,11 @@ func (s *Set) dropIdle(e *entry) bool {
 	s.mu.Lock()
 	idle := e.users == 1
 	s.mu.Unlock()
-	// A goroutine that enters from now on waits for the turn, and makes the replica again.
+	// A goroutine that enters after this check waits for the turn, and then creates the replica again.
 	return idle && s.drop(e) == nil
 }
 
-// drop removes the directory of a replica. The caller has the turn.
+// drop removes the directory of a replica. The caller holds the turn.
 func (s *Set) drop(e *entry) error {
 	if err := s.discard(e.dir); err != nil {
 		return err
@@ -187,7 +188,7 @@ func (s *Set) drop(e *entry) error {
 	return nil
 }
 
-// discard moves a directory to the trash, which takes one system call, and removes it in the background.
+// discard moves a directory to the trash, which takes one system call, and removes it there in the background.
 func (s *Set) discard(dir string) error {
 	trash := filepath.Join(s.dir, "trash")
 	to := filepath.Join(trash, rand.Text())
@@ -209,11 +210,11 @@ func (s *Set) discard(dir string) error {
 
 // sweep removes a directory in the background.
 func (s *Set) sweep(dir string) {
-	s.removal.Go(func() { _ = os.RemoveAll(dir) }) // the next Open removes what could not be removed
+	s.removal.Go(func() { _ = os.RemoveAll(dir) }) // an error is ignored, because the next Open removes the rest
 }
 
-// Prune removes replicas of deleted repositories, and files that killed processes and refused pushes have left in unused replicas. It
-// is called at intervals, to free disk space.
+// Prune removes replicas of deleted repositories. From unused replicas, it removes files of killed processes and of
+// refused pushes. It is called at intervals, to free disk space.
 func (s *Set) Prune(ctx context.Context) error {
 	s.mu.Lock()
 	var idle []*entry

@@ -6,7 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// uses counts the calls of Acquire: how many have found a replica, updated it, or made it.
+// uses counts calls of Acquire: for current replicas, for replicas that had to be updated, and for replicas that had to
+// be made.
 type uses struct{ current, updated, made atomic.Int64 }
 
 // Metrics writes the metrics of a Set.

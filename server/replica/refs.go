@@ -17,11 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// manyTags is the number of tags from which on a replica stores the objects that tags point to. For fewer tags, it is faster if git
-// reads the tags in each fetch, which takes 80 ms for 10,000 tags.
+// manyTags is the number of tags above which a replica stores, in packed-refs, to which object each tag points. With
+// fewer tags, it is faster if git reads the tags in each fetch, which takes 80 ms for 10,000 tags.
 const manyTags = 200
 
-// refs returns the file packed-refs of a snapshot. If the snapshot has only changed refs, it is made from the present file of the replica.
+// refs returns the contents of the file packed-refs for a snapshot. If the snapshot contains only the changed refs,
+// refs changes the present file of the replica.
 func (s *Set) refs(ctx context.Context, dir string, format object.Format, snap records.Snapshot) ([]byte, error) {
 	if snap.Changed == nil {
 		refs, err := parseRefs(format, snap.Refs)
@@ -73,13 +74,13 @@ func tagsOf(refs []packedrefs.Ref) (tags []*packedrefs.Ref) {
 	return tags
 }
 
-// parseRefs returns refs in the form of packed-refs.
+// parseRefs converts refs to those of package packedrefs.
 func parseRefs(format object.Format, refs []records.Ref) ([]packedrefs.Ref, error) {
 	packed := make([]packedrefs.Ref, 0, len(refs))
 	for _, r := range refs {
 		id, err := object.ParseIDOf(format, r.ID)
 		if err == nil && !refname.Valid(r.Name) {
-			err = errors.New("invalid name")
+			err = errors.New("invalid name of a ref")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("write ref %q: %w", r.Name, err)
@@ -89,9 +90,9 @@ func parseRefs(format object.Format, refs []records.Ref) ([]packedrefs.Ref, erro
 	return packed, nil
 }
 
-// peel sets the field Peeled of tags and returns true, if there are at least manyTags of them. The tags that the replica had before
-// are read from its packed-refs, all others by git. An object that cannot be read makes peel return false: a thin repository may lack
-// objects.
+// peel sets the field Peeled of all tags and returns true, if there are at least manyTags. It takes the objects of tags
+// that the replica had before from packed-refs, and asks git for the others. It returns false if an object cannot be
+// read: a thin repository may not have all objects.
 func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs []packedrefs.Ref) (bool, error) {
 	tags := tagsOf(refs)
 	if len(tags) < manyTags {
@@ -112,7 +113,7 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 	return s.ask(ctx, dir, format, unknown)
 }
 
-// ask sets the field Peeled of tags by git, and returns false if an object cannot be read.
+// ask sets the field Peeled of tags with answers of git, and returns false if an object cannot be read.
 func (s *Set) ask(ctx context.Context, dir string, format object.Format, tags []*packedrefs.Ref) (bool, error) {
 	if len(tags) == 0 {
 		return true, nil
@@ -127,12 +128,12 @@ func (s *Set) ask(ctx context.Context, dir string, format object.Format, tags []
 	}
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != len(tags) {
-		return false, fmt.Errorf("peel tags: git has answered %d of %d questions", len(lines), len(tags))
+		return false, fmt.Errorf("peel tags: git has answered only %d of %d requests", len(lines), len(tags))
 	}
 	for i, t := range tags {
 		id, err := object.ParseIDOf(format, lines[i])
 		if err != nil {
-			return false, nil // git has printed that the object is missing
+			return false, nil // the answer states that the object is missing
 		}
 		if id != t.ID {
 			t.Peeled = id
@@ -141,7 +142,7 @@ func (s *Set) ask(ctx context.Context, dir string, format object.Format, tags []
 	return true, nil
 }
 
-// peeledTags returns the ids that the tags in the packed-refs of a replica point to, by the ids of the tags.
+// peeledTags returns, from the packed-refs of a replica, the object to which each tag points, by the id of the tag.
 func peeledTags(dir string) (map[object.ID]object.ID, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "packed-refs"))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !packedrefs.TagsPeeled(text) {

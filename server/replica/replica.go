@@ -1,22 +1,23 @@
-// Package replica keeps git directories from which stock git serves repositories. The refs come from the records, and the packs from
-// the object store. A replica is a copy on this host, which is made when it is needed, brought up to date before each request, and
-// removed when it has not been used for long.
+// Package replica maintains git directories from which stock git serves repositories. Their refs come from the records,
+// and their packs from the object store. A replica is a copy on this host, which is created when it is needed, updated
+// before each request, and removed when it was not used for a long time.
 //
 // The directory of a Set contains:
 //
 //	lock          locked while a process uses the directory
 //	config        settings of git for all replicas
 //	shared        small files that are the same in many replicas, which have hard links to them
-//	repos/ID      replicas; those of an earlier process are removed at Open, because to make one takes about a millisecond
+//	repos/ID      replicas; Open removes those of an earlier process, because creating one takes about a millisecond
 //	packs/XX/ID.* packs from a shared object store, to which replicas have hard links; those of an earlier process are used again
-//	scratch       packs that are being made
+//	scratch       packs that are being created
 //	trash         directories that are being removed
 //
-// A replica is brought up to date in this order: new packs, then HEAD and packed-refs, each by a rename, then the removal of packs
-// that are no longer listed. So a git process that is running sees the old refs or the new ones, and all objects of both. A pack that
-// is no longer listed remains as long as the replica is used by somebody who acquired it before.
+// A replica is updated in this order: new packs, then HEAD and packed-refs, each by a rename, then the removal of packs
+// that are no longer listed. So a running git process finds the old refs or the new ones, and all objects of both. A
+// pack that is no longer listed remains as long as the replica is used by a caller that acquired it before.
 //
-// Locks: entry.turn is held while a replica is changed, also across disk and network. Set.mu and cache.mu are leaves.
+// Locks: entry.turn is held while a replica is changed, even while the goroutine waits for disk and network. A
+// goroutine that holds Set.mu or cache.mu acquires no other lock.
 package replica
 
 import (
@@ -37,13 +38,16 @@ import (
 
 // Options configures a Set.
 type Options struct {
-	Dir      string // directory of the replicas; other processes must not use it
-	Records  *records.DB
-	Objects  objects.Store
-	MaxBytes int64  // maximum size of the packs that were copied from a shared store; 0: half of the space that is free at Open
+	Dir     string // directory of the replicas; no other process may use it
+	Records *records.DB
+	Objects objects.Store
+	// maximum total size, in bytes, of the packs that were copied from a shared store; 0: half of the free space at
+	// Open
+	MaxBytes int64
 	MaxRepos int    // maximum number of replicas; 0: defaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
-	Memory   int64  // maximum number of bytes that each process of git can allocate outside of a place (package places); 0: no limit
+	// maximum number of bytes that each git process can allocate without a place (package places); 0: no limit
+	Memory int64
 }
 
 // defaultRepos is the number of replicas that are kept if Options has no other number.
@@ -54,7 +58,7 @@ type Set struct {
 	dir     string
 	db      *records.DB
 	store   objects.Store
-	cache   *cache // nil if the store is not shared
+	cache   *cache // packs of a shared store; nil if the store is not shared
 	git     gitcmd.Confined
 	most    int
 	unlock  func()
@@ -63,7 +67,7 @@ type Set struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry // replicas by the ID of the repository
-	used    list.List         // elements are *entry; the most recently used is in front
+	used    list.List         // elements are *entry; the most recently used one is the first
 	closed  bool
 }
 
@@ -89,7 +93,7 @@ func Open(o Options) (_ *Set, err error) {
 	if s.most <= 0 {
 		s.most = defaultRepos
 	}
-	// The files in shared are not synced, so after a power cut they can be empty.
+	// The files in shared are not synced, so they can be empty after a power cut.
 	for _, old := range []string{"repos", "scratch", "shared"} {
 		if err := s.discard(filepath.Join(dir, old)); err != nil {
 			return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
@@ -111,7 +115,7 @@ func Open(o Options) (_ *Set, err error) {
 			return nil, fmt.Errorf("open replicas: %w", err)
 		}
 	} else if err := s.discard(filepath.Join(dir, "packs")); err != nil {
-		return nil, fmt.Errorf("open replicas: remove old packs: %w", err)
+		return nil, fmt.Errorf("open replicas: remove packs of a previous process: %w", err)
 	}
 	trash, _ := os.ReadDir(filepath.Join(dir, "trash"))
 	for _, e := range trash {
@@ -120,7 +124,7 @@ func Open(o Options) (_ *Set, err error) {
 	return s, nil
 }
 
-// Close waits for the removal of directories, and unlocks the directory. Replicas must not be used any more.
+// Close waits for the removal of directories, and unlocks the directory. No replica may be used any more.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -133,8 +137,8 @@ func (s *Set) Close() error {
 // errClosed is the error of Acquire after Close.
 var errClosed = errors.New("replicas are closed")
 
-// Acquire returns the replica of a repository, with all refs and packs that the repository had when Acquire was called, or newer
-// ones. It is not removed before Release.
+// Acquire returns the replica of a repository, with all refs and packs that the repository had when Acquire was called,
+// or with newer ones. The replica is not removed before Release is called.
 func (s *Set) Acquire(ctx context.Context, repoID string) (*Replica, error) {
 	repo, err := s.db.Repos.ByID(ctx, repoID)
 	if err != nil {
@@ -143,8 +147,8 @@ func (s *Set) Acquire(ctx context.Context, repoID string) (*Replica, error) {
 	return s.AcquireRepo(ctx, repo)
 }
 
-// AcquireRepo is like Acquire for a row of the repository that the caller has just read. It does not read the database if the replica
-// has the generation of this row.
+// AcquireRepo is like Acquire for a caller that has just read the row of the repository. It does not read the database
+// if the replica has the generation of this row.
 func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, error) {
 	e, err := s.enter(repo.ID)
 	if err != nil {
@@ -161,7 +165,7 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 	if err == nil {
 		r.epoch = s.hold(e)
 	} else if !e.made {
-		_ = s.drop(e) // the next attempt to make the replica accepts files that could not be removed
+		_ = s.drop(e) // an error is ignored, because the next attempt accepts files that are left
 	}
 	<-e.turn
 	if err != nil {
@@ -172,10 +176,11 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 	return r, nil
 }
 
-// follow brings a replica up to date with a row of its repository that the caller has just read. The caller has the turn.
+// follow updates a replica to the state in a row of its repository that the caller has just read. The caller holds the
+// turn.
 func (s *Set) follow(ctx context.Context, e *entry, repo records.Repo) (err error) {
 	if e.made && e.repo.Generation > repo.Generation {
-		// The replica is newer than the row, or the database has lost the last changes.
+		// The replica is newer than the row, or the database has lost its latest changes.
 		if repo, err = s.db.Repos.ByID(ctx, repo.ID); err != nil {
 			return err
 		}
@@ -187,16 +192,16 @@ func (s *Set) follow(ctx context.Context, e *entry, repo records.Repo) (err erro
 		s.uses.updated.Add(1)
 	default:
 		s.uses.current.Add(1)
-		e.repo = repo // fields that do not count up the generation
+		e.repo = repo // copy fields whose changes do not increment the generation
 		return nil
 	}
 	return s.update(ctx, e)
 }
 
-// Replica is a git directory.
+// Replica is a git directory in use.
 type Replica struct {
 	Dir  string
-	Repo records.Repo // the repository as of the last update of the replica
+	Repo records.Repo // repository at the last update of the replica
 
 	set   *Set
 	entry *entry
@@ -204,7 +209,7 @@ type Replica struct {
 	once  sync.Once
 }
 
-// Foreign returns a Replica of a git directory that no Set manages. Its Release does nothing.
+// Foreign returns a Replica for a git directory that no Set manages. Its Release does nothing.
 func Foreign(dir string, r records.Repo) *Replica { return &Replica{Dir: dir, Repo: r} }
 
 // Release ends the use of the replica. Further calls do nothing.
@@ -218,8 +223,8 @@ func (r *Replica) Release() {
 	})
 }
 
-// Git returns the limits of git commands for replicas. Of the variables of this process, their environment contains only PATH and a few
-// others, because all others may contain secrets.
+// Git returns the limits for git commands in replicas. The environment of such a command contains only PATH and a few
+// other variables of this process, because all others may contain secrets.
 func (s *Set) Git() gitcmd.Confined {
 	return gitcmd.Confined{Env: slices.Clone(s.git.Env), Memory: s.git.Memory}
 }
@@ -227,7 +232,8 @@ func (s *Set) Git() gitcmd.Confined {
 // snapshotTries is the maximum number of attempts to read a snapshot while pushes change the repository.
 const snapshotTries = 20
 
-// Snapshot returns the current state of a repository, with a replica that keeps all objects of that state until it is released.
+// Snapshot returns the current state of a repository, and a replica that has all objects of that state until it is
+// released.
 func (s *Set) Snapshot(ctx context.Context, repoID string) (*Replica, records.Snapshot, error) {
 	for range snapshotTries {
 		on, err := s.Acquire(ctx, repoID)

@@ -12,9 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Store stores a pack that git has written to a quarantine directory: it records the pack, puts its files into the object store and
-// returns it, so that a push can add it to a repository. dir contains pack-HASH.pack and pack-HASH.idx. If the process dies in
-// between, the record leads to the files that were stored.
+// Store stores a pack that git has written to a quarantine directory: it records the pack, stores its files in the
+// object store and returns it, so that a push can add it to a repository. dir contains pack-HASH.pack and
+// pack-HASH.idx. If the process dies before the end, the files that were stored can be found by the record.
 func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error) {
 	base := filepath.Join(dir, "pack-"+hash)
 	pack := records.Pack{ID: records.NewID(), Hash: hash}
@@ -46,8 +46,8 @@ func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error)
 	return pack, nil
 }
 
-// begin records a pack. If the object store is a directory, which will sync the files, they are synced at the same time, because both
-// wait for the disk.
+// begin records a pack. If the object store is a directory on disk, which will sync the files, begin syncs them at the
+// same time, because both operations wait for the disk.
 func (s *Set) begin(ctx context.Context, pack records.Pack, base string) error {
 	if s.store.Shared() {
 		return s.db.Packs.Begin(ctx, pack)
@@ -57,7 +57,8 @@ func (s *Set) begin(ctx context.Context, pack records.Pack, base string) error {
 		synced <- parallel(len(pack.Extensions), func(i int) error { return syncFile(base + pack.Extensions[i]) })
 	}()
 	err := s.db.Packs.Begin(ctx, pack)
-	return errors.Join(err, objects.Classify(<-synced)) // Linux reports an error of the disk only to the first sync after it
+	// return errors of this sync, because Linux reports an error of the disk only to the first sync after it
+	return errors.Join(err, objects.Classify(<-synced))
 }
 
 func syncFile(path string) error {
@@ -68,16 +69,16 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Scratch returns a new empty directory on the file system of the replicas, for packs that are given to Store. The caller removes the
-// directory. The next Open removes the directories of a process that was killed.
+// Scratch returns a new empty directory on the file system of the replicas, for packs that will be passed to Store. The
+// caller must remove the directory. Directories of a process that was killed are removed by the next Open.
 func (s *Set) Scratch() (string, error) {
 	dir := filepath.Join(s.dir, "scratch")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make scratch directory: %w", objects.Classify(err))
+		return "", fmt.Errorf("create scratch directory: %w", objects.Classify(err))
 	}
 	dir, err := os.MkdirTemp(dir, "")
 	if err != nil {
-		return "", fmt.Errorf("make scratch directory: %w", objects.Classify(err))
+		return "", fmt.Errorf("create scratch directory: %w", objects.Classify(err))
 	}
 	return dir, nil
 }

@@ -25,25 +25,26 @@ import (
 )
 
 const (
-	unpackedDir = "thin" // directory in a replica
-	// maxUnpacked is the maximum size in bytes of the packs of a thin session that are unpacked.
+	unpackedDir = "thin" // name of the directory in a replica
+	// maxUnpacked is the maximum total size, in bytes, of the packs of a thin session that is unpacked.
 	maxUnpacked = 1 << 30
-	// unpackTime is the time after which Unpacked leaves further sessions to the next call.
+	// unpackTime is the time after which Unpacked unpacks no further sessions; the next call continues.
 	unpackTime = 3 * time.Second
-	// maxDescription is the maximum size in bytes of a description of a container that is read.
+	// maxDescription is the maximum size, in bytes, of the description of a container.
 	maxDescription = 16 << 20
-	// keepPacks is the time for which packs stay that no container has any more, because git processes may read them.
+	// keepPacks is the time for which packs are kept after no container has them any more, because git processes may
+	// still read them.
 	keepPacks = 10 * time.Minute
-	oldSuffix = ".old" // suffix of the mark of such a pack
+	oldSuffix = ".old" // suffix of the file that marks such a pack
 )
 
-// Unpacked is a git directory with the refs and objects of a replica, in which the thin sessions look like other sessions: their containers
-// (package session/thin) are unpacked. Pushes and fetches do not use it, because the repository itself does not have these refs and
-// objects.
+// Unpacked is a git directory with the refs and objects of a replica, in which thin sessions look like other sessions,
+// because their containers (package session/thin) are unpacked. Pushes and fetches do not use it, because the
+// repository itself does not have these refs and objects.
 type Unpacked struct {
 	Dir  string
-	Refs map[string]string // refs that the containers have, and the repository does not; must not be changed
-	// Thin has the thin sessions that Refs lacks, and why.
+	Refs map[string]string // refs that only containers have; must not be changed
+	// Thin has the thin sessions whose refs are missing in Refs, each with the reason.
 	Thin map[string]string
 }
 
@@ -53,7 +54,7 @@ func (u Unpacked) With(refs map[string]string) map[string]string {
 		return refs
 	}
 	all := maps.Clone(refs)
-	for ref := range refs { // the readable branch of a session has other commits than the session
+	for ref := range refs { // remove the readable branches of the session, which have other commits than the session
 		if name, ok := strings.CutPrefix(ref, thin.Prefix); ok {
 			delete(all, thin.ReadableRef(name))
 		}
@@ -66,18 +67,18 @@ func (u Unpacked) With(refs map[string]string) map[string]string {
 	return all
 }
 
-// unpacked is the Unpacked of an entry. The git directory is in that of the replica, and is removed with it.
+// unpacked is the Unpacked of an entry. Its git directory is in the directory of the replica, and is removed with it.
 type unpacked struct {
-	turn chan struct{} // semaphore: has one element while a goroutine uses the fields below
+	turn chan struct{} // semaphore of capacity 1: a goroutine that uses the fields below puts an element into it
 	at   records.Version
-	made *Unpacked // as of the version at; nil if it must be made again
+	made *Unpacked // the Unpacked of the version at; nil if it must be created again
 }
 
 func newUnpacked() *unpacked { return &unpacked{turn: make(chan struct{}, 1)} }
 
-// Unpacked returns the unpacked form of the replica, which exists until the replica is released. If there are no thin sessions, that is the
-// replica itself. Objects are verified by git. The objects of the mounted repository that the containers have were chosen by the hosts
-// that have pushed; others are missing.
+// Unpacked returns the unpacked form of the replica, which exists until the replica is released. If there are no thin
+// sessions, it is the replica itself. Git verifies all objects. Of the mounted repository, containers have only the
+// objects that the pushing hosts have chosen; other objects are missing.
 func (r *Replica) Unpacked(ctx context.Context) (Unpacked, error) {
 	if r.set == nil {
 		return Unpacked{Dir: r.Dir}, nil
@@ -90,7 +91,8 @@ func (r *Replica) Unpacked(ctx context.Context) (Unpacked, error) {
 		return Unpacked{}, fmt.Errorf("unpack thin sessions: %w", ctx.Err())
 	}
 	if u.made != nil && u.at == r.Repo.Version {
-		if _, err := os.Lstat(u.made.Dir); err == nil { // the replica may have been removed and made again
+		// check that it exists, because the replica may have been removed and created again
+		if _, err := os.Lstat(u.made.Dir); err == nil {
 			return *u.made, nil
 		}
 	}
@@ -110,13 +112,13 @@ type unpacking struct {
 	set    *Set
 	format object.Format
 	from   string // replica
-	to     string // git directory that is made
+	to     string // git directory that is being created
 	packs  map[string]bool
 	bases  []object.ID // base commits of the sessions
 }
 
-// unpack unpacks the containers of the replica that are not unpacked yet. The result complete reports that no session was left to the next
-// call.
+// unpack unpacks the containers of the replica that are not unpacked yet. complete is false if sessions remain for the
+// next call.
 func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err error) {
 	made = Unpacked{Dir: r.Dir}
 	text, err := os.ReadFile(filepath.Join(r.Dir, "packed-refs"))
@@ -180,7 +182,8 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 	return made, complete, w.sweep()
 }
 
-// shownRef returns the name that a ref of a container has in a repository that several sessions use; "" if the ref is not shown.
+// shownRef returns the name that a ref in the container of a session has in a repository that several sessions use. It
+// returns "" if the ref is not shown.
 func shownRef(name, ref string) string {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		return "refs/heads/afs/" + name + "/" + branch
@@ -194,14 +197,15 @@ func shownRef(name, ref string) string {
 	return ""
 }
 
-// prepare makes the git directory without objects of its own. It reads the objects of the replica as an alternate.
+// prepare creates a git directory without own objects, which reads the objects of the replica as an alternate.
 func (w *unpacking) prepare() error {
 	for _, dir := range []string{"refs", "objects/info", "objects/pack", "done"} {
 		if err := os.MkdirAll(filepath.Join(w.to, dir), 0o700); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"HEAD", "config"} { // copies, because git takes a link in place of HEAD for the name of a ref
+	// the files are copied, because git takes a link named HEAD for a symbolic ref
+	for _, name := range []string{"HEAD", "config"} {
 		text, err := os.ReadFile(filepath.Join(w.from, name))
 		if err == nil {
 			err = disk.WriteFileUnsynced(filepath.Join(w.to, name), text, 0o600)
@@ -217,14 +221,14 @@ func (w *unpacking) prepare() error {
 	return disk.WriteFileUnsynced(alternate, []byte("../../objects\n"), 0o600)
 }
 
-// command returns a git command for a git directory.
+// command returns a git command that runs in the git directory dir.
 func (w *unpacking) command(ctx context.Context, dir string, args ...string) gitCommand {
 	r := w.set.git.In(dir)
 	r.Options, r.Env = []string{"--no-replace-objects"}, []string{gitcmd.NoLocks, gitcmd.NoFetch}
 	return gitCommand{r.Command(ctx, args...)}
 }
 
-// session unpacks the container of a session, and returns what it contains.
+// session unpacks the container of a session, and returns its description.
 func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d thin.Described, err error) {
 	text, err := w.command(ctx, w.from, "cat-file", "blob", tip.String()+":"+thin.ManifestName).output(maxDescription)
 	if err == nil {
@@ -246,7 +250,8 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 		}
 	}
 	for _, p := range d.Bases {
-		// The session can be shown without these objects. Only differences from its base lack.
+		// An error is ignored, because the session can be shown without these objects; only differences from its base
+		// cannot.
 		if err := w.pack(ctx, p, "--fix-thin"); err != nil && ctx.Err() != nil {
 			return d, err
 		}
@@ -254,10 +259,11 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 	return d, nil
 }
 
-// errTooLarge means that a container has more than maxUnpacked bytes.
+// errTooLarge means that the packs of a container have more than maxUnpacked bytes.
 var errTooLarge = errors.New("container is too large to be unpacked")
 
-// reason returns the text for users about a container that cannot be unpacked. Errors of git can contain paths of the server.
+// reason returns the text for users about a container that cannot be unpacked. Errors of git are not shown, because
+// they can contain paths of the server.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -268,7 +274,7 @@ func reason(err error) string {
 	return "its container is not valid"
 }
 
-// pack stores the pack in a blob, unless it is stored. git verifies each object.
+// pack stores the pack that is the contents of a blob, unless it is stored already. git verifies each object.
 func (w *unpacking) pack(ctx context.Context, p thin.PackBlob, args ...string) error {
 	id := p.ID.String()
 	w.packs[id] = true
@@ -300,7 +306,7 @@ func (w *unpacking) shallow(ctx context.Context) error {
 	for _, id := range w.bases {
 		in.WriteString(id.String() + "\n")
 	}
-	// The replica may have some of the commits, with their history.
+	// Of the base commits, only those are listed that the replica does not have.
 	check := w.command(ctx, w.from, "cat-file", "--batch-check=%(objectname) %(objecttype)")
 	check.Stdin = strings.NewReader(in.String())
 	out, err := check.output(maxDescription)
@@ -320,13 +326,13 @@ func (w *unpacking) shallow(ctx context.Context) error {
 	return disk.WriteFileUnsynced(filepath.Join(w.to, "shallow"), []byte(strings.Join(all, "")), 0o600)
 }
 
-// sweep removes packs that no container has any more, after some time.
+// sweep removes packs that no container has had for the time keepPacks.
 func (w *unpacking) sweep() error {
 	marks, err := os.ReadDir(filepath.Join(w.to, "done"))
 	if err != nil {
 		return err
 	}
-	used := map[string]bool{} // hashes of packs that stay
+	used := map[string]bool{} // hashes of packs that are still used
 	var old []string
 	for _, m := range marks {
 		path := filepath.Join(w.to, "done", m.Name())
@@ -375,19 +381,19 @@ func (w *unpacking) sweep() error {
 // gitCommand is a git command whose output is limited.
 type gitCommand struct{ *exec.Cmd }
 
-// output returns what the command prints, at most limit bytes.
+// output returns the output of the command, at most limit bytes.
 func (c gitCommand) output(limit int64) ([]byte, error) {
 	var text []byte
 	err := gitcmd.Stream(c.Cmd, func(out io.Reader) (err error) {
 		if text, err = io.ReadAll(io.LimitReader(out, limit+1)); int64(len(text)) > limit {
-			err = fmt.Errorf("it has more than %d bytes", limit)
+			err = fmt.Errorf("output of git has more than %d bytes", limit)
 		}
 		return err
 	})
 	return text, err
 }
 
-// into runs the command with its output as the input of another one, and returns what that one prints.
+// into runs the command with its output as the input of the command to, and returns the output of that command.
 func (c gitCommand) into(to gitCommand) (string, error) {
 	var text []byte
 	err := gitcmd.Stream(c.Cmd, func(out io.Reader) (err error) {

@@ -19,11 +19,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// snapshots is the maximum number of times that an update reads the records again because a pack was removed from the object store
-// after it was read.
+// snapshots is the maximum number of times that an update reads the records, because a pack may be removed from the
+// object store after they were read.
 const snapshots = 5
 
-// update brings a replica up to date. The caller has the turn.
+// update updates a replica to the present state of its repository. The caller holds the turn.
 func (s *Set) update(ctx context.Context, e *entry) (err error) {
 	for range snapshots {
 		read := s.db.Repos.Snapshot
@@ -47,7 +47,8 @@ func (s *Set) update(ctx context.Context, e *entry) (err error) {
 	return err
 }
 
-// apply changes a replica to a snapshot. If it fails, the replica is still complete as of the old generation, and may have new packs.
+// apply changes a replica to the state in a snapshot. If it fails, the replica is still complete at the old generation,
+// but may have new packs.
 func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error {
 	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	return nil
 }
 
-// skeleton makes a git directory without refs and packs. An update that failed may have made a part of it.
+// skeleton creates a git directory without refs and packs. A part of it may exist because of an update that failed.
 func (s *Set) skeleton(dir string, format object.Format) error {
 	for _, d := range []string{packDir(dir), filepath.Join(dir, "refs")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -113,8 +114,8 @@ func (s *Set) skeleton(dir string, format object.Format) error {
 	return s.place(filepath.Join(dir, "config"), config)
 }
 
-// placeShallow writes or removes the file shallow, which lists the commits whose parents the repository lacks. It must be called
-// before the refs are written, because git searches for the parents if this file is missing.
+// placeShallow writes or removes the file shallow, which lists the commits whose parents the repository does not have.
+// It must be called before the refs are written, because without this file git searches for the parents.
 func (s *Set) placeShallow(dir, contents string) error {
 	path := filepath.Join(dir, "shallow")
 	if contents != "" {
@@ -126,8 +127,8 @@ func (s *Set) placeShallow(dir, contents string) error {
 	return nil
 }
 
-// place replaces the file at path by one with the given contents. The file is a hard link to a file in the directory shared if
-// possible, because a small file needs a block of the disk.
+// place replaces the file at path by one with the given contents. If possible, the new file is a hard link to a file in
+// the directory shared, because each small file needs a block of the disk.
 func (s *Set) place(path, contents string) error {
 	sum := sha256.Sum256([]byte(contents))
 	from := filepath.Join(s.dir, "shared", hex.EncodeToString(sum[:16]))
@@ -147,13 +148,15 @@ func (s *Set) place(path, contents string) error {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if os.Link(from, temp) != nil { // a link fails if the file has too many links, for example
+	// write a separate file if the link fails, for example because the other file has too many links
+	if os.Link(from, temp) != nil {
 		return disk.WriteFileUnsynced(path, []byte(contents), 0o600)
 	}
 	return os.Rename(temp, path)
 }
 
-// addPacks adds the packs that a replica lacks. A pack of a push through this replica is in its directory already.
+// addPacks adds the packs that a replica does not have. A pack of a push through this replica is in its directory
+// already.
 func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, packs []records.Pack, present map[string][]string) error {
 	if e.packs == nil {
 		e.packs, e.stale = map[string]string{}, map[string]stale{}
@@ -167,7 +170,7 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 			return err
 		}
 		complete := has(present[p.Hash], p)
-		if old, ok := e.stale[p.Hash]; ok { // the pack is listed again
+		if old, ok := e.stale[p.Hash]; ok { // the pack was not listed for some time, and is listed again
 			delete(e.stale, p.Hash)
 			if old.id != "" {
 				e.packs[p.Hash] = old.id
@@ -196,12 +199,13 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 	return err
 }
 
-// has reports whether a directory with the files of the given extensions has all files of a pack.
+// has reports whether present, the extensions of a pack's files in a directory, contains the extensions of all its
+// files.
 func has(present []string, p records.Pack) bool {
 	return !slices.ContainsFunc(p.Extensions, func(x string) bool { return !slices.Contains(present, x) })
 }
 
-// checkPack returns an error if a pack cannot be one of a repository. Its fields become parts of paths.
+// checkPack returns an error if the fields of a pack are not valid. The fields become parts of paths.
 func checkPack(format object.Format, p records.Pack) error {
 	if id, err := object.ParseIDOf(format, p.Hash); err != nil || id.String() != p.Hash {
 		return fmt.Errorf("add pack %s: invalid hash %q", p.ID, p.Hash)
@@ -217,7 +221,7 @@ func checkPack(format object.Format, p records.Pack) error {
 	return nil
 }
 
-// addPack adds one pack to the directory dir. complete states that git has put it there.
+// addPack adds one pack to the directory dir. If complete is true, git has put its files there already.
 func (s *Set) addPack(ctx context.Context, format object.Format, p records.Pack, dir string, complete bool) error {
 	if s.cache != nil {
 		return s.cache.link(ctx, format, p, dir, complete)
@@ -229,7 +233,7 @@ func (s *Set) addPack(ctx context.Context, format object.Format, p records.Pack,
 	for _, x := range p.Extensions {
 		to := base + x
 		if x == ".idx" {
-			to += ".tmp" // git finds the pack by the index
+			to += ".tmp" // the index gets its final name last, because git finds a pack by its index
 		}
 		if err := s.store.Get(ctx, p.Key(x), to); err != nil {
 			return fmt.Errorf("add pack %s: %w", p.ID, err)
@@ -244,7 +248,8 @@ func (s *Set) addPack(ctx context.Context, format object.Format, p records.Pack,
 // packDir returns the directory of the packs of a git directory.
 func packDir(dir string) string { return filepath.Join(dir, "objects", "pack") }
 
-// scan returns the extensions of the packs in a directory by hash. Other files are ignored.
+// scan returns the extensions of the files of each pack in a directory, by the hash of the pack. Other files are
+// ignored.
 func scan(dir string) (map[string][]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -261,7 +266,7 @@ func scan(dir string) (map[string][]string, error) {
 	return present, nil
 }
 
-// removePack removes the files of a pack. The index is removed first, because git finds the pack by it.
+// removePack removes the files of a pack, the index first, because git finds a pack by its index.
 func removePack(dir, hash string) error {
 	present, err := scan(dir)
 	if err != nil {
@@ -276,7 +281,8 @@ func removePack(dir, hash string) error {
 	return errors.Join(failed...)
 }
 
-// clean removes what killed processes and refused pushes have left in a replica, unless it has a user beside the caller.
+// clean removes files of killed processes and of refused pushes from a replica, unless it has a user other than the
+// caller.
 func (s *Set) clean(e *entry) {
 	select {
 	case e.turn <- struct{}{}:
@@ -290,14 +296,15 @@ func (s *Set) clean(e *entry) {
 	if !idle || !e.made {
 		return
 	}
-	copies, _ := filepath.Glob(filepath.Join(e.dir, "push-*")) // see Replica.Copy
+	copies, _ := filepath.Glob(filepath.Join(e.dir, "push-*")) // directories of Replica.Copy
 	for _, dir := range copies {
 		_ = os.RemoveAll(dir)
 	}
 	objectDir := filepath.Join(e.dir, "objects")
 	top, _ := os.ReadDir(objectDir)
 	for _, f := range top {
-		if f.Name() != "pack" && f.Name() != "info" { // objects/incoming-* of a git process that was killed
+		// directories objects/incoming-* of git processes that were killed
+		if f.Name() != "pack" && f.Name() != "info" {
 			_ = os.RemoveAll(filepath.Join(objectDir, f.Name()))
 		}
 	}

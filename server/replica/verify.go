@@ -20,8 +20,8 @@ import (
 // ErrDamaged means that a file of a pack does not have the contents that its checksums state.
 var ErrDamaged = errors.New("pack is damaged")
 
-// extensions are the files of packs that replicas have. Every such file ends with a checksum of the bytes before it (see
-// gitformat-pack(5)).
+// extensions are the extensions of the pack files that replicas have. Each of these files ends with a checksum of the
+// preceding bytes (see gitformat-pack(5)).
 var extensions = []string{".pack", ".idx", ".rev", ".bitmap"}
 
 // trailer returns the last n bytes of a file.
@@ -31,15 +31,15 @@ func trailer(f *os.File, n int) ([]byte, error) {
 		return nil, err
 	}
 	if info.Size() < int64(n) {
-		return nil, fmt.Errorf("%w: %s has %d bytes", ErrDamaged, f.Name(), info.Size())
+		return nil, fmt.Errorf("%w: %s has only %d bytes", ErrDamaged, f.Name(), info.Size())
 	}
 	b := make([]byte, n)
 	_, err = f.ReadAt(b, info.Size()-int64(n))
 	return b, err
 }
 
-// checkIndex returns ErrDamaged if the pack does not end with the hash that is its name, or the index belongs to another pack. It
-// reads the ends of the files only.
+// checkIndex returns ErrDamaged if the pack does not end with the hash in its name, or if the index belongs to another
+// pack. It reads only the ends of the files.
 func checkIndex(format object.Format, pack, index, name string) error {
 	want, err := hex.DecodeString(name)
 	if err != nil {
@@ -61,7 +61,7 @@ func checkIndex(format object.Format, pack, index, name string) error {
 		return err
 	}
 	if !bytes.Equal(end, want) {
-		return fmt.Errorf("%w: %s ends with another hash", ErrDamaged, pack)
+		return fmt.Errorf("%w: %s ends with another hash than its name", ErrDamaged, pack)
 	}
 	if end, err = trailer(x, 2*n); err != nil {
 		return err
@@ -72,8 +72,8 @@ func checkIndex(format object.Format, pack, index, name string) error {
 	return nil
 }
 
-// checkContents returns ErrDamaged if a file does not end with the hash of its contents. It detects bytes that were changed by
-// mistake. Git itself detects attacks on SHA-1 when it receives a pack.
+// checkContents returns ErrDamaged if a file does not end with the hash of its contents. It detects accidental changes.
+// Git itself detects attacks on SHA-1 when it receives a pack.
 func checkContents(format object.Format, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func checkContents(format object.Format, path string) error {
 		return err
 	}
 	if !bytes.Equal(sum.Sum(nil), end) {
-		return fmt.Errorf("%w: the hash of %s is wrong", ErrDamaged, path)
+		return fmt.Errorf("%w: contents of %s do not match the hash at the end", ErrDamaged, path)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func countObjects(path string) (int64, error) {
 	defer f.Close()
 	var header [12]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "PACK" {
-		return 0, fmt.Errorf("%w: %s has no header of a pack", ErrDamaged, path)
+		return 0, fmt.Errorf("%w: %s does not begin with the header of a pack", ErrDamaged, path)
 	}
 	return int64(binary.BigEndian.Uint32(header[8:])), nil
 }
@@ -119,8 +119,8 @@ func countObjects(path string) (int64, error) {
 // transfers is the number of files that one request transfers at the same time.
 const transfers = 8
 
-// parallel calls the function do with each number below n, at most transfers calls at a time. It returns the first error, and starts
-// no further calls after it.
+// parallel calls the function do with each number from 0 to n-1, in at most transfers concurrent calls. After the first
+// error it starts no further calls, and returns this error.
 func parallel(n int, do func(i int) error) error {
 	g, ctx := errgroup.WithContext(context.Background())
 	g.SetLimit(transfers)
