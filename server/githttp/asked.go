@@ -11,14 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/meter"
 )
 
-// asked is what a fetch asks for, as far as the start of its request tells.
+// asked describes the objects that a fetch requests, as far as the beginning of its request shows.
 type asked struct {
-	tip    bool // a ref points to the first object that is wanted; not known with haves
-	haves  bool // the client has commits
-	newest bool // the client wants commits without their parents
+	tip    bool // whether a ref points to the first wanted object; not set if haves is true
+	haves  bool // whether the client has commits
+	newest bool // whether the client wants commits without their parents
 }
 
-// readAsked reads head, the start of a request. dir is the replica.
+// readAsked reads head, the beginning of a request. dir is the replica.
 func readAsked(head []byte, dir string) (a asked) {
 	packets := pktline.NewReader(bytes.NewReader(head), maxHead)
 	want := ""
@@ -44,8 +44,8 @@ func readAsked(head []byte, dir string) (a asked) {
 	return a
 }
 
-// kind returns meter.Clone for a client that has no commits and wants one to which a ref points, and meter.Fetch for others, such as
-// partial clones that want contents.
+// kind returns meter.Clone if the client has no commits and wants an object to which a ref points, and meter.Fetch
+// otherwise, for example for a partial clone that wants contents.
 func (a asked) kind() string {
 	if a.tip && !a.haves {
 		return meter.Clone
@@ -53,9 +53,10 @@ func (a asked) kind() string {
 	return meter.Fetch
 }
 
-// options returns git's options for the answer. Of a clone of one commit, and of contents for a partial clone, few objects are versions
-// of each other. git would compare each object whose stored delta cannot be sent with ten others; one is enough there: it takes 40%
-// less time of the processor, and 0.1 to 4% more bytes. Of other answers it would make some much larger.
+// options returns options of git for the answer. In a clone of one commit, and in contents for a partial clone, few
+// objects are versions of one another. git would compare each object whose stored delta cannot be sent with ten others.
+// For these answers one comparison is enough: it takes 40 % less processor time, and produces 0.1 to 4 % more bytes. It
+// would make some other answers much larger.
 func (a asked) options() []string {
 	if !a.haves && (a.newest || !a.tip) {
 		return []string{"-c", "pack.window=1"}

@@ -4,10 +4,12 @@
 //	/git/NAMESPACE/REPO.git/git-upload-pack, /git/NAMESPACE/REPO.git/git-receive-pack
 //	/git/NAMESPACE/REPO.git/artifactfs/token (not a part of git's protocol: JSON that describes the token of the request)
 //
-// Stock git does the talking: this package finds the repository, checks the token, limits time, memory, bytes and the number of
-// processes, and passes bytes between the client and `git upload-pack --stateless-rpc` or `git receive-pack --stateless-rpc`.
+// Stock git answers the requests: this package finds the repository, checks the token, limits time, memory, bytes and
+// the number of processes, and passes bytes between the client and `git upload-pack --stateless-rpc` or `git
+// receive-pack --stateless-rpc`.
 //
-// The answers are those of Cloudflare Artifacts: 401 without credentials, 403 for tokens that are invalid or do not suffice.
+// The answers are those of Cloudflare Artifacts: 401 without credentials, 403 for tokens that are invalid or do not
+// suffice.
 package githttp
 
 import (
@@ -41,36 +43,41 @@ type Options struct {
 	Records  *records.DB
 	Replicas *replica.Set
 	Guard    *access.Guard
-	Meter    *meter.Meter // nil for none
-	Account  string       // in events
-	Dir      string       // for files of the server; it is created
+	Meter    *meter.Meter // counts operations; nil: not counted
+	Account  string       // id of the account, for events
+	Dir      string       // directory for files of the server; New creates it
 	Limits   Limits
-	Quotas   *quota.Keeper  // nil for none
-	Memory   *places.Memory // of all git processes; nil: no limit for all together
-	Compat   bool           // behave as the live service where it differs from its documentation: read-only repositories accept pushes
-	Log      *zap.Logger
+	Quotas   *quota.Keeper  // checks quotas of namespaces; nil: there are none
+	Memory   *places.Memory // memory of all git processes together; nil: no limit
+	// whether to behave as the live service where that differs from its documentation: read-only repositories accept
+	// pushes
+	Compat bool
+	Log    *zap.Logger
 }
 
-// Limits limits what a request may use. A limit of zero is replaced by its default.
+// Limits contains the limits of requests. A limit of zero is replaced by its default.
 type Limits struct {
-	Time        time.Duration // of a git command
-	Idle        time.Duration // in which the client neither sends nor reads a byte
-	Grace       time.Duration // for which a transfer may be slower than Rate
-	Rate        int64         // bytes a second that a client sends or receives on average, at least
-	Head        time.Duration // in which the client sends the commands of a push, or what a fetch wants; longer if that is large
-	Push        int64         // bytes of the body of a push, uncompressed
-	Fetch       int64         // bytes of the body of a fetch, uncompressed
-	Answer      int64         // bytes of an answer
-	Processes   int           // git commands at once
-	OfRepo      int           // git commands at once for one repository
-	OfToken     int           // git commands at once of one token
-	OfNamespace int           // git commands at once for one namespace
-	Refs        int64         // that a token with rules has created, without those that it has removed
-	Waiting     int           // requests that wait for a git command
-	Patience    time.Duration // of a request that waits
+	Time  time.Duration // maximum duration of a git command
+	Idle  time.Duration // maximum time in which the client neither sends nor reads a byte
+	Grace time.Duration // maximum time for which a transfer may be slower than Rate
+	Rate  int64         // minimum average number of bytes per second that a client must send or receive
+	// maximum time until the client has sent the commands of a push, or the wants of a fetch; longer if they are large
+	Head        time.Duration
+	Push        int64 // maximum size of the body of a push in bytes, uncompressed
+	Fetch       int64 // maximum size of the body of a fetch in bytes, uncompressed
+	Answer      int64 // maximum size of an answer in bytes
+	Processes   int   // maximum number of git commands at the same time
+	OfRepo      int   // maximum number of git commands at the same time for one repository
+	OfToken     int   // maximum number of git commands at the same time for one token
+	OfNamespace int   // maximum number of git commands at the same time for one namespace
+	// maximum number of refs that a token with rules may have created, without those that it has removed
+	Refs     int64
+	Waiting  int           // maximum number of requests that wait for a git command
+	Patience time.Duration // maximum time for which a request waits for a git command
 }
 
-// complete returns l with the defaults for a number of processors in place of zeros. No repository, token or namespace can take all places.
+// complete returns l with default values in place of zeros. processors is the number of processors. With these values,
+// no repository, token or namespace can use all places.
 func (l Limits) complete(processors int) Limits {
 	set(&l.Time, time.Hour)
 	set(&l.Idle, time.Minute)
@@ -109,7 +116,7 @@ type Server struct {
 	notes      *notes
 }
 
-// New returns a Server. processors is the number of processors for the default limits.
+// New returns a Server. processors is the number of processors, on which default limits depend.
 func New(o Options, processors int) (*Server, error) {
 	s := &Server{o: o, limits: o.Limits.complete(processors), git: o.Replicas.Git()}
 	var err error
@@ -128,10 +135,10 @@ func New(o Options, processors int) (*Server, error) {
 	return s, nil
 }
 
-// Close writes the events of fetches. The caller ends all requests before.
+// Close writes the events of fetches that were not written yet. The caller must have ended all requests.
 func (s *Server) Close() { s.notes.close() }
 
-// pushed makes the events of a push.
+// pushed returns the function that makes the events of a push.
 func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token, updates []records.RefUpdate,
 	merges []events.Merge) receive.MakeEvents {
 	commits, err := events.Walk(ctx, s.git, dir, updates)
@@ -151,7 +158,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	rc      *http.ResponseController
-	service string // git-upload-pack, git-receive-pack, or GET for a request of another kind
+	service string // git-upload-pack or git-receive-pack; GET for a request of another kind
 	repo    records.Repo
 	token   records.Token
 	begin   time.Time
@@ -166,14 +173,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e := &exchange{s: s, w: w, r: r, rc: http.NewResponseController(w), begin: time.Now()}
 	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
-	// The server gives each request a time that is too short for transfers: each write has a deadline of its own here.
+	// Remove the deadline of the server, which is too short for transfers: here, each write has a separate deadline.
 	_ = e.rc.SetWriteDeadline(time.Time{})
 	if err := e.serve(at); err != nil {
 		e.refuse(err)
 	}
 }
 
-// serve answers the request, unless it returns an error.
+// serve answers the request. If it returns an error, it has not answered yet.
 func (e *exchange) serve(at target) error {
 	var method string
 	var do func(ctx context.Context) error
@@ -245,7 +252,7 @@ func (e *exchange) admit(ctx context.Context, at target) error {
 	return nil
 }
 
-// cause returns who sends the request, for the audit log.
+// cause describes the sender of the request for the audit log.
 func (e *exchange) cause() records.Cause {
 	actor := e.token.Actor
 	if actor == "" {

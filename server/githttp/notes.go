@@ -16,8 +16,9 @@ const (
 	maxNotes = 10_000                 // maximum number of events in memory
 )
 
-// notes stores the events of fetches. It collects events for a moment, so that a fetch does not wait for a transaction. While the
-// database is unavailable, it keeps up to maxNotes events. If the process is killed, the collected events are lost.
+// notes stores the events of fetches. It collects events for a short time, so that a fetch does not wait for a
+// transaction. While the database is unavailable, it keeps up to maxNotes events in memory. If the process is killed,
+// the collected events are lost.
 type notes struct {
 	store interface {
 		Add(ctx context.Context, events []records.Event) error

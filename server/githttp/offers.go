@@ -10,14 +10,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
-// offers keeps the first message of protocol version 2, in which git names its capabilities, and the capabilities for pushes. They depend
-// only on the git program and the object format of the repository, so a fetch's first request needs neither a process nor a replica.
+// offers caches two messages of git: the first message of protocol version 2, in which git lists its capabilities, and
+// the capabilities for pushes. They depend only on the git program and the object format of the repository, so the
+// first request of a fetch needs neither a process nor a replica.
 //
 // Locks: mu is held while git runs.
 type offers struct {
 	mu      sync.Mutex
 	program program
-	texts   map[string][]byte // messages by object format, and capabilities by receivePack and object format
+	// messages for fetches by object format, and capabilities for pushes by receivePack and object format
+	texts map[string][]byte
 }
 
 // program identifies the version of a program.
@@ -40,7 +42,7 @@ func currentProgram() (program, error) {
 	return program{path, info.Size(), info.ModTime()}, nil
 }
 
-// get returns the text with a key, which names an object format. If it is not known, get calls the function ask, which gets it
+// get returns the text with the key format. If the text is not in the cache, get calls the function ask, which gets it
 // from git.
 func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
 	now, err := currentProgram()

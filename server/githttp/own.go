@@ -11,13 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/receive"
 )
 
-// maxReport is the maximum size in bytes of git's report about a push of the server itself.
+// maxReport is the maximum size, in bytes, of git's report about a push that the server makes itself.
 const maxReport = 1 << 20
 
-// Push receives a push that the server makes itself, for a client of the REST API or of the page. It has the limits of a push by git and
-// a place among the git commands, and git receive-pack reads it. The caller has checked that the token allows pushes to the repository,
-// and that the repository is neither read-only nor unfinished. Push returns an error of type *receive.Refused if the push was refused, and
-// places.ErrBusy if it got no place in time. After an error, no ref was changed.
+// Push receives a push that the server makes itself, for a client of the REST API or of the page. It has the limits of
+// a push by git, needs a place among the git commands, and is read by git receive-pack. The caller has checked that the
+// token allows pushes to the repository, and that the repository is neither read-only nor unfinished. Push returns an
+// error of type *receive.Refused if the push was refused, and places.ErrBusy if it got no place in time. After an
+// error, no ref was changed.
 func (s *Server) Push(ctx context.Context, r receive.Request) error {
 	ctx, cancel := s.o.Guard.Watch(ctx, r.Token)
 	defer cancel()
@@ -46,7 +47,7 @@ func (s *Server) Push(ctx context.Context, r receive.Request) error {
 	if failure := push.Err(); failure != nil {
 		return failure
 	}
-	if err != nil && !exited(err) { // git reports its own failures
+	if err != nil && !exited(err) { // failures of git itself are in its report
 		return err
 	}
 	if full := room(at.Dir, 0); full != nil && !push.Decided() {
@@ -55,7 +56,7 @@ func (s *Server) Push(ctx context.Context, r receive.Request) error {
 	return push.Outcome(report)
 }
 
-// receiveOwn runs receive-pack for a push of the server itself, and returns git's report.
+// receiveOwn runs receive-pack for a push that the server makes itself, and returns git's report.
 func (s *Server) receiveOwn(ctx context.Context, push *receive.Push, r receive.Request) (*bytes.Buffer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,7 +87,7 @@ func (s *Server) receiveOwn(ctx context.Context, push *receive.Push, r receive.R
 	return report, err
 }
 
-// limited is a writer that fails after a number of bytes.
+// limited is a writer that fails after a given number of bytes.
 type limited struct {
 	w    io.Writer
 	left int64

@@ -7,14 +7,14 @@ import (
 // maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is the limit of the REST API.
 const maxName = 512
 
-// target is the repository, and the path within it, that a URL names.
+// target is the repository that a URL names, and the path within it.
 type target struct {
 	namespace, repo string
 	rest            string // path within the repository, such as "info/refs"
 }
 
-// parsePath parses the escaped path /NAMESPACE/REPO.git/REST. The suffix .git may be missing. A path with escaped or unusual
-// characters in the names is invalid, so that a name has one spelling in logs, rules and proxies.
+// parsePath parses the escaped path /NAMESPACE/REPO.git/REST. The suffix .git may be missing. ok is false if the names
+// contain escaped or unusual characters, so that each name has only one spelling in logs, rules and proxies.
 func parsePath(path string) (target, bool) {
 	path, ok := strings.CutPrefix(path, Prefix)
 	namespace, path, two := strings.Cut(path, "/")
@@ -41,7 +41,8 @@ func isName(s string) bool {
 	return true
 }
 
-// isRest reports whether s consists of the characters of git's paths, and has no component such as "..", which a proxy could resolve.
+// isRest reports whether s consists of the characters of git's paths, and has no component such as "..", which a proxy
+// could resolve.
 func isRest(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if !isName(part) {

@@ -17,24 +17,25 @@ import (
 )
 
 var (
-	errTime   = errors.New("the request takes too long")
-	errSlow   = errors.New("the client sends too slowly")
-	errClient = errors.New("the client does not read the answer")
+	errTime   = errors.New("git command has exceeded the time limit of a request")
+	errSlow   = errors.New("client sends too slowly")
+	errClient = errors.New("client does not read the answer")
 )
 
 // command is a git command that serves a request.
 type command struct {
 	cmd     *exec.Cmd
-	body    io.Reader // nil for none
+	body    io.Reader // standard input of git; nil: none
 	out     io.Writer
 	time    time.Duration
-	memory  int64  // limit of the memory that each process allocates, in bytes
-	started func() // called when git runs; nil for none
-	unblock func() // makes pending reads of body fail
+	memory  int64  // maximum number of bytes of memory that each process may allocate
+	started func() // called when git was started; nil: nothing is called
+	unblock func() // makes reads of body that are in progress fail
 }
 
-// run runs git in a process group of its own, and returns when no process of the group is left. The group is killed when ctx ends,
-// when the time limit is reached, or when body or out fail; the error is then the cause. Otherwise it is the error of git.
+// run runs git in a separate process group, and returns when no process of the group is left. The group is killed when
+// ctx ends, when the time limit is reached, or when reading body or writing out fails; this cause is then the error.
+// Otherwise the error is that of git.
 func run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -54,7 +55,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	cmd := c.cmd
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin.r, stdout.w, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A process that has left the group, or cannot be killed, must not delay the request for longer.
+	// If a process has left the group, or cannot be killed, Wait returns after this delay nevertheless.
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
 		return gitcmd.Failed(cmd, err, nil)
@@ -70,11 +71,11 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	kill := func() {
 		reaping.Lock()
 		defer reaping.Unlock()
-		if !reaped { // after Wait, another process can have this ID
+		if !reaped { // not after Wait, because another process can have the ID then
 			syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	}
-	// git starts no other process before it has read the request, so all inherit the limit.
+	// The limit also applies to processes that git starts, because git starts none before it has read the request.
 	limitErr := gitcmd.LimitMemory(pid, c.memory)
 	dontKill := context.AfterFunc(ctx, kill)
 	if limitErr != nil {
@@ -86,7 +87,8 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 		if c.body == nil || limitErr != nil {
 			return
 		}
-		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) { // git may end before it has read the whole body
+		// EPIPE is not an error, because git may end before it has read the whole body
+		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) {
 			stop(err)
 		}
 	})
@@ -104,7 +106,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	reaped = true
 	reaping.Unlock()
 	err = cmd.Wait()
-	cause := context.Cause(ctx) // before unblock, which may end ctx
+	cause := context.Cause(ctx) // read before unblock, which may end ctx
 	stdin.r.Close()
 	if c.unblock != nil {
 		c.unblock()
@@ -113,13 +115,13 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	switch {
 	case cause != nil:
 		return cause
-	case outErr != nil: // git has ended, but the last bytes of its answer could not be written
+	case outErr != nil: // git has ended without an error, but the last bytes of its answer could not be written
 		return outErr
 	}
 	return gitcmd.Failed(cmd, err, stderr.Bytes())
 }
 
-// exited reports whether err means that git itself has ended with an error, and was not killed.
+// exited reports whether err means that git has ended with an error status, and was not killed.
 func exited(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.Exited()
@@ -128,8 +130,8 @@ func exited(err error) bool {
 // onlyWriter hides all methods of a writer except Write, so that io.Copy passes each part on at once.
 type onlyWriter struct{ io.Writer }
 
-// waitExited waits until a child has ended, but leaves it as a zombie, so that its group can be killed: the ID is not used again before
-// it is reaped.
+// waitExited waits until a child has ended, but leaves it as a zombie, so that its process group can be killed: the ID
+// of the group is not used again before the zombie is reaped.
 func waitExited(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -139,7 +141,7 @@ func waitExited(pid int) {
 	}
 }
 
-// pipe is a pipe whose ends can be closed twice.
+// pipe is a pipe. Closing one of its ends again does nothing.
 type pipe struct{ r, w *os.File }
 
 func (p *pipe) open() (err error) {

@@ -18,13 +18,13 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// reserve is the space on disk below which pushes are refused, in bytes.
+// reserve is the free space on disk, in bytes, below which pushes are refused.
 const reserve = 32 << 20
 
-// room returns objects.ErrFull if a disk has less free space than reserve and need bytes.
+// room returns objects.ErrFull if the disk of the directory dir has less free space than reserve plus need, in bytes.
 func room(dir string, need int64) error {
 	if free, err := disk.Free(dir); err == nil && free < reserve+max(need, 0) {
-		return fmt.Errorf("%w: %d bytes are free", objects.ErrFull, free)
+		return fmt.Errorf("%w: only %d bytes are free", objects.ErrFull, free)
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (e *exchange) push(ctx context.Context) error {
 		return err
 	}
 	defer at.Release()
-	if !commands.OnlyRemovals() { // removals make room
+	if !commands.OnlyRemovals() { // no space is needed if the push only removes refs
 		if err := room(at.Dir, e.r.ContentLength); err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (e *exchange) push(ctx context.Context) error {
 	if failure := push.Err(); failure != nil && (!out.begun || err == nil) {
 		err = failure
 	} else if full := room(at.Dir, 0); full != nil && err == nil && !push.Decided() {
-		err = full // git reports that it could not unpack
+		err = full // report the full disk instead: git reports only that it could not unpack the objects
 	}
 	switch {
 	case err != nil && out.begun, err != nil && len(push.Done()) > 0:
@@ -84,17 +84,17 @@ func (e *exchange) push(ctx context.Context) error {
 		e.audit(http.StatusOK, "refused: "+cmp.Or(push.Refused(), describe(commands.Updates)))
 	}
 	if len(push.Done()) > 0 && !out.begun {
-		err = nil // some refs have been changed, and the report says which
+		err = nil // the report of git is the answer, because some refs have been changed
 	}
 	return out.end(err)
 }
 
-// placed is the body of a push. Its start is read without a place of git, so that a client that is slow holds none. Commands that are
-// longer need memory, so they are read when the push has its place.
+// placed is the body of a push. Its beginning is read without a place for git, so that a slow client occupies none.
+// Longer commands need memory, so they are read when the push has its place.
 type placed struct {
 	in    *input
 	enter func() (*places.Place, error)
-	place *places.Place // nil: the push has none
+	place *places.Place // place for git; nil if the push has none
 }
 
 func (p *placed) Read(b []byte) (int, error) {
@@ -106,7 +106,7 @@ func (p *placed) Read(b []byte) (int, error) {
 	return p.in.Read(b)
 }
 
-// take waits for the place, unless the push has it. This time is not the client's.
+// take waits for a place for git, unless the push has one. The time of the wait is not counted as time of the client.
 func (p *placed) take() (err error) {
 	if p.place == nil {
 		begin := time.Now()
@@ -123,10 +123,11 @@ func (p *placed) free() {
 	}
 }
 
-// holdTime is how long the answer to a push is held back when the whole body was read, so that the status can tell of a failure.
+// holdTime is the time for which the answer to a push is held back after the whole body was read, so that a failure can
+// still be reported by the HTTP status.
 const holdTime = 3 * time.Second
 
-// receive runs receive-pack, and sends its report when the results are known.
+// receive runs receive-pack, and sends its report when the results of the updates are known.
 func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, body io.Reader, out *output) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var holding sync.WaitGroup
@@ -140,7 +141,7 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 		}
 		select {
 		case <-time.After(holdTime):
-			_ = out.release() // the next write fails too
+			_ = out.release() // an error is ignored, because the next write returns it, too
 		case <-ctx.Done():
 		}
 	})
@@ -166,7 +167,7 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 	return err
 }
 
-// describe returns the names of refs for the audit log.
+// describe returns the names of the refs in updates, for the audit log.
 func describe(updates []records.RefUpdate) string {
 	const most = 1000
 	var b strings.Builder

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// refusal is an answer other than 200.
+// refusal is an answer with a status other than 200.
 type refusal struct {
 	status int
 	text   string
@@ -28,9 +28,10 @@ type refusal struct {
 func (r refusal) Error() string { return r.text }
 
 // errTooLarge means that a body is over its limit.
-var errTooLarge = errors.New("the request is too large")
+var errTooLarge = errors.New("request is too large")
 
-// refusalFor returns the answer to a request that has failed, and whether the server is the cause.
+// refusalFor returns the answer to a request that has failed with err. ours is true if the server has caused the
+// failure.
 func refusalFor(err error) (answer refusal, ours bool) {
 	var git *gitcmd.Error
 	var exceeded quota.Exceeded
@@ -67,7 +68,7 @@ func refusalFor(err error) (answer refusal, ours bool) {
 	return refusal{http.StatusInternalServerError, "Internal Server Error"}, true
 }
 
-// because returns why a request has ended, if it has. Otherwise it returns err.
+// because returns the cause for which ctx has ended. If ctx has not ended, it returns err.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -75,7 +76,7 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// refuse answers a request that has failed before anything of the answer was written.
+// refuse answers a request that has failed before any part of the answer was written.
 func (e *exchange) refuse(err error) {
 	answer, ours := refusalFor(err)
 	if ours {
@@ -96,7 +97,8 @@ func (e *exchange) refuse(err error) {
 	http.Error(e.w, answer.text, answer.status)
 }
 
-// report logs a failure. Most errors of git are caused by the client, which for example wants an object that does not exist.
+// report logs a failure. Most failures of git are caused by the client, which for example requests an object that does
+// not exist.
 func (e *exchange) report(err error) {
 	level := zap.WarnLevel
 	if exited(err) {
@@ -105,12 +107,13 @@ func (e *exchange) report(err error) {
 	e.s.o.Log.Log(level, "git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Error(err))
 }
 
-// audit records the request in the audit log, unless it has changed refs, because the transaction of the change has written the entry.
+// audit writes the audit entry of the request, unless the request has changed refs: then the transaction of the change
+// has written the entry.
 func (e *exchange) audit(status int, detail string) {
 	e.s.o.Meter.Audit(records.AuditEntry{Cause: e.cause(), Result: status, Detail: detail})
 }
 
-// refuseLFS answers requests of git-lfs, in the form of its API.
+// refuseLFS answers requests of git-lfs with a refusal in the form of the LFS API.
 func (e *exchange) refuseLFS() {
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.s.limits.Idle))
 	e.w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
@@ -120,7 +123,7 @@ func (e *exchange) refuseLFS() {
 	})
 }
 
-// isProtocol reports whether the value of a header Git-Protocol can be passed to git.
+// isProtocol reports whether the value of the header Git-Protocol can be passed to git.
 func isProtocol(s string) bool {
 	return len(s) <= 256 && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 }

@@ -29,7 +29,7 @@ const (
 	receivePack = "git-receive-pack"
 )
 
-// git returns a command of the service for a git directory. options are those of git itself.
+// git returns a git command of the service for the request. options are options of git itself.
 func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
 	cmd := e.s.unlimited(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
@@ -41,29 +41,30 @@ func (e *exchange) git(ctx context.Context, options []string, args ...string) (*
 	return cmd, nil
 }
 
-// unlimited makes a command for run, which limits its memory.
+// unlimited returns a git command for run, which limits its memory.
 func (s *Server) unlimited(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Env = slices.Clone(s.git.Env)
 	return cmd
 }
 
-// place waits until git may run for the request.
+// place waits for a place for git and returns it.
 func (e *exchange) place(ctx context.Context, size places.Size) (*places.Place, error) {
 	return e.s.slots.Enter(ctx, size, places.Of(e.repo.Namespace, e.repo.ID, e.token.ID)...)
 }
 
-// mostThreads is the largest number of threads of a command, because each may need pack.windowMemory.
+// mostThreads is the maximum number of threads of a git command, because each may need pack.windowMemory.
 const mostThreads = 4
 
-// threads returns the options for a command that begins now, which give it a thread for each processor that is its share.
+// threads returns options that set the number of threads of a command that begins now: one for each processor of its
+// share.
 func (s *Server) threads() []string { return threads(s.processors, s.slots.Running()) }
 
 func threads(processors, running int) []string {
 	return []string{"-c", fmt.Sprintf("pack.threads=%d", min(mostThreads, max(1, processors/max(1, running))))}
 }
 
-// run runs git for the request, and counts it.
+// run runs git for the request, and counts the run in the metrics.
 func (e *exchange) run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
 	ended := e.s.o.Meter.Git(strings.TrimPrefix(e.service, "git-"))
 	err := run(ctx, prepare)
@@ -94,7 +95,7 @@ func (e *exchange) advertise(ctx context.Context) error {
 	return out.end(e.advertiseRefs(ctx, out))
 }
 
-// advertiseRefs writes git's answer to the first request.
+// advertiseRefs writes git's answer to the first request of a fetch or a push.
 func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	place, err := e.place(ctx, places.Small)
 	if err != nil {
@@ -113,7 +114,7 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	return e.askRefs(ctx, at, out)
 }
 
-// askRefs writes the refs of a replica as git does.
+// askRefs writes the refs of a replica as git prints them.
 func (e *exchange) askRefs(ctx context.Context, at *replica.Replica, out io.Writer) error {
 	return e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{out: out, time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory)}
@@ -127,7 +128,8 @@ func (e *exchange) version1() bool {
 	return slices.Contains(strings.Split(e.r.Header.Get("Git-Protocol"), ":"), "version=1")
 }
 
-// advertiseToPush writes the refs of a replica as git receive-pack does, which needs a second for 100,000 refs: it looks each object up.
+// advertiseToPush writes the refs of a replica as git receive-pack does. git itself needs a second for 100,000 refs,
+// because it looks up each object.
 func (e *exchange) advertiseToPush(ctx context.Context, at *replica.Replica, out io.Writer) error {
 	refs, err := packedrefs.Map(at.Dir)
 	if err != nil {
@@ -143,7 +145,7 @@ func (e *exchange) advertiseToPush(ctx context.Context, at *replica.Replica, out
 		_, text, _ := bytes.Cut(first.text, []byte("\x00"))
 		text, _, found := bytes.Cut(text, []byte("\n"))
 		if err == nil && !found {
-			err = errors.New("git has not named its capabilities")
+			err = errors.New("git has not listed its capabilities")
 		}
 		return text, err
 	})
@@ -166,10 +168,10 @@ func (e *exchange) advertiseToPush(ctx context.Context, at *replica.Replica, out
 	return buffer.Flush()
 }
 
-// fewRefs is the size in bytes of packed-refs below which git writes the refs for a push.
+// fewRefs is the size of packed-refs, in bytes, below which git itself writes the refs for a push.
 const fewRefs = 16 << 10
 
-// head keeps the first KiB that is written to it.
+// head keeps the first KiB of what is written to it.
 type head struct{ text []byte }
 
 func (h *head) Write(p []byte) (int, error) {
@@ -177,7 +179,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// askCapabilities returns the capabilities of git for protocol version 2.
+// askCapabilities returns git's list of capabilities for protocol version 2.
 func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
 	var text bytes.Buffer
 	err := e.advertiseRefs(ctx, &text)
@@ -187,7 +189,8 @@ func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// maxHead is the number of bytes at the start of a request that are read before git has a place. They tell the kind of a fetch.
+// maxHead is the number of bytes at the beginning of a request that are read before git has a place. They show the kind
+// of a fetch.
 const maxHead = 64 << 10
 
 // fetch answers the requests of a fetch after the first one.
@@ -238,7 +241,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 	return out.end(err)
 }
 
-// fetched records a fetch that has succeeded.
+// fetched writes the event and the counters of a fetch that has succeeded. size is the size of the answer in bytes.
 func (e *exchange) fetched(kind string, size int64) {
 	stamp := events.ByToken(e.s.o.Account, e.token)
 	switch kind {
@@ -253,7 +256,7 @@ func (e *exchange) fetched(kind string, size int64) {
 	e.audit(http.StatusOK, kind)
 }
 
-// failed records a request that has failed after its status was sent.
+// failed logs and counts a request that has failed after its status was sent.
 func (e *exchange) failed(err error) {
 	answer, ours := refusalFor(err)
 	e.audit(answer.status, answer.text)

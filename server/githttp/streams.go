@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// headRate is the number of bytes for each of which a client gets a second more to send its commands.
+// headRate is the number of bytes for which a client gets one more second to send its commands.
 const headRate = 64 << 10
 
-// pace limits how slowly a client may send or receive on average, so that it cannot hold a place of git for long with a few bytes. Only the
-// time counts in which the server waits for the client.
+// pace checks the average speed of a client, so that it cannot occupy a place for git for a long time with a few bytes.
+// Only the time in which the server waits for the client counts.
 type pace struct {
 	grace  time.Duration
-	rate   int64 // bytes a second
+	rate   int64 // minimum speed in bytes per second
 	bytes  int64
 	waited time.Duration
 }
@@ -30,7 +30,7 @@ func (p *pace) left() time.Duration {
 	return p.grace + time.Duration(float64(p.bytes)/float64(p.rate)*float64(time.Second)) - p.waited
 }
 
-// add counts bytes that were sent or received since a time.
+// add counts n bytes that were sent or received since the time since.
 func (p *pace) add(n int, since time.Time) {
 	p.bytes += int64(n)
 	p.waited += time.Since(since)
@@ -39,21 +39,23 @@ func (p *pace) add(n int, since time.Time) {
 // newPace returns the pace of a transfer that begins now.
 func (l Limits) newPace() *pace { return &pace{grace: l.Grace, rate: l.Rate} }
 
-// input is the body of a request. It fails if the client is silent for too long, or the body is too large.
+// input is the body of a request. Reading it fails if the client sends nothing for too long, or the body is too large.
 type input struct {
-	body  io.Reader
-	rc    *http.ResponseController
-	idle  time.Duration
-	due   time.Time // when the commands must have arrived; later by a second for each headRate bytes. Zero: they have
-	pace  *pace     // after the commands; nil before
-	left  int64     // bytes that may follow, uncompressed
+	body io.Reader
+	rc   *http.ResponseController
+	idle time.Duration
+	// time by which the commands must have arrived; later by a second for each headRate bytes; zero after they have
+	// arrived
+	due   time.Time
+	pace  *pace // speed of the client after the commands; nil before
+	left  int64 // maximum number of bytes that may follow, uncompressed
 	total int64
-	slow  bool          // the client was too slow
+	slow  bool          // whether the client was too slow
 	plain io.Reader     // reader of the uncompressed body
 	ended chan struct{} // closed when the whole body was read
 
-	mu      sync.Mutex // leaf
-	stopped bool       // reads fail
+	mu      sync.Mutex // a goroutine that holds mu acquires no other lock
+	stopped bool       // whether all reads must fail
 }
 
 // newInput returns the uncompressed body of the request.
@@ -75,12 +77,12 @@ func (e *exchange) newInput(limit int64) (*input, error) {
 	return in, nil
 }
 
-// rawInput reads the body as the client has sent it.
+// rawInput reads the body as the client has sent it, possibly compressed.
 type rawInput struct{ in *input }
 
 func (r rawInput) Read(p []byte) (int, error) {
 	in := r.in
-	begin := time.Now() // before the deadline is set
+	begin := time.Now() // measured before the deadline is set
 	if !in.extend() {
 		return 0, os.ErrDeadlineExceeded
 	}
@@ -93,13 +95,13 @@ func (r rawInput) Read(p []byte) (int, error) {
 	}
 	if err == io.EOF && !in.done() {
 		close(in.ended)
-		// The connection is read from now on to notice that the client goes away.
+		// Remove the deadline: from now on the connection is read only to notice that the client has closed it.
 		_ = in.rc.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
 
-// extend sets the time at which the next read fails. It returns false if reads must fail.
+// extend sets the time at which the next read fails. It returns false if all reads must fail.
 func (in *input) extend() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -116,7 +118,8 @@ func (in *input) extend() bool {
 	return !in.stopped
 }
 
-// earlier returns the time at which a client that is too slow must have sent or received something, if it is before the deadline.
+// earlier returns deadline or, if that is before it, the time by which a client with the pace p must have sent or
+// received something.
 func earlier(deadline time.Time, p *pace) time.Time {
 	if slow := time.Now().Add(p.left()); slow.Before(deadline) {
 		return slow
@@ -145,7 +148,8 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// why returns why a transfer has failed with err. The http package cancels the context of a request whose body cannot be read in time.
+// why returns the reason why a transfer has failed with err. It may be another error, because package http cancels the
+// context of a request whose body cannot be read in time.
 func (in *input) why(err error) error {
 	if in.slow && errors.Is(err, context.Canceled) {
 		return errSlow
@@ -153,7 +157,7 @@ func (in *input) why(err error) error {
 	return err
 }
 
-// timedOut reports whether err means that a deadline is over.
+// timedOut reports whether err means that a deadline has passed.
 func timedOut(err error) bool {
 	var waited interface{ Timeout() bool }
 	return errors.As(err, &waited) && waited.Timeout()
@@ -169,7 +173,7 @@ func (in *input) done() bool {
 	}
 }
 
-// unblock makes reads fail, also those that wait for the client.
+// unblock makes all reads fail, including those that wait for the client.
 func (in *input) unblock() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -179,12 +183,13 @@ func (in *input) unblock() {
 	}
 }
 
-// maxRest is how much of a body is read and ignored, in bytes.
+// maxRest is the maximum number of bytes at the end of a body that are read and ignored.
 const maxRest = 4 << 20
 
-// settle must be called when nobody reads any more. It reads a little of what is left: if the server closed the connection at once, the
-// kernel would discard the answer. If more is left, the connection is closed after the answer. The http package must not find the end of
-// the body itself after an exchange in both directions, because it then reads the connection twice at the same time.
+// settle must be called when nothing reads the body any more. It reads up to maxRest bytes of the rest, because the
+// kernel would discard the answer if the server closed the connection with unread bytes. If more is left, the
+// connection is closed after the answer. The http package must not find the end of the body itself after both sides
+// have sent data at the same time, because it then reads the connection twice at once.
 func (in *input) settle(h http.Header) {
 	if in.done() {
 		return
@@ -196,27 +201,28 @@ func (in *input) settle(h http.Header) {
 	}
 }
 
-// output is the body of an answer. It fails if the client does not read for too long, or the answer is too large.
+// output is the body of an answer. Writing it fails if the client does not read for too long, or the answer is too
+// large.
 //
-// Locks: mu is a leaf; it is held while the client reads.
+// Locks: a goroutine that holds mu acquires no other lock, but waits for the client to read.
 type output struct {
 	e     *exchange
 	kind  string // content type
 	limit int64
 
 	mu    sync.Mutex
-	begun bool // the status was sent
-	hold  bool // what is written is kept, so that the status can still be another one
+	begun bool // whether the status was sent
+	hold  bool // whether written bytes are kept in memory, so that another status can still be sent
 	held  bytes.Buffer
 	total int64
-	pack  bool // the answer has a pack
+	pack  bool // whether the answer contains a pack
 	pace  *pace
 }
 
-// packStart is the start of a pack (gitformat-pack(5)).
+// packStart is the beginning of a pack (gitformat-pack(5)).
 var packStart = []byte("PACK\x00\x00\x00\x02")
 
-// maxHeld is the number of bytes that an output keeps.
+// maxHeld is the maximum number of bytes that an output keeps in memory.
 const maxHeld = 1 << 20
 
 func (o *output) Write(p []byte) (int, error) {
@@ -231,7 +237,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), o.send(p)
 }
 
-// release sends what was kept, and keeps nothing from now on.
+// release sends the bytes in memory. After that, written bytes are sent at once.
 func (o *output) release() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,7 +280,7 @@ func (o *output) send(p []byte) error {
 	return nil
 }
 
-// begin sends the status.
+// begin sends the status of the answer, unless it was sent before.
 func (o *output) begin() {
 	if !o.begun {
 		o.begun = true
@@ -283,8 +289,9 @@ func (o *output) begin() {
 	}
 }
 
-// end completes the answer. It returns err if another status can still be sent. Otherwise it breaks the connection if err is not nil,
-// so that the client does not take the answer for a complete one; unless git itself has ended with an error.
+// end completes the answer. It returns err if another status can still be sent. Otherwise, if err is not nil, it breaks
+// the connection, so that the client does not consider the answer complete, except if git itself has ended with an
+// error.
 func (o *output) end(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -299,7 +306,7 @@ func (o *output) end(err error) error {
 		o.held.Reset()
 		return err
 	}
-	if exited(err) { // git has written what is wrong
+	if exited(err) { // the answer of git contains the error
 		return nil
 	}
 	panic(http.ErrAbortHandler)

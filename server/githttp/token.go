@@ -10,11 +10,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// tokenInfo describes the token of a request to its user, who needs the id and the name for records of approvals.
+// tokenInfo describes the token of a request to the client, which needs the id and the name for records of approvals.
 type tokenInfo struct {
 	ID      string        `json:"id"`
 	Actor   string        `json:"actor"`
-	Session string        `json:"session"` // "" if the token is not for one session
+	Session string        `json:"session"` // session for which the token was made; "" for none
 	Scope   records.Scope `json:"scope"`
 }
 
