@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// maxCommands is the limit of the part of a push before the pack, in bytes. It has room for about 100,000 refs.
+// maxCommands is the maximum size, in bytes, of the part of a push before the pack. It suffices for about 100,000 refs.
 const maxCommands = 16 << 20
 
 // ErrRequest means that the body of a request is not a push.
-var ErrRequest = errors.New("invalid push")
+var ErrRequest = errors.New("body of the request is not a valid push")
 
 // Commands is the first part of a push (gitprotocol-pack(5), "Reference Update Request").
 type Commands struct {
@@ -25,12 +25,13 @@ type Commands struct {
 	Atomic  bool
 }
 
-// OnlyRemovals reports whether all updates remove refs, so that no object is needed.
+// OnlyRemovals reports whether all updates remove refs, so that the push contains no objects.
 func (c Commands) OnlyRemovals() bool {
 	return !slices.ContainsFunc(c.Updates, func(u records.RefUpdate) bool { return !u.Removes() })
 }
 
-// ReadCommands reads the commands of a push from its body. The reader that it returns reads the whole body, including the commands.
+// ReadCommands reads the commands of a push from its body. It returns a reader of the whole body, including the
+// commands.
 func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
 	var c Commands
 	var raw bytes.Buffer
@@ -45,10 +46,10 @@ func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
 		case kind == pktline.Flush:
 			return c, io.MultiReader(&raw, body), nil
 		case kind != pktline.Data:
-			return c, nil, fmt.Errorf("%w: %v between commands", ErrRequest, kind)
+			return c, nil, fmt.Errorf("%w: unexpected %v between commands", ErrRequest, kind)
 		}
 		if size += len(data); size > maxCommands {
-			return c, nil, fmt.Errorf("%w: more than %d bytes of commands", ErrRequest, maxCommands)
+			return c, nil, fmt.Errorf("%w: commands have more than %d bytes", ErrRequest, maxCommands)
 		}
 		if bytes.HasPrefix(data, []byte("shallow ")) {
 			continue

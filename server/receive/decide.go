@@ -26,10 +26,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/locks"
 )
 
-// checks is the maximum number of times that a push is checked again because garbage was collected.
+// checks is the maximum number of times that a push is checked again because garbage was collected in the meantime.
 const checks = 2
 
-// decide makes updates visible. The result has an error for each update that failed.
+// decide makes the updates visible that are allowed. The result has an error for each update that failed.
 func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
 	results := p.results(ctx, updates, atomic)
 	p.mu.Lock()
@@ -43,7 +43,7 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 	return results
 }
 
-// reasons returns a line for each update that failed.
+// reasons returns a text with a line for each update that failed.
 func reasons(updates []records.RefUpdate, results []error) string {
 	var lines []string
 	for i, err := range results {
@@ -55,10 +55,10 @@ func reasons(updates []records.RefUpdate, results []error) string {
 	return text[:min(len(text), maxReasons)]
 }
 
-// maxReasons is the maximum size in bytes of the reasons in an audit entry.
+// maxReasons is the maximum size, in bytes, of the reasons in an audit entry.
 const maxReasons = 4096
 
-// results is decide without the record of the reasons.
+// results does the work of decide, except that it does not record the reasons of failures.
 func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
 	results := make([]error, len(updates))
 	state := access.State{
@@ -85,7 +85,8 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 		return fill(results, p.fail(err))
 	}
 	failed := func(err error) bool { return err != nil }
-	// git does not pass on updates that it has refused itself, such as one whose objects are missing.
+	// git does not pass on updates that it has refused itself, such as one whose objects are missing, so there may be
+	// fewer updates than commands.
 	if atomic && (slices.ContainsFunc(results, failed) || len(updates) < len(p.commands.Updates)) {
 		return fill(results, records.ErrAtomic)
 	}
@@ -144,9 +145,9 @@ func fill(results []error, err error) []error {
 	return results
 }
 
-// check returns an error if an update must be refused for its name or for the rules of the token.
+// check returns an error if an update must be refused because of its name or the rules of the token.
 func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.State) error {
-	// git accepts refs in refs/ itself, such as refs/stash, only if it creates them.
+	// git accepts refs directly in refs/, such as refs/stash, only if it creates them.
 	if !refname.Valid(u.Name) || strings.Count(u.Name, "/") < 2 {
 		return errors.New("funny refname")
 	}
@@ -176,15 +177,16 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 	return nil
 }
 
-// shared are the refs of the repository that belong to no session. Their names have three components, like those of the directories in
-// which sessions have refs.
+// shared are the refs of the repository that belong to no session. Like the directories in which sessions have refs,
+// they have names of three components.
 var shared = []string{session.OwnerRef, approval.PolicyRef, locks.Ref}
 
-// inTheWay returns an error if a new ref would keep others from having refs, or clones from fetching.
+// inTheWay returns an error if a new ref with this name would prevent other refs from being created, or clones from
+// fetching.
 func inTheWay(name string) error {
 	switch {
 	case !refname.Fits(name):
-		return fmt.Errorf("the name of a ref can have %d bytes, and each of its components %d", refname.MaxName, refname.MaxComponent)
+		return fmt.Errorf("name of a ref can have at most %d bytes, and each of its components %d", refname.MaxName, refname.MaxComponent)
 	case slices.Contains(shared, name):
 		return nil
 	case strings.HasPrefix(name, session.Prefix) && strings.Count(name, "/") == 2:
@@ -198,7 +200,8 @@ func inTheWay(name string) error {
 	return nil
 }
 
-// forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is always forced.
+// forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is
+// always forced.
 func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
 	ahead, err := merge.IsAncestor(func(args ...string) ([]byte, error) { return p.git(ctx, args...) }, u.Old, u.New)
 	if gitcmd.Exited(err, 128) {
@@ -207,8 +210,8 @@ func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
 	return !ahead, err
 }
 
-// kind returns the type of an object. It first looks into the index of the pushed pack, which usually contains the tips of branches,
-// because that is faster than to start git.
+// kind returns the type of an object. It first searches the index of the pushed pack, which usually contains the tips
+// of branches, because starting git takes longer.
 func (p *Push) kind(ctx context.Context, id string) (string, error) {
 	if t, err := p.pushedKind(id); err == nil {
 		return t, nil
@@ -226,7 +229,7 @@ func (p *Push) pushedKind(id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if p.packs == nil { // once, because a push can have 100,000 branches
+	if p.packs == nil { // open the packs once, because a push can have 100,000 branches
 		if p.packs, err = odb.Open(p.copy.Dir+"/objects", format); err != nil {
 			return "", err
 		}
@@ -235,12 +238,13 @@ func (p *Push) pushedKind(id string) (string, error) {
 	return t.String(), err
 }
 
-// git runs git in the directory of the push.
+// git runs git in the directory of the push, and returns its output.
 func (p *Push) git(ctx context.Context, args ...string) ([]byte, error) {
 	return p.r.git.In(p.copy.Dir).Output(ctx, "", args...)
 }
 
-// merges returns the updates of branches that merge sessions: those that an approval has allowed, and that of an act of the server.
+// merges returns the updates of branches that merge sessions: those that an approval has allowed, and the one of an act
+// that the server makes.
 func (p *Push) merges(v gate.Verdict, updates []records.RefUpdate) (list []events.Merge) {
 	for _, u := range updates {
 		m := events.Merge{Ref: u.Name, Session: p.merged[u.Name]}
@@ -256,15 +260,16 @@ func (p *Push) merges(v gate.Verdict, updates []records.RefUpdate) (list []event
 	return list
 }
 
-// make stores the pack of a push and changes the refs. If it fails, no change is visible. The caller has set the fields of the push that
-// depend on its decision.
+// make stores the pack of a push and changes the refs. If it fails, no change is visible. The caller has set the fields
+// of push that depend on its decision.
 func (p *Push) make(ctx context.Context, merges []events.Merge, push records.Push) ([]error, error) {
 	push.RepoID, push.TokenID, push.Version, push.Cause = p.repoID, p.token.ID, p.copy.Repo.Version, p.cause
 	if len(p.token.Rules) != 0 {
 		push.MostRefs = p.r.o.MostRefs
 	}
 	updates := push.Updates
-	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
+	// The pack is stored and the events are made at the same time, because storing waits for the disk or the network,
+	// and Events runs git.
 	var making sync.WaitGroup
 	if p.r.o.Events != nil {
 		making.Go(func() { push.Events = p.r.o.Events(ctx, p.copy.Dir, p.copy.Repo, p.token, updates, merges) })
@@ -289,7 +294,7 @@ func (p *Push) make(ctx context.Context, merges []events.Merge, push records.Pus
 	}
 }
 
-// allow returns an error if the namespace would store more than its quotas.
+// allow returns an error if the namespace would exceed its quotas.
 func (p *Push) allow(ctx context.Context, updates []records.RefUpdate) error {
 	var more records.Amounts
 	for _, u := range updates {
@@ -317,7 +322,8 @@ func (p *Push) allow(ctx context.Context, updates []records.RefUpdate) error {
 	return p.failIf(err)
 }
 
-// store stores the pack that git has received. It returns nil if git has received no pack, or one that the repository already has.
+// store stores the pack that git has received. It returns nil if git has received no pack, or a pack that the
+// repository has already.
 func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records.Pack, error) {
 	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return !u.Removes() }) {
 		return nil, nil
@@ -327,14 +333,14 @@ func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records
 		return nil, err
 	}
 	if len(added) > 1 {
-		return nil, fmt.Errorf("push has %d packs", len(added))
+		return nil, fmt.Errorf("store push: git has received %d packs", len(added))
 	}
 	pack, err := p.r.o.Replicas.Store(ctx, p.copy.Packs(), added[0])
 	return &pack, err
 }
 
-// checkAgain checks that the repository still has the objects that the push needs, and returns the version that was checked. git finds
-// only objects that are listed now, because it runs in a new copy.
+// checkAgain checks that the repository still has the objects that the push needs, and returns the version that was
+// checked. git runs in a new copy, in which it finds only objects of packs that are listed now.
 func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (records.Version, error) {
 	now, err := p.r.o.Replicas.Acquire(ctx, p.repoID)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// Limits of new objects in bytes. Readers of the repository, such as git log and the list of sessions, read commits and trees as a whole.
-// A pack of a few KiB can contain a commit of many MiB.
+// Maximum sizes of new objects in bytes. Readers of the repository, such as git log and the list of sessions, read
+// whole commits and trees into memory. A pack of a few KiB can contain a commit of many MiB.
 const (
-	maxCommit = 1 << 20 // of a commit or tag
+	maxCommit = 1 << 20 // maximum size of a commit or tag
 	maxTree   = 16 << 20
 )
 
@@ -88,7 +88,7 @@ func CheckSizes(ctx context.Context, objects, format string, hashes []string) er
 	return nil
 }
 
-// failIf records an error of the server, if there is one.
+// failIf records err as an error of the server, unless it is nil.
 func (p *Push) failIf(err error) error {
 	if err == nil {
 		return nil

@@ -25,31 +25,33 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// Push is one push in progress. The caller runs `git receive-pack --stateless-rpc Dir()` with the settings of Configure, calls Serve
-// at the same time, and End after both have ended.
+// Push is one push in progress. The caller runs `git receive-pack --stateless-rpc Dir()` with the settings of
+// Configure, calls Serve at the same time, and calls End after both have ended.
 type Push struct {
 	r        *Receiver
 	repoID   string
 	token    records.Token
 	cause    records.Cause
 	commands Commands
-	merged   map[string]string // sessions by the branches into which the push merges them, as far as the server has made the push
-	from     *replica.Replica  // replica of the repository, which the caller of Begin holds
-	copy     *replica.Copy
-	hook     *os.File   // end of the socket that git inherits
-	socket   *os.File   // end of the socket of this process
-	packs    *odb.Store // nil until the hook asks for the kind of an object
+	// sessions by the branches into which they are merged, if the server makes the push itself
+	merged map[string]string
+	from   *replica.Replica // replica of the repository, which the caller of Begin must hold
+	copy   *replica.Copy
+	hook   *os.File   // end of the socket that receive-pack and the hook inherit
+	socket *os.File   // end of the socket that this process uses
+	packs  *odb.Store // packs of the push; opened when the type of an object is needed
 
 	mu       sync.Mutex
-	decided  bool // receive-pack has sent the updates to the hook
+	decided  bool // whether receive-pack has sent the updates to the hook
 	done     []records.RefUpdate
-	refused  string           // a line with the reason for each update that failed
-	failures map[string]error // reasons by the names of the refs
-	pack     *records.Pack    // nil if the push has no new objects
+	refused  string           // lines with the reason for each update that failed
+	failures map[string]error // reasons by the names of the refs whose updates failed
+	pack     *records.Pack    // stored pack of the push; nil if there is none
 	err      error            // error of the server that has made updates fail
 }
 
-// Begin prepares a push to the repository of a replica, which the caller releases after End. cause goes to the audit log.
+// Begin prepares a push to the repository of a replica. The caller must not release the replica before End was called.
+// cause is for the audit log.
 func (r *Receiver) Begin(ctx context.Context, at *replica.Replica, token records.Token, cause records.Cause, c Commands) (*Push, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -80,13 +82,15 @@ func (p *Push) Configure(cmd *exec.Cmd) {
 	cmd.ExtraFiles = []*os.File{p.hook}
 }
 
-// manyRefs is the size in bytes of packed-refs from which on git compares a push with the refs that it moves only: to look 100,000 refs up
-// takes git a third of a second. mostMoved is the number of these refs.
+// manyRefs is the size of packed-refs, in bytes, from which on git compares a push only with the refs that the push
+// moves, because it takes git a third of a second to look up 100,000 refs. mostMoved is the maximum number of moved
+// refs for which this is done.
 const manyRefs, mostMoved = 256 << 10, 50
 
-// shown returns settings of git that hide all refs but those that the push moves, and the default branch, when git searches for the
-// objects that the repository has already. It returns nil for a push that creates refs, or of few refs: the new commits may be based on
-// any ref, and git would walk through all history that it does not see.
+// shown returns settings with which git, when it searches for objects that the repository has already, sees only the
+// refs that the push moves and the default branch. It returns nil for a push that creates refs, and for a repository
+// with few refs: the new commits may be based on any ref, and git would walk through the whole history of a ref that it
+// does not see.
 func (p *Push) shown() [][2]string {
 	refs, err := packedrefs.Map(p.copy.Dir)
 	if err != nil {
@@ -107,33 +111,34 @@ func (p *Push) shown() [][2]string {
 	return list
 }
 
-// Started must be called when receive-pack has been started, so that Serve notices its end.
+// Started must be called when receive-pack was started. It closes this process's copy of the hook's socket, so that
+// Serve notices the end of receive-pack.
 func (p *Push) Started() { p.hook.Close() }
 
-// Decided reports whether git has received the objects of the push and found them valid.
+// Decided reports whether git has received all objects of the push and found them valid.
 func (p *Push) Decided() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.decided
 }
 
-// Err returns the error of the server that has made updates fail. It returns nil if none has failed, or only because the push was
-// refused. It wraps ErrFull and ErrUnavailable of records and objects.
+// Err returns the error of the server that has made updates fail. It returns nil if all updates succeeded, or if the
+// push was only refused. It wraps ErrFull and ErrUnavailable of packages records and objects.
 func (p *Push) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// Done returns the updates that are visible.
+// Done returns the updates that were made.
 func (p *Push) Done() []records.RefUpdate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done
 }
 
-// Refused returns a line with the reason for each update that the server has refused. Updates that git itself has refused are not among
-// them.
+// Refused returns a line with the reason for each update that the server has refused. It does not include updates that
+// git itself has refused.
 func (p *Push) Refused() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,16 +165,16 @@ func (p *Push) End() {
 	p.copy.Remove()
 }
 
-// Serve answers the hook until receive-pack has ended.
+// Serve decides about the updates of the push in place of the hook, and returns when receive-pack has ended.
 func (p *Push) Serve(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { p.socket.SetDeadline(time.Unix(1, 0)) })()
 	lines := bufio.NewReader(io.LimitReader(p.socket, 1<<10))
 	line, err := lines.ReadString('\n')
 	if errors.Is(err, io.EOF) && line == "" {
-		return nil // git has refused the push itself, or has failed
+		return nil // the hook was not run, because git has refused the push itself or has failed
 	}
 	if err != nil {
-		return fmt.Errorf("wait for hook: %w", err)
+		return fmt.Errorf("wait for hook of git: %w", err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err == nil {
@@ -181,24 +186,24 @@ func (p *Push) Serve(ctx context.Context) error {
 		p.fail(err)
 	}
 	if _, writeErr := fmt.Fprintln(p.socket, status); err == nil && writeErr != nil {
-		err = fmt.Errorf("answer hook: %w", writeErr)
+		err = fmt.Errorf("answer hook of git: %w", writeErr)
 	}
 	return err
 }
 
-// answer speaks with receive-pack in place of the hook, which waits for its exit status.
+// answer speaks with receive-pack in place of the process hook. The hook waits until Serve sends it an exit status.
 func (p *Push) answer(ctx context.Context, hook proc.Process) error {
 	p.mu.Lock()
 	p.decided = true
 	p.mu.Unlock()
 	in, err := os.Open(hook.FDPath(hookInput))
 	if err != nil {
-		return fmt.Errorf("open input of hook: %w", err)
+		return fmt.Errorf("open input of hook of git: %w", err)
 	}
 	defer in.Close()
 	out, err := os.OpenFile(hook.FDPath(hookOutput), os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("open output of hook: %w", err)
+		return fmt.Errorf("open output of hook of git: %w", err)
 	}
 	defer out.Close()
 	defer context.AfterFunc(ctx, func() {

@@ -1,13 +1,14 @@
-// Package receive makes pushes visible. git receive-pack reads a push, checks its objects and their connectivity, and then runs the
-// hook proc-receive, in whose place this package decides about the updates of refs: it checks names, the rules of the token, and
-// the policy of the repository (package gate), stores the pack, and changes the refs in one transaction.
+// Package receive makes pushes visible. git receive-pack reads a push, checks its objects and their connectivity, and
+// then runs the hook proc-receive. In place of the hook, this package decides about the updates of refs: it checks
+// names, the rules of the token, and the policy of the repository (package gate), stores the pack, and changes the refs
+// in one transaction.
 //
-// git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So every object that git finds
-// belongs to the repository or to this push, and no object of a refused push is left.
+// git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So every object
+// that git finds belongs to the repository or to this push, and no object of a refused push is left.
 //
-// The hook is a script of one line, because a shell starts in a millisecond. It sends its process ID through a socket that
-// receive-pack has inherited from the server. The server opens the standard input and output of the hook by /proc, and has the
-// conversation of githooks(5) itself; then it sends the exit status of the hook.
+// The hook is a script of one line, because a shell starts in a millisecond. It sends its process ID through a socket
+// that receive-pack has inherited from the server. The server opens the standard input and output of the hook through
+// /proc, speaks with receive-pack as githooks(5) describes, and then sends the exit status to the hook.
 package receive
 
 import (
@@ -27,25 +28,27 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// hook is the script proc-receive. Descriptor 3 is the first one of exec.Cmd.ExtraFiles. The server uses copies of the standard input
-// and output, because the shell changes these for the other two commands.
+// hook is the script proc-receive. Descriptor 3 is the first one of exec.Cmd.ExtraFiles. The server uses copies of the
+// standard input and output, because the shell redirects the original ones for two of its commands.
 const hook = `#!/bin/sh
 exec 4<&0 5>&1 && echo $$ >&3 && read -r status <&3 && exit "$status"
 `
 
-// descriptors of the hook.
+// hookInput and hookOutput are the descriptors of the hook that are copies of its standard input and output.
 const hookInput, hookOutput = 4, 5
 
 // Options configures a Receiver.
 type Options struct {
-	Dir      string // directory of the hook; it is created
+	Dir      string // directory of the hook; New creates it
 	Records  *records.DB
 	Replicas *replica.Set
-	Quotas   *quota.Keeper // nil for none
-	MostRefs int64         // that a token with rules can have created, without those that it has removed; 0: no limit
+	Quotas   *quota.Keeper // checks quotas of namespaces; nil: there are none
+	// maximum number of refs that a token with rules may have created, without those that it has removed; 0: no limit
+	MostRefs int64
 	Log      *zap.Logger
-	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
-	// returns is called within the transaction. merges are the updates that merge sessions. If Events is nil, pushes have no events.
+	// Events prepares the events of a push, before its transaction. dir is a git directory that has all objects. merges
+	// are the updates that merge sessions. The function that Events returns is called within the transaction. If Events
+	// is nil, pushes have no events.
 	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate,
 		merges []events.Merge) MakeEvents
 }
@@ -57,7 +60,7 @@ type MakeEvents = func(done []records.RefUpdate) []records.Event
 type Receiver struct {
 	o        Options
 	git      gitcmd.Confined
-	settings [][2]string // of git, which its environment contains
+	settings [][2]string // settings of git, which are passed in its environment
 }
 
 // New writes the hook and returns a Receiver.
@@ -74,7 +77,7 @@ func New(o Options) (*Receiver, error) {
 	return r, nil
 }
 
-// settings returns the variables of the environment for settings of git.
+// settings returns environment variables that pass the settings in list to git.
 func settings(list [][2]string) []string {
 	env := []string{fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(list))}
 	for i, s := range list {
@@ -83,8 +86,8 @@ func settings(list [][2]string) []string {
 	return env
 }
 
-// writeHook writes the script. It prevents that this process starts another one at the same time: the child would hold the script open
-// for writing until its program runs, and the kernel does not execute such a file (ETXTBSY).
+// writeHook writes the script. While the script is open for writing, it prevents this process from starting a child:
+// the child would hold the script open until its program runs, and the kernel does not execute such a file (ETXTBSY).
 func writeHook(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -107,8 +110,8 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.err }
 
-// ErrChanged is the result of all updates if another push has changed a ref on which the decision depends.
+// ErrChanged is the result of all updates if another push has changed a ref on which the decision was based.
 var ErrChanged = errors.New("the policy, the approvals or the session were changed during the push, try again")
 
-// errMissing has a text of git.
+// errMissing has the text that git uses for an update whose objects are missing.
 var errMissing = errors.New("missing necessary objects")

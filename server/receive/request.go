@@ -18,13 +18,13 @@ type Request struct {
 	Repo    records.Repo
 	Token   records.Token
 	Cause   records.Cause
-	Updates []records.RefUpdate // all of them are made, or none
+	Updates []records.RefUpdate // updates of refs, of which all or none are made
 	Merged  map[string]string   // sessions by the branches into which they are merged
-	// Pack writes a pack with the new objects. It is not called if all updates remove refs.
+	// Pack writes a pack with the new objects to w. It is not called if all updates remove refs.
 	Pack func(ctx context.Context, w io.Writer) error
 }
 
-// Commands returns the first part of the push.
+// Commands returns the commands of the push.
 func (r Request) Commands() Commands { return Commands{Updates: r.Updates, Atomic: true} }
 
 // BeginOwn is like Begin for a push that the server makes itself.
@@ -71,8 +71,8 @@ func (r *Refused) Error() string {
 // Unwrap returns the reason.
 func (r *Refused) Unwrap() error { return r.Reason }
 
-// Outcome returns nil if all updates were made, the error of the server if it has failed, and otherwise an error of type *Refused with
-// the first reason. report is what git has written.
+// Outcome returns nil if all updates were made, the error of the server if there was one, and otherwise an error of
+// type *Refused with the first reason. report is the report of git.
 func (p *Push) Outcome(report io.Reader) error {
 	if err := p.Err(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (p *Push) Outcome(report io.Reader) error {
 		return nil
 	}
 	for _, u := range p.commands.Updates {
-		// The other updates of an atomic push fail because of one.
+		// Skip ErrAtomic: the other updates of an atomic push fail with it because one update has failed.
 		if err := p.failures[u.Name]; err != nil && !errors.Is(err, records.ErrAtomic) {
 			return &Refused{u.Name, err}
 		}
@@ -91,12 +91,13 @@ func (p *Push) Outcome(report io.Reader) error {
 	return p.refusedByGit(report)
 }
 
-// refusedByGit returns the first failure in a report of receive-pack whose reason is git's. The caller holds mu.
+// refusedByGit returns the first failure in a report of receive-pack for which git itself is the reason. The caller
+// holds mu.
 func (p *Push) refusedByGit(report io.Reader) error {
 	for packets := pktline.NewReader(report, 4096); ; {
 		kind, data, err := packets.Next()
 		if err != nil || kind != pktline.Data {
-			return fmt.Errorf("read report of git: no failure in it: %w", noEOF(err))
+			return fmt.Errorf("read report of git: report contains no failure: %w", noEOF(err))
 		}
 		line := strings.TrimSuffix(string(data), "\n")
 		if text, ok := strings.CutPrefix(line, "unpack "); ok && text != "ok" {
