@@ -204,7 +204,7 @@ func text(field func(*Volume) *string) func(*Volume, string) error {
 func path(field func(*Volume) *string) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		if !filepath.IsAbs(text) {
-			return fmt.Errorf("path %q must be absolute", text)
+			return fmt.Errorf("path %q is not absolute", text)
 		}
 		*field(v) = text
 		return nil
@@ -215,7 +215,7 @@ func path(field func(*Volume) *string) func(*Volume, string) error {
 func flag(field func(*Volume) *bool) func(*Volume, string) error {
 	return func(v *Volume, text string) (err error) {
 		if *field(v), err = strconv.ParseBool(text); err != nil {
-			err = fmt.Errorf("value %q must be true or false", text)
+			err = fmt.Errorf("%q is neither true nor false", text)
 		}
 		return err
 	}
@@ -226,7 +226,7 @@ func id(field func(*Volume) *uint32) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n == 1<<32-1 {
-			return fmt.Errorf("value %q must be a user or group id", text)
+			return fmt.Errorf("%q is not a user or group id", text)
 		}
 		*field(v) = uint32(n)
 		return nil
@@ -249,7 +249,7 @@ func list(field func(*Volume) *[]string) func(*Volume, string) error {
 func choice[T ~string](field func(*Volume) *T, words ...T) func(*Volume, string) error {
 	return func(v *Volume, text string) error {
 		if !slices.Contains(words, T(text)) {
-			return fmt.Errorf("value %q must be one of %v", text, words)
+			return fmt.Errorf("%q is not one of %v", text, words)
 		}
 		*field(v) = T(text)
 		return nil
@@ -274,7 +274,7 @@ func setRedirects(v *Volume, text string) error {
 func setTimeout(v *Volume, text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("value %q must be a duration such as 90s", text)
+		return fmt.Errorf("%q is not a duration such as 90s", text)
 	}
 	v.Request.Timeout = d
 	return nil

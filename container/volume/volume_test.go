@@ -40,7 +40,7 @@ func TestParseRefuses(t *testing.T) {
 		{nil, nil, "remote is missing"},
 		{map[string]string{"remote": "r", "Remote": "x"}, nil, `unknown attribute "Remote"; the attributes are acl`},
 		{map[string]string{"remote": "r", "readOnly": "yes"}, nil, "neither true nor false"},
-		{map[string]string{"remote": "r", "uid": "-1"}, nil, "not an id"},
+		{map[string]string{"remote": "r", "uid": "-1"}, nil, "not a user or group id"},
 		{map[string]string{"remote": "r", "prefetch": "some"}, nil, "not one of [auto all none]"},
 		{map[string]string{"remote": "r", "session": "{node}"}, nil, "unknown name {node}; the names are pod"},
 		{map[string]string{"remote": "r", "session": "a/b"}, nil, "invalid session name"},
