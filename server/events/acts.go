@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// Types of events about acts of users on sessions, which the vendor does not have. They are derived from the updates of refs, so an act
-// has the same event whether it is made by the REST API, on the page, or by a push.
+// Types of events about acts of users on sessions, which the vendor's API does not have. They are derived from the
+// updates of refs, so an act has the same event whether it is made by the REST API, on the page, or by a push.
 const (
 	annotatedType  = "artifactfs.session.annotated"
 	requestedType  = "artifactfs.session.approval.requested"
@@ -31,19 +31,19 @@ const (
 	pinnedType     = "artifactfs.session.pinned"
 	unpinnedType   = "artifactfs.session.unpinned"
 	policyType     = "artifactfs.policy.changed"
-	maxActs        = 100 // events about acts in one ref of a push; further ones are left out
+	maxActs        = 100 // maximum number of events about acts in one ref of a push; further acts have no event
 	maxActedObject = 16 << 20
 )
 
-// Merge says that an update of a branch merges a session.
+// Merge describes an update of a branch that merges a session.
 type Merge struct {
 	Ref     string
 	Session string
-	Request string // request whose approval has allowed the merge; "" for none
+	Request string // id of the request for approval that has allowed the merge; "" if none was needed
 }
 
-// Acts reads the acts in the updates of a push, from the git directory dir, which has all objects. It returns a function that makes the
-// events of those updates that were made. What cannot be read has no events.
+// Acts finds the acts in the updates of a push. dir is a git directory that has all objects. It returns a function that
+// makes the events of the acts whose updates were made. An object that cannot be read causes no events.
 func Acts(dir string, repo records.Repo, updates []records.RefUpdate, merges []Merge) func(
 	s Stamp, done []records.RefUpdate) []records.Event {
 	r := actReader{dir: dir, repo: repo}
@@ -71,7 +71,7 @@ func Acts(dir string, repo records.Repo, updates []records.RefUpdate, merges []M
 	}
 }
 
-// act is an event that is made if its update is made.
+// act is an event that must be added if its update is made.
 type act struct {
 	kind    string
 	payload any
@@ -121,7 +121,7 @@ type (
 	pinned struct {
 		Session string `json:"session"`
 		Name    string `json:"name"`
-		Commit  string `json:"commit"` // of the checkpoint
+		Commit  string `json:"commit"` // commit of the checkpoint
 	}
 	policyChanged struct {
 		Before string `json:"before"`
@@ -132,7 +132,7 @@ type (
 	}
 )
 
-// before returns the old value of a ref, "" if the ref did not exist.
+// before returns the value of a ref before an update; "" if the ref did not exist.
 func before(u records.RefUpdate) string {
 	if u.Creates() {
 		return ""
@@ -140,7 +140,7 @@ func before(u records.RefUpdate) string {
 	return u.Old
 }
 
-// after returns the new value of a ref, "" if the ref is removed.
+// after returns the value of a ref after an update; "" if the update removes the ref.
 func after(u records.RefUpdate) string {
 	if u.Removes() {
 		return ""
@@ -148,11 +148,11 @@ func after(u records.RefUpdate) string {
 	return u.New
 }
 
-// actReader reads objects of a push.
+// actReader reads the objects that are needed to find the acts in a push.
 type actReader struct {
 	dir     string
 	repo    records.Repo
-	objects *odb.Store // nil until the first object is read
+	objects *odb.Store // objects of the git directory; opened when the first object is read
 }
 
 func (r *actReader) close() {
@@ -189,7 +189,7 @@ func (r *actReader) acts(u records.RefUpdate) []act {
 	return nil
 }
 
-// file returns the file of a ref at a commit, nil if it cannot be read.
+// file returns the contents of the file of a ref at a commit, or nil if they cannot be read.
 func (r *actReader) file(f reffile.File, commit string) []byte {
 	id, ok := r.open(commit)
 	if !ok {
@@ -202,7 +202,7 @@ func (r *actReader) file(f reffile.File, commit string) []byte {
 	return text
 }
 
-// open parses an id, and opens the objects if this is the first one.
+// open parses an object id, and opens the objects if they are not open yet. ok is false if either fails.
 func (r *actReader) open(commit string) (id object.ID, ok bool) {
 	format, err := object.ParseFormat(r.repo.ObjectFormat)
 	if err == nil {
@@ -214,12 +214,12 @@ func (r *actReader) open(commit string) (id object.ID, ok bool) {
 	return id, err == nil
 }
 
-// annotations returns the annotations that an update adds.
+// annotations returns acts for the annotations that an update adds.
 func (r *actReader) annotations(u records.RefUpdate, name string) (list []act) {
 	f := reffile.File{Ref: u.Name, Name: annotate.LogFile}
 	known := map[string]bool{}
 	if u.Creates() {
-		if r.hasParent(u.New) { // a deleted session is restored
+		if r.hasParent(u.New) { // a commit with a parent restores a deleted session, which adds no annotations
 			return nil
 		}
 	} else {
@@ -254,7 +254,7 @@ func (r *actReader) hasParent(commit string) bool {
 	return err == nil && len(info.Parents) > 0
 }
 
-// approvals returns the records that an update adds.
+// approvals returns acts for the records of approvals that an update adds.
 func (r *actReader) approvals(u records.RefUpdate, name string) (list []act) {
 	f := reffile.File{Ref: u.Name, Name: approval.LogFile}
 	skip := 0

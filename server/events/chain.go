@@ -12,12 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// maxPlain is the maximum size in bytes of a commit that chain reads.
+// maxPlain is the maximum size, in bytes, of a commit that chain reads.
 const maxPlain = 64 << 10
 
-// chain returns the same commits as walk for simple pushes, without starting a process: the commits are in packs of the git directory
-// itself, first parents lead to the old commit, and git log would print all parts of the commits unchanged. Otherwise it returns
-// false.
+// chain returns the same commits as walk, but without starting a process. It supports only simple pushes: the commits
+// are in packs of the git directory itself, first parents lead to the old commit, and git log would print all parts of
+// the commits unchanged. For other pushes it returns false.
 func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	format := object.SHA1
 	if len(u.New) == 64 {
@@ -33,7 +33,7 @@ func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	}
 	defer packs.Close()
 	var c Commits
-	// Every commit between the two is a descendant of the old commit, so git log lists it, too.
+	// git log would list the same commits, because each commit on the way to the old commit is a descendant of it.
 	for id.String() != u.Old {
 		if c.Total == maxCommits {
 			return Commits{}, false
@@ -61,8 +61,8 @@ func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	return c, true
 }
 
-// plainCommit returns the persons and the message of a commit. It returns false if git log would change any part of the commit for
-// printing.
+// plainCommit returns the persons and the message of a commit. It returns false if git log would change a part of the
+// commit when it prints the commit.
 func plainCommit(id string, content []byte) (Commit, bool) {
 	header, message, ok := strings.Cut(string(content), "\n\n")
 	if !ok || !utf8.Valid(content) || bytes.IndexByte(content, 0) >= 0 || strings.Contains(header, "\nencoding ") {

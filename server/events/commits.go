@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxCommits  = 20   // maximum number of commits in an event; counting ends at one more
+	maxCommits  = 20   // maximum number of commits in an event; counting stops at one more
 	maxMessage  = 4096 // maximum number of characters of a message
 	maxBranches = 32   // maximum number of branches of one push whose commits are read
 	maxField    = 4 * (maxMessage + 1)
@@ -27,13 +27,13 @@ type Commit struct {
 	ID               string   `json:"id"`
 	Message          string   `json:"message"`
 	MessageTruncated bool     `json:"messageTruncated"`
-	Timestamp        string   `json:"timestamp"` // time of the committer
+	Timestamp        string   `json:"timestamp"` // time at which the commit was committed
 	Author           Person   `json:"author"`
 	Committer        Person   `json:"committer"`
 	Parents          []string `json:"parents"`
 }
 
-// Person is an author or a committer.
+// Person is the author or the committer of a commit.
 type Person struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
@@ -42,14 +42,15 @@ type Person struct {
 // Commits are the commits that an update of a branch has added, the newest first.
 type Commits struct {
 	List      []Commit
-	Total     int // number of commits, at most maxCommits+1
+	Total     int // number of commits; maxCommits+1 stands for more than maxCommits
 	Truncated bool
 }
 
-// Walk reads the commits of the updates of branches in the git directory dir, which has all objects. It follows first parents only.
-// It is called before the transaction of a push, because it starts git. The result has no entry for other refs and for removed
-// branches, and an empty entry that is marked as truncated for branches whose commits were not read: those after the first
-// 32, and those at which git failed, with the first error.
+// Walk reads the commits that the updates of branches add, from the git directory dir, which must have all objects. It
+// follows first parents only. It is called before the transaction of a push, because it starts git. The result maps
+// each branch to its commits. Other refs and removed branches are missing in it. A branch whose commits were not read
+// has an empty entry that is marked as truncated: the branches after the first 32, and those at which git has failed.
+// The error is the first failure of git.
 func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []records.RefUpdate) (map[string]Commits, error) {
 	all := map[string]Commits{}
 	var first error
@@ -78,7 +79,7 @@ func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []record
 	return all, first
 }
 
-// walk asks git log for the commits of an update.
+// walk reads the commits of an update with git log.
 func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpdate) (c Commits, err error) {
 	args := []string{"log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
 		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),
@@ -98,8 +99,8 @@ func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpd
 
 var errLog = errors.New("invalid output of git log")
 
-// parseLog parses records of eight fields, each of which ends with a zero byte. It keeps the first maxField bytes of a field, so that
-// its memory is bounded whatever a commit contains.
+// parseLog parses records of eight fields, each of which ends with a zero byte. It keeps at most maxField bytes of a
+// field, so that its memory is bounded whatever a commit contains.
 func parseLog(in io.Reader) (Commits, error) {
 	r := bufio.NewReader(in)
 	var c Commits
@@ -114,7 +115,7 @@ func parseLog(in io.Reader) (Commits, error) {
 			if err != nil {
 				return Commits{}, errLog
 			}
-			f[i], cut = text, longer // the last field is the message
+			f[i], cut = text, longer // in the last field, the message, cut means that the message is incomplete
 		}
 		seconds, err := strconv.ParseInt(f[2], 10, 64)
 		if err != nil && !errors.Is(err, strconv.ErrRange) || f[0] == "" {
@@ -132,10 +133,10 @@ func parseLog(in io.Reader) (Commits, error) {
 	}
 }
 
-// clamp limits a time to years of four digits, because the form of times allows no others.
+// clamp limits a time to years of four digits, because the time format of events allows no others.
 func clamp(seconds int64) int64 { return min(max(seconds, 0), 253402300799) }
 
-// field reads up to the next zero byte. longer reports whether the field was longer than maxField and was cut.
+// field reads up to the next zero byte. longer reports whether the field had more than maxField bytes and was cut.
 func field(r *bufio.Reader) (text string, longer bool, err error) {
 	var b []byte
 	for {
@@ -153,7 +154,7 @@ func field(r *bufio.Reader) (text string, longer bool, err error) {
 	}
 }
 
-// truncate returns the first maxMessage characters of a text, and whether that is less than all.
+// truncate returns the first maxMessage characters of a text, and whether the text is longer.
 func truncate(text string) (string, bool) {
 	if utf8.RuneCountInString(text) <= maxMessage {
 		return text, false

@@ -30,14 +30,15 @@ const (
 	tokenRevokedType = "cf.artifacts.repo.token.revoked"
 )
 
-// Types are all types: those of the documentation in its order, and then those of this server only.
+// Types lists all types of events: those of the vendor's documentation in its order, and then those of this server
+// only.
 var Types = []string{
 	createdType, deletedType, forkedType, importedType, pushedType, clonedType, fetchedType, tokenCreatedType, tokenRevokedType,
 	annotatedType, requestedType, grantedType, deniedType, withdrawnType, mergedType, closedType, archivedType, reopenedType, sessionGone,
 	pinnedType, unpinnedType, policyType,
 }
 
-// schemaVersion is the version of the form of events that the vendor documents.
+// schemaVersion is the version of the event format that the vendor documents.
 const schemaVersion = 1
 
 // Stamp describes the origin of an event. All events of one change have the same stamp.
@@ -48,7 +49,7 @@ type Stamp struct {
 	Time    time.Time
 }
 
-// ByToken returns the stamp of a change that is made now with a token.
+// ByToken returns the stamp of a change that is made now by the user of a token.
 func ByToken(account string, t records.Token) Stamp {
 	label := t.Actor
 	if label == "" {
@@ -82,7 +83,7 @@ type (
 	}
 )
 
-// repoState is the payload of events on a whole repository.
+// repoState is the payload of events about a whole repository.
 type repoState struct {
 	RepoID        string  `json:"repoId"`
 	DefaultBranch string  `json:"defaultBranch"`
@@ -128,7 +129,7 @@ func Imported(s Stamp, r records.Repo, url, branch string) records.Event {
 	}{stateOf(r), url, branch})
 }
 
-// Pushed returns one event for each update. The argument commits is a result of Walk that includes these updates.
+// Pushed returns one event for each update. commits is a result of Walk that includes these updates.
 func Pushed(s Stamp, r records.Repo, updates []records.RefUpdate, commits map[string]Commits) []records.Event {
 	list := make([]records.Event, 0, len(updates))
 	for _, u := range updates {
@@ -148,7 +149,7 @@ func Pushed(s Stamp, r records.Repo, updates []records.RefUpdate, commits map[st
 	return list
 }
 
-// Cloned returns the event for a fetch by a client that had no commit.
+// Cloned returns the event for a fetch by a client that had no commits.
 func Cloned(s Stamp, r records.Repo) records.Event { return s.event(clonedType, r, struct{}{}) }
 
 // Fetched returns the event for a fetch by a client that had commits.
@@ -184,12 +185,13 @@ func (s Stamp) event(kind string, r records.Repo, payload any) records.Event {
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
-		panic(err) // a payload consists of strings, numbers and truth values
+		panic(err) // cannot happen, because a payload consists of strings, numbers and booleans
 	}
 	return records.Event{Type: kind, Namespace: r.Namespace, Repo: r.Name, Time: s.Time, Body: text}
 }
 
-// streamID returns the subscription of events that are read from the server itself, which stays the same for an account.
+// streamID returns the subscription id in events that are read from the server itself. It is the same for all events of
+// an account.
 func streamID(account string) string {
 	sum := sha256.Sum256([]byte("artifactfs events of " + account))
 	return hex.EncodeToString(sum[:16])
@@ -217,5 +219,5 @@ func moment(t time.Time) *string {
 	return &text
 }
 
-// isBranch reports whether events on a ref list commits.
+// isBranch reports whether a ref is a branch, whose events list commits.
 func isBranch(ref string) bool { return strings.HasPrefix(ref, "refs/heads/") }

@@ -21,15 +21,16 @@ import (
 )
 
 const (
-	pollTime   = time.Second      // time between two reads of the events of other nodes
-	heartbeat  = 15 * time.Second // time between two empty lines to a client without events, so that proxies keep the connection open
+	pollTime = time.Second // interval at which events of other nodes are read
+	// interval at which a client without events gets an empty line, so that proxies keep the connection open
+	heartbeat  = 15 * time.Second
 	writeTime  = 20 * time.Second // time after which a client that does not read is disconnected
-	maxClients = 2000             // maximum number of clients of one process, of which a namespace gets a quarter
-	perClient  = 512 << 10        // memory in bytes that a client which is behind can need
-	maxRecent  = 2048             // number of events that are kept in memory for all clients
-	maxBytes   = 8 << 20          // bytes of the bodies of these events
-	pageBytes  = 64 << 10         // bytes from which on a page of them ends
-	pageSize   = 256              // number of events that are read at once
+	maxClients = 2000             // maximum number of clients of one process; a namespace may have a quarter of them
+	perClient  = 512 << 10        // maximum memory, in bytes, that a client needs which reads from the store
+	maxRecent  = 2048             // maximum number of events that are kept in memory for all clients
+	maxBytes   = 8 << 20          // maximum total size of the bodies of these events in bytes
+	pageBytes  = 64 << 10         // size of bodies, in bytes, after which a page of events ends
+	pageSize   = 256              // maximum number of events on a page
 	typePrefix = "cf.artifacts.repo."
 )
 
@@ -42,12 +43,13 @@ type Store interface {
 
 var _ Store = (*records.Events)(nil)
 
-// Stream sends events to clients by server-sent events. All clients of a process are served by one reader of the store, which reads
-// when this process has added events, and each second for those of other nodes. A client that is further behind than the events in
-// memory, such as one that resumes, reads from the store itself.
+// Stream sends events to clients by server-sent events. One reader of the store serves all clients of the process. It
+// reads when this process has added events, and once a second to find those of other nodes. A client that needs events
+// which are not in memory any more, such as one that resumes, reads from the store itself.
 //
-// The id of an event in the stream is its number. A client that connects again sends the last one as Last-Event-ID and misses
-// nothing that the store still has. Events with another type, namespace or repository than the client asked for are left out.
+// The id of an event in the stream is its number. A client that connects again sends the last number as Last-Event-ID,
+// and gets all later events that the store still has. Events with another type, namespace or repository than the client
+// has selected are left out.
 type Stream struct {
 	store Store
 	log   *zap.Logger
@@ -59,21 +61,22 @@ type Stream struct {
 
 	mu      sync.Mutex // protects the fields below
 	clients int
-	of      map[string]int  // clients by namespace; those of all namespaces have no limit of their own
-	awake   bool            // the reader keeps recent up to date
-	recent  []records.Event // all events with numbers after from, up to last
-	bytes   int             // size of the bodies of recent
+	of      map[string]int  // number of clients by namespace; clients of all namespaces together have no separate limit
+	awake   bool            // whether the reader keeps recent up to date
+	recent  []records.Event // all events with numbers greater than from, up to last
+	bytes   int             // total size of the bodies of recent in bytes
 	from    int64
 	last    int64
-	changed chan struct{} // closed when last changes, and then replaced
+	changed chan struct{} // closed when last changes, and replaced by a new channel
 }
 
 type limits struct {
 	poll, heartbeat, write time.Duration
-	clients, each          int // of all, and of one namespace
+	clients, each          int // maximum number of clients, and of clients of one namespace
 }
 
-// NewStream returns a Stream that runs until Close. memory is the number of bytes that its clients may need; 0: no limit.
+// NewStream returns a Stream that runs until Close. memory is the number of bytes that its clients may need together;
+// 0: no limit.
 func NewStream(store Store, memory int64, log *zap.Logger) *Stream {
 	clients := maxClients
 	if memory > 0 {
@@ -92,7 +95,7 @@ func newStream(store Store, log *zap.Logger, l limits) *Stream {
 	return s
 }
 
-// Close disconnects all clients. They connect again, to another node if there is one.
+// Close disconnects all clients. They then connect again, to another node if there is one.
 func (s *Stream) Close() error {
 	s.stop()
 	<-s.done
@@ -112,7 +115,7 @@ func (s *Stream) Metrics(w *metrics.Writer) {
 	w.Sample(float64(s.connected()))
 }
 
-// run reads new events while there are clients.
+// run reads new events while clients are connected.
 func (s *Stream) run() {
 	defer close(s.done)
 	failing := false
@@ -123,7 +126,7 @@ func (s *Stream) run() {
 			return
 		}
 		for s.connected() > 0 {
-			changed := s.store.Changed() // before reading, so that no change is missed
+			changed := s.store.Changed() // taken before reading, so that no change is missed
 			more, err := s.read()
 			if err != nil && !failing && s.end.Err() == nil {
 				s.log.Warn("could not read events", zap.Error(err))
@@ -151,7 +154,7 @@ func (s *Stream) run() {
 	}
 }
 
-// read reads the next page of events. The result more reports whether there may be another page.
+// read reads the next page of events. more reports whether there may be another page.
 func (s *Stream) read() (more bool, err error) {
 	s.mu.Lock()
 	awake, last := s.awake, s.last
@@ -224,7 +227,7 @@ func parseTypes(list string) (types []string, err error) {
 			full = typePrefix + strings.TrimPrefix(name, "repo.")
 		}
 		if !slices.Contains(Types, full) {
-			return nil, fmt.Errorf("unknown type of events %.64q", name)
+			return nil, fmt.Errorf("unknown type %.64q of events", name)
 		}
 		if !slices.Contains(types, full) {
 			types = append(types, full)
@@ -235,7 +238,8 @@ func parseTypes(list string) (types []string, err error) {
 
 var errInput = errors.New("must be the id of an event, which is a number")
 
-// parseRequest returns the filter of a request, and the number after which its events begin, or -1 for new events only.
+// parseRequest returns the filter of a request, and the number of the event after which its events begin. The number is
+// -1 if the client gets only new events.
 func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 	f.Namespace, f.Repo = r.PathValue("namespace"), r.PathValue("repo")
 	query := r.URL.Query()
@@ -243,7 +247,8 @@ func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 		return f, 0, err
 	}
 	text := query.Get("after")
-	// it takes precedence over the URL, because a client that connects again uses the same URL
+	// The header takes precedence over the parameter in the URL, because a client that connects again uses the same
+	// URL.
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		text = id
 	}
@@ -284,7 +289,7 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	h.Set("X-Accel-Buffering", "no") // without this header, nginx would collect the events before it passes them on
 	w.WriteHeader(http.StatusOK)
 	c := client{w: w, control: http.NewResponseController(w), limit: s.limit.write}
 	if c.write([]byte("retry: 2000\n\n")) != nil {
@@ -293,16 +298,17 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.follow(ctx, c, filter, after)
 }
 
-// follow sends the events after a number to a client, until ctx ends or the client does not read.
+// follow sends the events with numbers greater than after to a client, until ctx ends or the client does not read.
 func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
 	beat := time.NewTimer(s.limit.heartbeat)
 	defer beat.Stop()
 	for {
 		page, next, changed, err := s.next(ctx, f, after)
-		if err != nil { // the client connects again, possibly to a node whose database answers
+		// end the stream, because the client then connects again, possibly to a node whose database answers
+		if err != nil {
 			return
 		}
-		var text bytes.Buffer // of one event, so that a client that reads slowly needs little memory
+		var text bytes.Buffer // contains one event at a time, so that a client that reads slowly needs little memory
 		sent := false
 		for _, e := range page {
 			if !f.Match(e) {
@@ -338,8 +344,9 @@ func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
 	}
 }
 
-// next returns events after a number, including some that the filter does not select, and the number up to which they were read. If
-// there are no further events, it also returns a channel that is closed when there may be more.
+// next returns events with numbers greater than after, including some that the filter does not select, and the number
+// up to which events were read. If there are no further events, it also returns a channel that is closed when there may
+// be more.
 func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Event, int64, <-chan struct{}, error) {
 	s.mu.Lock()
 	awake, last, changed := s.awake, s.last, s.changed
@@ -360,7 +367,8 @@ func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Eve
 				break
 			}
 		}
-		page = slices.Clone(page) // while the client reads, the others need not stay in memory
+		// copy the page, so that the other events need not stay in memory while the client reads
+		page = slices.Clone(page)
 		s.mu.Unlock()
 		return page, last, changed, ctx.Err()
 	}
@@ -412,8 +420,8 @@ func (c client) write(text []byte) error {
 	return c.control.Flush()
 }
 
-// send sends a text, of which a small part may stay in a buffer. It returns an error if the client does not read the text in time, so
-// that no memory is kept for a slow client.
+// send sends a text, of which a small part may stay in a buffer. It returns an error if the client does not read the
+// text in time, so that a slow client does not occupy memory.
 func (c client) send(text []byte) error {
 	if err := c.control.SetWriteDeadline(time.Now().Add(c.limit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -422,8 +430,8 @@ func (c client) send(text []byte) error {
 	return err
 }
 
-// format writes an event in the form of a stream. A line break in the data, which JSON allows as white space, becomes another line
-// "data:".
+// format appends an event in the format of server-sent events. A line break in the body, which JSON allows as white
+// space, begins another line "data:".
 func format(b *bytes.Buffer, e records.Event) {
 	fmt.Fprintf(b, "id: %d\nevent: %s\n", e.Seq, e.Type)
 	for line := range bytes.FieldsFuncSeq(e.Body, func(r rune) bool { return r == '\n' || r == '\r' }) {
@@ -434,7 +442,7 @@ func format(b *bytes.Buffer, e records.Event) {
 	b.WriteByte('\n')
 }
 
-// refuse answers with an error in the form of the REST API.
+// refuse answers with an error in the format of the REST API.
 func refuse(w http.ResponseWriter, status, code int, message string) {
 	type item struct {
 		Code    int    `json:"code"`
