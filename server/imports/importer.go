@@ -27,8 +27,8 @@ const (
 	defaultTime     = 6 * time.Hour
 	defaultParallel = 6
 	maxAttempts     = 5
-	maxGit          = 3   // number of attempts if git has failed
-	openImports     = 200 // maximum number of imports that one poll examines
+	maxGit          = 3   // maximum number of attempts if git fails
+	openImports     = 200 // maximum number of unfinished imports that one poll examines
 )
 
 // Options configures an Importer. Records, Replicas and Scratch are required.
@@ -36,38 +36,40 @@ type Options struct {
 	Account  string
 	Records  *records.DB
 	Replicas *replica.Set
-	Scratch  string // directory for fetches, whose contents are removed at the start; other processes must not use it
+	Scratch  string // directory for fetches, whose contents are removed at the start; no other process may use it
 
-	Secrets      string // directory with files NAMESPACE/NAME of credentials; "" for none
-	CAFile       string // file with certificates to trust instead of those of the system; "": those of the system
-	AllowPrivate bool   // connect to addresses that are not public, such as those of a company's network
-	AllowHTTP    bool   // accept http with the loopback address, for tests
-	Compat       bool   // the default branch is main, as in the reference service
-	MaxBytes     int64  // maximum number of bytes that one import receives; 0: 20 GiB
+	Secrets string // directory with credentials in files NAMESPACE/NAME; "": there are none
+	// file with certificates that are trusted instead of those of the system; "": those of the system
+	CAFile       string
+	AllowPrivate bool  // whether to connect to addresses that are not public, such as those in a company's network
+	AllowHTTP    bool  // whether to accept http for the loopback address, for tests
+	Compat       bool  // whether the default branch is always main, as in the reference service
+	MaxBytes     int64 // maximum number of bytes that one import may receive; 0: 20 GiB
 	MaxTime      time.Duration
-	Parallel     int            // maximum number of imports that run in this process at the same time; 0: 6. A namespace gets a third of them
-	Memory       *places.Memory // of all git processes; nil: no limit for all together
-	Quotas       *quota.Keeper  // nil for none
+	// maximum number of imports that run in this process at the same time; 0: 6. A namespace may have a third of them.
+	Parallel int
+	Memory   *places.Memory // memory of all git processes together; nil: no limit
+	Quotas   *quota.Keeper  // checks quotas of namespaces; nil: there are none
 
 	Meter *meter.Meter
 	Log   *zap.Logger
 }
 
-// pace are the times between the steps of the background work.
+// pace contains the intervals of the background work.
 type pace struct {
-	poll  time.Duration // time between two searches for imports that other nodes have left
+	poll  time.Duration // interval at which imports are searched for that other nodes have stopped running
 	lease time.Duration // time after which another node can continue the import of a node that died
-	save  time.Duration // time between two records of the progress
-	retry time.Duration // time before the second attempt; it is doubled for each further attempt
-	slow  time.Duration // for which the other server may be slower than slowRate
-	count time.Duration // of that, while it reports that it counts or compresses objects
+	save  time.Duration // interval at which the progress is recorded
+	retry time.Duration // time before the second attempt; doubled for each further attempt
+	slow  time.Duration // maximum time for which the other server may be slower than slowRate
+	count time.Duration // maximum time of that in which it reports that it counts or compresses objects
 }
 
 // Importer runs imports.
 type Importer struct {
 	o     Options
 	pace  pace
-	id    string         // holder of leases
+	id    string         // name of this process as the holder of leases
 	roots *x509.CertPool // nil: the certificates of the system
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -114,7 +116,7 @@ func start(o Options, p pace) (*Importer, error) {
 	return i, nil
 }
 
-// empty makes an empty directory.
+// empty creates an empty directory. It removes the contents of an existing one.
 func empty(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -131,14 +133,14 @@ func empty(dir string) error {
 	return nil
 }
 
-// Close stops the imports of this process, which other nodes, or the next process, begin again.
+// Close stops the imports of this process. Other nodes, or the next process, begin them again.
 func (i *Importer) Close() error {
 	i.stop()
 	i.work.Wait()
 	return nil
 }
 
-// Check asks the other server for the repository, and returns its properties.
+// Check returns the properties of the repository on the other server.
 func (i *Importer) Check(ctx context.Context, r Request) (Remote, error) {
 	f, _, err := i.find(ctx, r)
 	if err != nil {
@@ -150,8 +152,8 @@ func (i *Importer) Check(ctx context.Context, r Request) (Remote, error) {
 	return f.Remote, nil
 }
 
-// find asks the other server, with the credentials that the request names. It returns the credentials for the URL that the server
-// has answered at.
+// find requests the refs of the other server, with the credentials that the request names. It returns the credentials
+// for the URL of the answer, which may follow redirections.
 func (i *Importer) find(ctx context.Context, r Request) (found, credentials, error) {
 	u, err := i.valid(r)
 	if err != nil {
@@ -165,13 +167,13 @@ func (i *Importer) find(ctx context.Context, r Request) (found, credentials, err
 	if err != nil {
 		return found{}, credentials{}, err
 	}
-	c, _ := s.pick(f.url) // none if the server has redirected to a URL for which the secret has no line
+	c, _ := s.pick(f.url) // there are none if the server has redirected to a URL for which the secret has no line
 	return f, c, nil
 }
 
-// Start begins an import into a repository, or brings an imported repository up to date. An empty request repeats the last one.
-// It returns ErrBusy while the repository is being imported, and records.ErrNotFound for an empty request if it was never imported.
-// The zero cause writes no audit entry.
+// Start begins an import into a repository, or imports a repository again. An empty request repeats the last one. Start
+// returns ErrBusy while the repository is being imported, and records.ErrNotFound if the request is empty and the
+// repository was never imported. If cause is zero, no audit entry is written.
 func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request, cause records.Cause) error {
 	m := records.Import{RepoID: repo.ID, URL: r.URL, Branch: r.Branch, Depth: r.Depth, Secret: r.Secret, State: string(Queued)}
 	if r == (Request{}) {
@@ -194,7 +196,7 @@ func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request, caus
 	return nil
 }
 
-// Status returns the progress of the last import of a repository; records.ErrNotFound if it was never imported.
+// Status returns the progress of the last import of a repository, and records.ErrNotFound if it was never imported.
 func (i *Importer) Status(ctx context.Context, repo records.Repo) (Status, error) {
 	m, err := i.o.Records.Imports.Get(ctx, repo.ID)
 	if err != nil {
@@ -219,7 +221,7 @@ func (i *Importer) Running() int {
 	return len(i.running)
 }
 
-// abandoned is the age of a repository without an import from which on the process that created it must have died.
+// abandoned is the age of a repository without an import after which the process that created it counts as dead.
 const abandoned = 5 * time.Minute
 
 func (i *Importer) loop() {
@@ -256,7 +258,7 @@ func (i *Importer) begin() error {
 		if i.wait(m) > 0 || !i.reserve(m.RepoID) {
 			continue
 		}
-		// The place is free at once, or a later call tries again.
+		// Do not wait if no place is free at once, because a later call tries again.
 		place, err := i.places.Enter(i.ctx, places.Large, places.Of(m.Namespace, "", "")...)
 		if err != nil {
 			i.free(m.RepoID)
@@ -275,13 +277,13 @@ func (i *Importer) begin() error {
 			i.hold(place.Limit(i.ctx), m.RepoID)
 			i.free(m.RepoID)
 			place.Release()
-			signal.Send(i.wake) // this process may run another import
+			signal.Send(i.wake) // this process may now run another import
 		})
 	}
 	return nil
 }
 
-// wait returns the time until the next attempt of an import that has failed.
+// wait returns the time that remains until the next attempt of an import that has failed.
 func (i *Importer) wait(m records.Import) time.Duration {
 	if m.Attempts == 0 || m.State != string(Queued) {
 		return 0
@@ -307,16 +309,16 @@ func (i *Importer) free(repoID string) {
 	delete(i.running, repoID)
 }
 
-// acquire takes or renews the lease of an import. It does not wait longer for the database than a third of the lease.
+// acquire takes or renews the lease of an import. It waits for the database for at most a third of the time of a lease.
 func (i *Importer) acquire(ctx context.Context, repoID string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.pace.lease/3)
 	defer cancel()
 	return i.o.Records.Leases.Acquire(ctx, leaseName(repoID), i.id, i.pace.lease)
 }
 
-var errLease = errors.New("lease was lost")
+var errLease = errors.New("lease of the import was lost")
 
-// hold runs an import while this process has its lease.
+// hold runs an import as long as this process has its lease.
 func (i *Importer) hold(ctx context.Context, repoID string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// phases are the titles of git's progress that are shown. Other texts come from the other server and are not trusted.
+// phases maps the titles of git's progress to the texts that are shown. Other titles are not shown, because the text
+// comes from the other server.
 var phases = map[string]string{
 	"Enumerating objects": "enumerating objects", "Counting objects": "counting objects", "Compressing objects": "compressing objects",
 	"Receiving objects": receiving, "Unpacking objects": receiving, "Resolving deltas": resolving,
@@ -50,7 +51,7 @@ func parseProgress(line string) (phase string, done, total int64, ok bool) {
 	return phase, done, total, true
 }
 
-// progress is a writer for the error output of git fetch. It may be read while git writes.
+// progress is a writer for the error output of git fetch. Its state may be read while git writes.
 type progress struct {
 	mu          sync.Mutex
 	line        []byte
@@ -75,7 +76,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end ends a line. The caller holds p.mu.
+// end handles the end of a line. The caller holds p.mu.
 func (p *progress) end() {
 	line := strings.TrimSpace(string(p.line))
 	p.line = p.line[:0]
@@ -95,28 +96,29 @@ func (p *progress) state() (phase string, done, total int64) {
 	return p.phase, p.done, p.total
 }
 
-// message returns the last lines that do not report progress.
+// message returns the last lines of output that do not report progress.
 func (p *progress) message() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Join(p.last, "; ")
 }
 
-// slowRate is the number of bytes a second that another server must send on average. A slower one would hold a place for hours.
+// slowRate is the average number of bytes per second that another server must send. A slower server would occupy a
+// place for hours.
 const slowRate = 2 << 10
 
-// slowness finds out that another server sends too slowly.
+// slowness detects that another server sends too slowly.
 type slowness struct {
 	pace    pace
-	seen    time.Time // of the last check
+	seen    time.Time // time of the last check
 	phase   string
 	done    int64
-	waited  time.Duration // without progress of the other server
-	counted time.Duration // with progress, before it sends objects
+	waited  time.Duration // time without progress of the other server, or in which it has sent objects
+	counted time.Duration // time with progress before the other server has sent objects
 }
 
-// check reports whether the other server is too slow. m has the progress at this time. A server that counts and compresses the objects of
-// a large repository sends next to nothing, but its progress changes.
+// check reports whether the other server is too slow. m contains the progress at the time now. While a server counts
+// and compresses the objects of a large repository, it sends nearly nothing, but its progress changes.
 func (s *slowness) check(m records.Import, now time.Time) bool {
 	passed := now.Sub(s.seen)
 	s.seen = now

@@ -16,14 +16,16 @@ import (
 
 const headsPrefix = "refs/heads/"
 
-// mirrored are the namespaces of refs that an import copies. The others, such as refs/pull of some servers, belong to the other server.
+// mirrored are the prefixes of refs that an import copies. Other refs, such as refs/pull of some servers, have a
+// meaning only on the other server.
 var mirrored = []string{headsPrefix, "refs/tags/", "refs/notes/", "refs/afs/"}
 
-// claims are the prefixes of the refs below mirrored that an import does not copy: another server, or nobody, has checked who made the
-// policy, the approvals, the annotations and the cache entries, and who holds the locks. The trash has copies of them.
+// claims are the prefixes of the refs below mirrored that an import does not copy. This server has not checked who made
+// the policy, the approvals, the annotations and the cache entries, and who holds the locks. The trash has copies of
+// them.
 var claims = []string{approval.PolicyRef, approval.Prefix, session.AnnotationsRef(""), session.EntryPrefix, locks.Ref, thin.TrashPrefix}
 
-// refspecs are the arguments of git fetch for an import of all refs, or of one branch.
+// refspecs returns the arguments of git fetch for an import of all refs, or of one branch if branch is not "".
 func refspecs(branch string) []string {
 	if branch != "" {
 		return []string{"+" + headsPrefix + branch + ":" + headsPrefix + branch}
@@ -41,7 +43,7 @@ func refspecs(branch string) []string {
 	return all
 }
 
-// covers reports whether an import of all refs, or of one branch only, includes a ref.
+// covers reports whether an import includes the ref name. branch is "" for an import of all refs.
 func covers(branch, name string) bool {
 	if branch != "" {
 		return name == headsPrefix+branch
@@ -52,9 +54,9 @@ func covers(branch, name string) bool {
 	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// updates returns the updates that make the refs of the repository equal to those of the other server. A ref that was changed here
-// since the last import stays as it is; kept is the number of these refs that the other server has changed, too. The argument last
-// contains the refs of the other server at the last import.
+// updates returns the updates that make the refs of this repository (here) equal to those of the other server (there).
+// A ref that was changed here since the last import is not updated; kept is the number of these refs that the other
+// server has also changed. last contains the refs of the other server at the last import.
 func updates(here, there, last map[string]string, branch, zero string) (list []records.RefUpdate, kept int) {
 	at := func(refs map[string]string, name string) string {
 		if id, ok := refs[name]; ok {
@@ -87,7 +89,7 @@ func updates(here, there, last map[string]string, branch, zero string) (list []r
 	return list, kept
 }
 
-// encodeRefs returns refs in the form of records.Import.Refs: compressed lines "ID NAME".
+// encodeRefs returns refs in the format of records.Import.Refs: compressed lines "ID NAME".
 func encodeRefs(refs map[string]string) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -103,7 +105,7 @@ func encodeRefs(refs map[string]string) []byte {
 	return b.Bytes()
 }
 
-// decodeRefs reads what encodeRefs has written. An empty text contains no refs.
+// decodeRefs decodes the result of encodeRefs. An empty text contains no refs.
 func decodeRefs(text []byte) (map[string]string, error) {
 	if len(text) == 0 {
 		return map[string]string{}, nil

@@ -22,7 +22,7 @@ import (
 
 const (
 	checkTime    = 30 * time.Second
-	checkBytes   = 128 << 20 // maximum size of an advertisement in bytes
+	checkBytes   = 128 << 20 // maximum size of an answer with refs in bytes
 	maxURL       = 2048
 	maxRedirects = 5
 	maxDepth     = 1_000_000
@@ -36,7 +36,7 @@ func (i *Importer) valid(r Request) (*url.URL, error) {
 	case err != nil:
 		return nil, err
 	case r.Branch != "" && (!refname.Valid(headsPrefix+r.Branch) || strings.ContainsAny(r.Branch, "*\x00\n")):
-		return nil, fmt.Errorf("%w: %.200q is no name of a branch", ErrBranch, r.Branch)
+		return nil, fmt.Errorf("%w: %.200q is not a valid name of a branch", ErrBranch, r.Branch)
 	case r.Depth < 0 || r.Depth > maxDepth:
 		return nil, ErrDepth
 	}
@@ -50,12 +50,14 @@ func parseURL(text string, allowHTTP bool) (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
-		return nil, ErrScheme // the error of package url contains the URL, which may contain a password
+		// the error of package url is not used, because it contains the URL, which may contain a password
+		return nil, ErrScheme
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !allowHTTP || !isLoopback(u.Hostname())) {
 		return nil, ErrScheme
 	}
-	// git and servers remove such components, so the repository would be another one than the path that was compared with a secret.
+	// git and servers resolve such components, so another repository would be imported than the one whose path was
+	// compared with a secret.
 	if slices.ContainsFunc(strings.Split(u.Path, "/"), func(c string) bool { return c == "." || c == ".." }) {
 		return nil, ErrScheme
 	}
@@ -68,9 +70,9 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// client returns a client for the first question to another server. It follows redirections; the answer contains the last URL. Each
-// request has the credentials that the secret has for its URL: package http alone would keep those of the first request for other
-// ports, subdomains and paths.
+// client returns a client for the first request to another server. It follows redirections; the response contains the
+// last URL. Each request gets the credentials that the secret has for its URL: package http alone would also send those
+// of the first request to other ports, subdomains and paths.
 func (i *Importer) client(s secret) *http.Client {
 	t := i.dialer().Transport()
 	t.DisableKeepAlives = true
@@ -92,27 +94,28 @@ func (i *Importer) dialer() egress.Dialer {
 	return egress.Dialer{AllowPrivate: i.o.AllowPrivate, Roots: i.roots}
 }
 
-// found is the result of the first question to another server.
+// found is the result of the first request to another server.
 type found struct {
 	Remote
 	url    *url.URL // URL of the repository after redirections
 	branch bool     // whether the requested branch exists
 }
 
-// look requests the refs of another server, as git does, and reads them up to the requested branch. It uses version 0 or 1 of the
-// protocol, in which the first answer contains the refs. Everything that is wrong with a URL is found here, because git reports
-// failures only as text.
+// look requests the refs of another server, as git does, and reads them up to the requested branch. It uses version 0
+// or 1 of the protocol, in which the first answer contains the refs. All problems with a URL should be found here,
+// because git reports failures only as text.
 func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	to := u.JoinPath() // a copy
+	to := u.JoinPath() // JoinPath copies the URL, which is changed below
 	to.Path, to.RawPath = u.Path+infoRefs, ""
 	to.RawQuery = "service=git-upload-pack"
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
 	if err != nil {
 		return found{}, ErrScheme
 	}
-	r.Header.Set("User-Agent", "git/2.45.0 artifactfs") // some servers send a web page to clients that do not look like git
+	// some servers send a web page to clients whose name does not begin with git
+	r.Header.Set("User-Agent", "git/2.45.0 artifactfs")
 	r.Header.Set("Accept", "*/*")
 	s.authorize(r)
 	answer, err := i.client(s).Do(r)
@@ -128,7 +131,7 @@ func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string
 	case code != http.StatusOK:
 		return found{}, fmt.Errorf("%w: status %d", ErrNotGit, code)
 	case answer.Header.Get("Content-Type") != "application/x-git-upload-pack-advertisement":
-		return found{}, fmt.Errorf("%w: answer of another type", ErrNotGit)
+		return found{}, fmt.Errorf("%w: answer has another content type", ErrNotGit)
 	}
 	f, err := readRefs(io.LimitReader(answer.Body, checkBytes), branch)
 	if err != nil {
@@ -142,8 +145,8 @@ func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string
 	return f, nil
 }
 
-// unreachable returns the error for a server that did not answer. The text of err is not kept, because it may name addresses in the
-// network of this server.
+// unreachable returns the error for a server that did not answer. It does not contain the text of err, which may name
+// addresses in the network of this server.
 func unreachable(err error) error {
 	var dns *net.DNSError
 	var unknown x509.UnknownAuthorityError
@@ -152,19 +155,19 @@ func unreachable(err error) error {
 	case errors.Is(err, egress.ErrPrivate):
 		return fmt.Errorf("%w: %w", ErrNotGit, egress.ErrPrivate)
 	case errors.Is(err, ErrNotGit):
-		return fmt.Errorf("%w: redirected elsewhere", ErrNotGit)
+		return fmt.Errorf("%w: server redirects to another host or too often", ErrNotGit)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: no answer in time", ErrUnavailable)
+		return fmt.Errorf("%w: server did not answer in time", ErrUnavailable)
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return fmt.Errorf("%w: host not found", ErrNotGit)
+		return fmt.Errorf("%w: host was not found", ErrNotGit)
 	case errors.As(err, &unknown), errors.As(err, &name):
 		return fmt.Errorf("%w: certificate is not valid", ErrUnavailable)
 	}
 	return fmt.Errorf("%w: connection failed", ErrUnavailable)
 }
 
-// readRefs reads the refs of a server in the form of gitprotocol-pack(5), version 0 or 1, which gitprotocol-http(5) puts after a
-// header. It stops when it has found the default branch and the requested branch.
+// readRefs reads the refs of a server in the format of gitprotocol-pack(5), version 0 or 1, with the header of
+// gitprotocol-http(5) before it. It stops when it has found the default branch and the requested branch.
 func readRefs(in io.Reader, branch string) (f found, err error) {
 	f.ObjectFormat = object.SHA1.String()
 	p := pktline.NewReader(in, 8<<10)

@@ -25,21 +25,21 @@ import (
 
 var (
 	errGit    = errors.New("git failed")
-	errFormat = errors.New("the object format has changed")
-	errTime   = errors.New("the import has taken too long")
-	errSlow   = errors.New("the other server sends too slowly")
+	errFormat = errors.New("object format of the other repository has changed")
+	errTime   = errors.New("import has taken too long")
+	errSlow   = errors.New("other server sends too slowly")
 )
 
-// run makes one attempt of an import and records its result. The caller has the lease.
+// run makes one attempt of an import and records its result. The caller holds the lease of the import.
 func (i *Importer) run(ctx context.Context, repoID string) {
 	log := i.o.Log.With(zap.String("repo", repoID))
 	m, err := i.o.Records.Imports.Take(ctx, repoID)
 	if err != nil {
-		return // since it was listed, the import was finished or its repository was deleted
+		return // in the meantime, the import was finished or its repository was deleted
 	}
 	if m.Attempts++; m.Attempts > maxAttempts {
 		m.Attempts = maxAttempts
-		i.end(ctx, log, &m, fmt.Errorf("gave up after %d attempts: %s", maxAttempts, m.Error), true)
+		i.end(ctx, log, &m, fmt.Errorf("import failed in all of %d attempts: %s", maxAttempts, m.Error), true)
 		return
 	}
 	m.State, m.Phase, m.Done, m.Total, m.Bytes = string(Running), "", 0, 0, 0
@@ -56,9 +56,9 @@ func (i *Importer) run(ctx context.Context, repoID string) {
 	}
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errLease) {
-			return // another node has the import
+			return // another node runs the import
 		}
-		m.Attempts-- // this process ends; that does not count as an attempt
+		m.Attempts-- // the end of this process does not count as a failed attempt
 	}
 	if limited.Err() != nil && ctx.Err() == nil {
 		err = errTime
@@ -66,7 +66,7 @@ func (i *Importer) run(ctx context.Context, repoID string) {
 	i.end(ctx, log, &m, err, ctx.Err() == nil && (!a.temporary(err) || m.Attempts >= maxAttempts))
 }
 
-// end records an attempt that has failed. It ends the import if the failure is final.
+// end records an attempt that has failed. It ends the import if final is true.
 func (i *Importer) end(ctx context.Context, log *zap.Logger, m *records.Import, err error, final bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -93,11 +93,11 @@ type attempt struct {
 	m        *records.Import
 	repo     records.Repo
 	dir      string // git directory of the fetch
-	first    bool   // the repository had no objects
-	received bool   // git has received all objects, so a failure is caused by the contents
+	first    bool   // whether the repository had no objects before
+	received bool   // whether git has received all objects, so that only the contents can cause a failure
 }
 
-// temporary reports whether another attempt may succeed.
+// temporary reports whether another attempt may succeed after err.
 func (a *attempt) temporary(err error) bool {
 	switch {
 	case errors.Is(err, ErrUnavailable), errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable),
@@ -125,7 +125,8 @@ func (a *attempt) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer have.Release()
-	// A copy has the objects of the repository only: a pack in the replica that the repository does not list may be removed.
+	// git uses a copy of the replica, which has only objects of the repository: a pack in the replica that the
+	// repository does not list may be removed.
 	base, err := have.Copy(ctx)
 	if err != nil {
 		return err
@@ -148,8 +149,8 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	return a.publish(ctx, remote)
 }
 
-// prepare makes a git directory that has the objects of the git directory base as alternates, and its refs below haves, so that git
-// fetches only what is new.
+// prepare creates a git directory that has the objects of the git directory base as alternates. It has the refs of base
+// below the prefix haves, so that git fetches only new objects.
 func (a *attempt) prepare(ctx context.Context, base string) error {
 	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat, a.dir); err != nil {
 		return err
@@ -168,7 +169,7 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 	}
 	refs, err := os.ReadFile(filepath.Join(base, "packed-refs"))
 	if err == nil {
-		// All names get the same prefix, so they stay sorted.
+		// The names stay sorted, because all get the same prefix.
 		refs = bytes.ReplaceAll(refs, []byte(" refs/"), []byte(" "+haves+"refs/"))
 		err = os.WriteFile(filepath.Join(a.dir, "packed-refs"), refs, 0o600)
 	}
@@ -196,7 +197,8 @@ var settings = [][2]string{
 	{"pack.windowMemory", "64m"}, {"pack.writeReverseIndex", "true"},
 }
 
-// confined returns what makes git commands. Settings are passed in the environment, because other users of the host can read arguments.
+// confined returns the limits for git commands of the attempt. Settings are passed in the environment, because other
+// users of the host can read arguments.
 func (a *attempt) confined(more ...[2]string) gitcmd.Confined {
 	git := a.o.Replicas.Git()
 	env := append(git.Env, "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_ALLOW_PROTOCOL="+a.protocols(), "HOME="+a.dir)
@@ -251,7 +253,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	cmd := a.confined(more...).In(a.dir).Command(running, args...)
-	// The whole group is killed, so that helpers of git do not write into a directory that is being removed.
+	// Kill the whole process group, so that helpers of git do not write into a directory that is being removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -282,20 +284,20 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 				return proxy.Err()
 			}
 			text := strings.ReplaceAll(c.redact(p.message()), proxy.URL, "")
-			return fmt.Errorf("%w: git fetch: %s", errGit, text)
+			return fmt.Errorf("%w: git fetch printed: %s", errGit, text)
 		case <-tick.C:
 			a.take(p, proxy)
 			if !a.received && slow.check(*a.m, time.Now()) {
-				cancel(fmt.Errorf("%w: %d bytes in %s", errSlow, a.m.Bytes, time.Since(begin).Round(time.Second)))
+				cancel(fmt.Errorf("%w: received %d bytes in %s", errSlow, a.m.Bytes, time.Since(begin).Round(time.Second)))
 			}
 			if err := a.o.Records.Imports.Save(ctx, *a.m); errors.Is(err, records.ErrNotFound) {
-				cancel(err) // another node has the import, or the repository was deleted
+				cancel(err) // end the attempt, because another node runs the import or the repository was deleted
 			}
 		}
 	}
 }
 
-// take copies the progress to the record.
+// take copies the progress of git and of the proxy to the record of the import.
 func (a *attempt) take(p *progress, proxy *egress.Proxy) {
 	a.m.Phase, a.m.Done, a.m.Total = p.state()
 	a.m.Bytes = proxy.Received()
@@ -384,7 +386,7 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	return nil
 }
 
-// branchOf returns the name of the branch for the event of an import.
+// branchOf returns the name of the branch in the event of an import.
 func (a *attempt) branchOf(repo records.Repo) string {
 	if a.m.Branch != "" {
 		return a.m.Branch
@@ -392,8 +394,8 @@ func (a *attempt) branchOf(repo records.Repo) string {
 	return repo.DefaultBranch
 }
 
-// defaultBranch returns the default branch that the repository gets; "" for no change. It follows the other server at the first import
-// only, because it can be changed here.
+// defaultBranch returns the new default branch of the repository, or "" if it does not change. It is that of the other
+// server only at the first import, because users can change it on this server later.
 func (a *attempt) defaultBranch(remote found, again bool) string {
 	switch {
 	case a.o.Compat:
@@ -417,11 +419,12 @@ func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
 	return refs, nil
 }
 
-// bitmapBytes is the size from which on the pack of a first import gets a bitmap, which makes clones faster. The bitmap is made before
-// the pack is stored, because forks may share the pack afterwards.
+// bitmapBytes is the size, in bytes, from which on the pack of a first import gets a bitmap, which makes clones faster.
+// The bitmap is created before the pack is stored, because forks may share the pack afterwards.
 const bitmapBytes = 16 << 20
 
-// pack returns the hash of the pack that git has fetched, or "" if there were no new objects. It joins several packs to one.
+// pack returns the hash of the pack that git has fetched, or "" if there were no new objects. If git has fetched
+// several packs, pack joins them.
 func (a *attempt) pack(ctx context.Context) (string, error) {
 	list := func() ([]string, error) { return filepath.Glob(filepath.Join(a.dir, "objects", "pack", "pack-*.pack")) }
 	packs, err := list()
@@ -436,7 +439,8 @@ func (a *attempt) pack(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if large = info.Size() >= bitmapBytes; large {
-			repack = []string{"repack", "-a", "-d", "--write-bitmap-index", "--quiet"} // git makes no bitmap for a shallow history
+			// not for a shallow history, for which git creates no bitmap
+			repack = []string{"repack", "-a", "-d", "--write-bitmap-index", "--quiet"}
 		}
 	}
 	if large || len(packs) > 1 {
@@ -450,13 +454,13 @@ func (a *attempt) pack(ctx context.Context) (string, error) {
 	case len(packs) == 0:
 		return "", nil
 	case len(packs) > 1:
-		return "", fmt.Errorf("%w: repack has left %d packs", errGit, len(packs))
+		return "", fmt.Errorf("%w: repack has left %d packs instead of one", errGit, len(packs))
 	}
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(packs[0]), "pack-"), ".pack"), nil
 }
 
-// maxShallow is the maximum size in bytes of the list of commits at which a history ends. The list is part of the row of the
-// repository.
+// maxShallow is the maximum size, in bytes, of the list of commits at which a history ends. The list is part of the
+// repository's row in the database.
 const maxShallow = 64 << 10
 
 // shallow returns the commits at which the history ends.
@@ -466,7 +470,7 @@ func (a *attempt) shallow() (string, error) {
 		return "", nil
 	}
 	if err == nil && len(text) > maxShallow {
-		return "", fmt.Errorf("the history ends at more than %d commits: import it without a depth", maxShallow/41)
+		return "", fmt.Errorf("history ends at more than %d commits: import it without a depth", maxShallow/41)
 	}
 	return string(text), err
 }

@@ -14,24 +14,24 @@ import (
 // credentials are the user and the password for another server. The zero value means that there are none.
 type credentials struct{ user, password string }
 
-// maxSecret is the size of a file with credentials.
+// maxSecret is the maximum size of a file with credentials in bytes.
 const maxSecret = 64 << 10
 
-// secretName is the form of the names of secrets and of namespaces as parts of a path.
+// secretName matches the allowed names of secrets and of namespaces, which become parts of a path.
 var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // secret is the text of a file with credentials; "" for none. It has lines https://USER:PASSWORD@HOST[/PATH], as
-// git-credential-store(1) writes them. Credentials are used only for the scheme, host, port and path of their line, so that a user who
-// may use a secret, but not read it, cannot make the server send it elsewhere.
+// git-credential-store(1) writes them. Credentials are sent only to the scheme, host, port and path in their line, so
+// that a user who may use a secret, but must not read it, cannot make the server send it elsewhere.
 type secret string
 
-// secret returns the secret NAMESPACE/NAME in the directory of secrets, which must have credentials for a URL. Without a name it
-// returns "".
+// secret returns the secret NAMESPACE/NAME in the directory of secrets, which must contain credentials for the URL u.
+// If name is "", it returns "".
 func (i *Importer) secret(namespace, name string, u *url.URL) (secret, error) {
 	if name == "" {
 		return "", nil
 	}
-	missing := fmt.Errorf("%w: there is no secret %.128q for this URL", ErrAuth, name)
+	missing := fmt.Errorf("%w: secret %.128q with credentials for this URL does not exist", ErrAuth, name)
 	if i.o.Secrets == "" || !secretName.MatchString(name) || !secretName.MatchString(namespace) {
 		return "", missing
 	}
@@ -55,8 +55,8 @@ func (i *Importer) secret(namespace, name string, u *url.URL) (secret, error) {
 	return secret(text), nil
 }
 
-// pick returns the credentials of the line with the longest path that contains the path of the URL. It returns false if there is no
-// such line.
+// pick returns the credentials in the line with the longest path that is a prefix of the path of the URL. ok is false
+// if there is no such line.
 func (s secret) pick(u *url.URL) (c credentials, ok bool) {
 	longest := -1
 	for line := range strings.Lines(string(s)) {
@@ -77,11 +77,11 @@ func (s secret) pick(u *url.URL) (c credentials, ok bool) {
 	return c, longest >= 0
 }
 
-// authorize sets the credentials of a request to those that the secret has for its URL. If there are none, it removes the credentials
-// from the request.
+// authorize sets the credentials of a request to those that the secret has for the URL of the request. If there are
+// none, it removes the credentials from the request.
 func (s secret) authorize(r *http.Request) {
 	at := *r.URL
-	at.Path = strings.TrimSuffix(at.Path, infoRefs) // a line may name the repository itself
+	at.Path = strings.TrimSuffix(at.Path, infoRefs) // compare the path of the repository, which a line may name
 	r.Header.Del("Authorization")
 	if c, ok := s.pick(&at); ok {
 		r.SetBasicAuth(c.user, c.password)

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// store stores the pack of an import; hash is "" if it has none. It fails for what a push could not contain, and if the namespace would
-// store more than its quotas.
+// store stores the pack of an import; hash is "" if there is no pack. It returns an error if a push could not contain
+// the objects, or if the namespace would exceed its quotas.
 func (a *attempt) store(ctx context.Context, hash string, changes []records.RefUpdate) (*records.Pack, error) {
 	var more records.Amounts
 	for _, u := range changes {
