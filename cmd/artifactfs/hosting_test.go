@@ -92,7 +92,7 @@ func TestServerCommands(t *testing.T) {
 		{"token revoke team/app none", 3, "artifactfs: revoke token none: Token not found\n"},
 		{"--server " + url + " repo list team", 0, "app "},
 		{"repo list team --server http://127.0.0.1:1", 3, "hint: artifactfs serve starts a server"},
-		{"repo list team --server nowhere", 2, "want an http or https URL"},
+		{"repo list team --server nowhere", 2, "URL must begin with http or https"},
 		{"serve --listen nowhere", 2, "want HOST:PORT"},
 		{"serve --tls-cert x", 2, "--tls-cert and --tls-key need each other"},
 		{"serve --account x", 2, "want 32 hexadecimal digits"},

@@ -1,12 +1,14 @@
-// Package client is a client of the REST API of artifactfs serve, which is that of Cloudflare Artifacts with extensions. It works
-// with every server that has this API; the doc comments say which fields and methods are extensions.
+// Package client is a client of the REST API of artifactfs serve, which is that of Cloudflare Artifacts with
+// extensions. It works with every server that has this API; the doc comments state which fields and methods are
+// extensions.
 //
 //	c, err := client.New(client.Options{URL: "http://127.0.0.1:8790", Token: token})
 //	created, err := c.CreateRepo(ctx, "team", client.CreateRepo{Name: "app"})
 //	// git clone created.Remote, with created.Token as password
 //
-// An answer that reports a failure is returned as *Error. A request whose answer has status 503 is repeated, at most four times, after
-// the time in the header Retry-After, but at most 5 s. The methods of Client may be called from any goroutine.
+// An answer that reports a failure is returned as *Error. If an answer has status 503, its request is repeated up to
+// four times, each time after the delay in the header Retry-After, but at most 5 s. The methods of Client may be called
+// from any goroutine.
 package client
 
 import (
@@ -37,10 +39,12 @@ type Options struct {
 	URL string
 	// Token is a token for the REST API (an admin or owner token). Tokens of repositories are for git only.
 	Token string
-	// Account is the id of the account, 32 hexadecimal digits; "": the client asks the server for it.
+	// Account is the id of the account, with 32 hexadecimal digits. If it is "", the client requests the id from the
+	// server.
 	Account string
-	// HTTP sends the requests; nil means a client without a time limit, because the caller's context has one. Redirections are not
-	// followed, unless HTTP has a CheckRedirect: net/http would send the token to other ports, to subdomains, and from https to http.
+	// HTTP sends the requests; nil stands for a client without a time limit, because the caller's context has one.
+	// Redirections are not followed, unless HTTP has a CheckRedirect: net/http would send the token to other ports, to
+	// subdomains, and from https to http.
 	HTTP *http.Client
 }
 
@@ -51,17 +55,17 @@ type Client struct {
 	http  *http.Client
 
 	mu      sync.Mutex
-	account string // protected by mu; "" until it is known
+	account string // id of the account; "" until it is known; protected by mu
 }
 
 // New returns a client. It sends no request.
 func New(o Options) (*Client, error) {
 	base, err := url.Parse(o.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("open server %q: want an http or https URL", withoutSecrets(o.URL))
+		return nil, fmt.Errorf("open server %q: URL must begin with http or https", withoutSecrets(o.URL))
 	}
 	if base.User != nil {
-		return nil, fmt.Errorf("open server %q: the URL must not contain a user or password", withoutSecrets(o.URL))
+		return nil, fmt.Errorf("open server %q: URL must not contain a user or password", withoutSecrets(o.URL))
 	}
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawQuery, base.Fragment = "", ""
@@ -88,7 +92,7 @@ func withoutSecrets(text string) string {
 // URL returns the address of the server.
 func (c *Client) URL() string { return c.base.String() }
 
-// Account returns the id of the account. It asks the server for it, once, if Options has none.
+// Account returns the id of the account. If Options has none, the first call requests it from the server.
 func (c *Client) Account(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	known := c.account
@@ -103,7 +107,7 @@ func (c *Client) Account(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if len(all) == 0 {
-		return "", errors.New("find account: the server has none for this token")
+		return "", errors.New("find account: the token has no account on the server")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,10 +119,10 @@ func (c *Client) Account(ctx context.Context) (string, error) {
 type request struct {
 	verb, object string // verb and object begin the texts of errors, such as "create" and "repository team/app"
 	method       string
-	path         string // escaped path after the address of the server
+	path         string // escaped path, relative to the address of the server
 	query        url.Values
-	body         any    // the value to send as JSON; nil: the request has no such body
-	raw          []byte // the body to send as it is; nil: the request has no such body
+	body         any    // value to send as JSON; nil: the request has no JSON body
+	raw          []byte // body to send unchanged; nil: the request has no such body
 	header       http.Header
 }
 
@@ -189,8 +193,8 @@ func (c *Client) call(ctx context.Context, r request, result any) (PageInfo, err
 	return e.Info, nil
 }
 
-// send sends a request, and repeats it while the server answers with status 503, at most retries times. The status of the answer that
-// it returns is below 300. The caller closes the body of the answer.
+// send sends a request, and repeats it up to retries times while the server answers with status 503. The answer that it
+// returns has a status below 300. The caller must close the body of the answer.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	for try := 0; ; try++ {
 		res, err := c.once(ctx, r)
@@ -213,7 +217,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 }
 
-// once sends a request one time. It returns the answer whatever its status is, and ErrUnreachable if there is none.
+// once sends a request one time. It returns the answer whatever its status is, and ErrUnreachable if there is no
+// answer.
 func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	u := c.base.String() + r.path
 	if len(r.query) > 0 {
@@ -248,7 +253,7 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	req.Header.Set("User-Agent", "artifactfs")
 	res, err := c.http.Do(req)
 	var of *url.Error
-	if errors.As(err, &of) { // without the URL: the caller adds the verb and the object
+	if errors.As(err, &of) { // drop the URL from the error, because the caller adds the verb and the object
 		err = of.Err
 	}
 	if err != nil {
@@ -257,13 +262,14 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	return res, nil
 }
 
-// failureOf returns an answer of status 300 or above as an Error.
+// failureOf converts an answer with a status of 300 or above to an Error.
 func failureOf(r request, res *http.Response) *Error {
 	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode}
 	if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && n > 0 {
 		e.RetryAfter = time.Duration(n) * time.Second
 	}
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // an incomplete body leaves the message empty
+	// an error is ignored: with an incomplete body, the message is empty
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	var in envelope
 	if err := json.Unmarshal(text, &in); err == nil && len(in.Errors) > 0 {
 		e.Code, e.Message, e.Pointer = in.Errors[0].Code, in.Errors[0].Message, in.Errors[0].Source.Pointer

@@ -7,35 +7,39 @@ import (
 
 // Comparison is the result of a comparison of proposals, such as several attempts at the same task.
 type Comparison struct {
-	// Base is what the changes of all sides are relative to: the checkpoint from which all were forked, as SESSION@CHECKPOINT, or a commit.
-	// It is "" if each side has its own base, or if there is none.
+	// Base is the state to which the changes of all sides are relative: the checkpoint from which all were forked, as
+	// SESSION@CHECKPOINT, or a commit. It is "" if each side has its own base, or if there is none.
 	Base      string         `json:"base"`
-	Sides     []ComparedSide `json:"sides"` // in the order of the request
+	Sides     []ComparedSide `json:"sides"` // proposals, in the order of the request
 	Pairs     []ComparedPair `json:"pairs"`
 	Shared    []SharedPath   `json:"shared"`    // paths that two or more sides changed, or that have conflicts
-	Truncated bool           `json:"truncated"` // the changes of a side are not complete
+	Truncated bool           `json:"truncated"` // true if the changes of a side are not complete
 }
 
 // ComparedSide is a proposal with its changes.
 type ComparedSide struct {
-	Name           string       `json:"name"`            // name in the request
-	Session        string       `json:"session"`         // "": a branch, tag or commit
-	State          string       `json:"state"`           // state of the session
-	Checkpoint     string       `json:"checkpoint"`      // id of the checkpoint
-	Commit         string       `json:"commit"`          // id
-	Tree           string       `json:"tree"`            // id
-	Subject        string       `json:"subject"`         // message of the checkpoint, or first line of that of the commit
-	Author         string       `json:"author"`          // of the session or the commit
-	Base           string       `json:"base"`            // commit from which the session began; else the common ancestor of all sides
-	BaseCheckpoint string       `json:"base_checkpoint"` // checkpoint to which the changes are relative, if all sides were forked from it
-	BaseTree       string       `json:"base_tree"`       // id of the tree to which the changes are relative
-	Added          int64        `json:"added"`           // number of added files
-	Modified       int64        `json:"modified"`        // number of modified files
-	Removed        int64        `json:"removed"`         // number of removed files
-	LinesAdded     int64        `json:"lines_added"`     // number of added lines in text files
-	LinesRemoved   int64        `json:"lines_removed"`   // number of removed lines in text files
+	Name string `json:"name"` // name in the request
+	// name of the session; "" if the side is a branch, tag or commit
+	Session    string `json:"session"`
+	State      string `json:"state"`      // state of the session
+	Checkpoint string `json:"checkpoint"` // id of the checkpoint
+	Commit     string `json:"commit"`     // id
+	Tree       string `json:"tree"`       // id
+	// message of the checkpoint, or first line of the message of the commit
+	Subject string `json:"subject"`
+	Author  string `json:"author"` // author of the session or the commit
+	// commit from which the session began; for other sides, the common ancestor of all sides
+	Base string `json:"base"`
+	// checkpoint to which the changes are relative, if all sides were forked from it
+	BaseCheckpoint string       `json:"base_checkpoint"`
+	BaseTree       string       `json:"base_tree"`     // id of the tree to which the changes are relative
+	Added          int64        `json:"added"`         // number of added files
+	Modified       int64        `json:"modified"`      // number of modified files
+	Removed        int64        `json:"removed"`       // number of removed files
+	LinesAdded     int64        `json:"lines_added"`   // number of added lines in text files
+	LinesRemoved   int64        `json:"lines_removed"` // number of removed lines in text files
 	Changes        []PathChange `json:"changes"`
-	Truncated      bool         `json:"truncated"` // there are more changes
+	Truncated      bool         `json:"truncated"` // true if there are more changes than those listed
 	Tests          TestResult   `json:"tests"`
 }
 
@@ -51,18 +55,19 @@ type PathChange struct {
 	Removed int64  `json:"removed"` // number of removed lines
 }
 
-// TestResult is the cache entry with the test results of a tree. Anyone who may push to the repository can write it.
+// TestResult is the cache entry with the test results of a tree. Every user who may push to the repository can write
+// it.
 type TestResult struct {
-	Key     string `json:"key"`        // key of the entry, whether or not there is one
-	Known   bool   `json:"known"`      // there is an entry
+	Key     string `json:"key"`        // key of the entry, even if there is no such entry
+	Known   bool   `json:"known"`      // true if there is an entry
 	First   string `json:"first_line"` // first line of the value
-	Size    int64  `json:"size"`       // bytes of the value
+	Size    int64  `json:"size"`       // size of the value in bytes
 	Actor   string `json:"actor"`
 	Session string `json:"session"`
-	Problem string `json:"problem"` // why First is missing: damaged, too_large or binary
+	Problem string `json:"problem"` // reason why First is missing: damaged, too_large or binary
 }
 
-// ComparedPair has the result of the merge of two sides.
+// ComparedPair is the result of a merge of two sides.
 type ComparedPair struct {
 	A         int      `json:"a"` // indexes of the sides
 	B         int      `json:"b"`
@@ -73,7 +78,7 @@ type ComparedPair struct {
 type SharedPath struct {
 	Path    string   `json:"path"`
 	Status  []string `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
-	Verdict string   `json:"verdict"` // worst verdict of the pairs: same, clean or conflict
+	Verdict string   `json:"verdict"` // worst verdict of all pairs: same, clean or conflict
 	Pairs   []struct {
 		A       int    `json:"a"` // indexes of the sides
 		B       int    `json:"b"`

@@ -35,8 +35,8 @@ type TreeEntry struct {
 	Type string `json:"type"` // blob, tree, symlink, gitlink or exec
 }
 
-// Log returns the commit that a ref points to and its ancestors by first parents, the newest first. An empty ref means HEAD, and limit
-// 0 means 50. For an unknown ref it returns no commits and no error.
+// Log returns the commit to which a ref points and its ancestors by first parents, the newest first. An empty ref means
+// HEAD, and limit 0 means 50. For an unknown ref it returns no commits and no error.
 func (c *Client) Log(ctx context.Context, namespace, name, ref string, limit, offset int) ([]Commit, error) {
 	q := url.Values{}
 	if ref != "" {
@@ -57,17 +57,17 @@ func (c *Client) Commit(ctx context.Context, namespace, name, id string) (Commit
 	return do[Commit](ctx, c, "show", "commit "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "commit", id)
 }
 
-// Tree returns the entries of a tree without those of its subdirectories.
+// Tree returns the entries of a tree. It does not include the entries of its subdirectories.
 func (c *Client) Tree(ctx context.Context, namespace, name, id string) ([]TreeEntry, error) {
 	return do[[]TreeEntry](ctx, c, "show", "tree "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "tree", id)
 }
 
-// Blob returns the contents of a blob. The caller closes the reader.
+// Blob returns the contents of a blob. The caller must close the reader.
 func (c *Client) Blob(ctx context.Context, namespace, name, id string) (io.ReadCloser, error) {
 	return c.bytes(ctx, "blob "+id, nil, "namespaces", namespace, "repos", name, "blob", id)
 }
 
-// File returns the contents of a file in the commit that a ref points to. The caller closes the reader.
+// File returns the contents of a file in the commit to which a ref points. The caller must close the reader.
 func (c *Client) File(ctx context.Context, namespace, name, ref, path string) (io.ReadCloser, error) {
 	q := url.Values{"ref": {ref}, "path": {path}}
 	return c.bytes(ctx, "file "+path+" at "+ref, q, "namespaces", namespace, "repos", name, "file")

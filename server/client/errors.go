@@ -32,9 +32,9 @@ const (
 	CodeInternal            = 10400
 	CodeUpstreamUnavailable = 10401
 	CodeMemoryLimit         = 10402
-	CodeForbidden           = 10900 // the token does not allow the act
-	CodeConflict            = 10901 // the state of the repository does not allow the act
-	CodeRefused             = 10902 // the policy of the repository does not allow the act
+	CodeForbidden           = 10900 // the token does not allow the request
+	CodeConflict            = 10901 // the state of the repository does not allow the request
+	CodeRefused             = 10902 // the policy of the repository does not allow the request
 	CodeQuota               = 10903 // a quota of the namespace is used up
 )
 
@@ -43,9 +43,9 @@ type Error struct {
 	Verb    string // the operation that has failed, such as "create"
 	Object  string // the object of the operation, such as "repository team/app"
 	Status  int    // status of HTTP
-	Code    int    // one of the constants Code...; 0 if the answer has none
+	Code    int    // one of the constants Code...; 0 if the answer has no code
 	Message string
-	Pointer string // field of the request that is wrong, such as "/name"; "" for none
+	Pointer string // JSON pointer to the invalid field of the request, such as "/name"; "" if there is none
 	// Conflict describes the state that does not allow the request; nil for most errors.
 	Conflict *Conflict
 	// RetryAfter is the time in the header Retry-After, after which the request can be repeated; 0: the answer has no such header.
@@ -55,7 +55,7 @@ type Error struct {
 // Conflict describes the state of a repository that does not allow a request.
 type Conflict struct {
 	Paths []string `json:"paths"` // files with conflicts
-	Now   string   `json:"now"`   // present value of what has another one than expected
+	Now   string   `json:"now"`   // present value, where another one was expected
 }
 
 // Error returns "verb object: message".
@@ -67,7 +67,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %s", e.Verb, e.Object, text)
 }
 
-// Is reports whether the error belongs to the class of one of the sentinels of this package.
+// Is reports whether the error belongs to the class of target, one of the sentinel errors of this package.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:

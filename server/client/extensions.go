@@ -15,10 +15,11 @@ import (
 	"time"
 )
 
-// Extensions has the routes that artifactfs serve adds to the API. Other servers answer them with ErrNotFound.
+// Extensions has methods for the routes that artifactfs serve adds to the API. On other servers, they return
+// ErrNotFound.
 type Extensions struct{ c *Client }
 
-// Extensions returns the routes that artifactfs serve adds to the API.
+// Extensions returns the methods for the routes that artifactfs serve adds to the API.
 func (c *Client) Extensions() Extensions { return Extensions{c} }
 
 // Ref is a ref by its full name.
@@ -60,7 +61,7 @@ type Diff struct {
 	Base           string   `json:"base"`
 	Head           string   `json:"head"`
 	Changes        []Change `json:"changes"`
-	Truncated      bool     `json:"truncated"` // Changes is incomplete, because there are too many
+	Truncated      bool     `json:"truncated"` // true if Changes is incomplete, because there are too many
 	Patch          string   `json:"patch,omitempty"`
 	PatchTruncated bool     `json:"patch_truncated,omitempty"`
 }
@@ -68,7 +69,7 @@ type Diff struct {
 // Change is a path that differs between two commits.
 type Change struct {
 	Path      string `json:"path"`
-	OldPath   string `json:"old_path,omitempty"` // path in Base of a renamed or copied file
+	OldPath   string `json:"old_path,omitempty"` // path in Base; only of a renamed or copied file
 	Status    string `json:"status"`             // added, deleted, modified, renamed, copied or type-changed
 	OldMode   string `json:"old_mode"`
 	NewMode   string `json:"new_mode"`
@@ -93,7 +94,7 @@ type ImportStatus struct {
 	State    string     `json:"state"` // queued, running, succeeded or failed
 	Phase    string     `json:"phase"`
 	Done     int64      `json:"done"`  // number of objects that have been copied
-	Total    int64      `json:"total"` // number of objects to copy; 0 if it is unknown
+	Total    int64      `json:"total"` // number of objects to copy; 0 if it is not known
 	Bytes    int64      `json:"bytes"`
 	Error    string     `json:"error"`
 	Started  *time.Time `json:"started_at"`
@@ -107,27 +108,29 @@ func (x Extensions) ImportStatus(ctx context.Context, namespace, name string) (s
 	return s, err
 }
 
-// RefreshImport makes the server copy an imported repository again.
+// RefreshImport makes the server import a repository again.
 func (x Extensions) RefreshImport(ctx context.Context, namespace, name string) error {
 	_, err := x.extend(ctx, request{verb: "import", object: repository(namespace, name), method: http.MethodPost}, nil,
 		"namespaces", namespace, "repos", name, "import", "refresh")
 	return err
 }
 
-// Usage contains the number of operations on a namespace or a repository, and the bytes stored for it.
+// Usage contains the counters of operations on a namespace or a repository, and the number of bytes that are stored for
+// it.
 type Usage struct {
 	Operations []struct {
-		Day       string `json:"day"` // 2006-01-02, UTC
+		Day       string `json:"day"` // day (UTC) in the form 2006-01-02
 		RepoID    string `json:"repo_id"`
 		Operation string `json:"operation"`
 		Count     int64  `json:"count"`
 		Bytes     int64  `json:"bytes"`
 	} `json:"operations"`
 	Stored *struct {
-		Own    int64 `json:"own"`    // bytes of packs that no other repository, or no other namespace, has
-		Shared int64 `json:"shared"` // bytes of packs that other repositories, or other namespaces, have too, such as forks
+		Own int64 `json:"own"` // size in bytes of packs that no other repository, or no other namespace, has
+		// size in bytes of packs that other repositories, or other namespaces, also have, such as forks
+		Shared int64 `json:"shared"`
 	} `json:"stored,omitempty"`
-	Quota *struct { // of a namespace; limits of 0 mean no limit
+	Quota *struct { // quotas, only of a namespace; 0 means no limit
 		Bytes    int64 `json:"bytes"`
 		Repos    int64 `json:"repositories"`
 		Refs     int64 `json:"refs"`
@@ -140,8 +143,8 @@ type Usage struct {
 	} `json:"quota,omitempty"`
 }
 
-// Usage returns the usage of a repository in the days from first to last, which have the form 2006-01-02; "" means today. If name is
-// "", it returns the usage of all repositories of the namespace.
+// Usage returns the usage of a repository on the days from first to last, which have the form 2006-01-02; "" means
+// today. If name is "", it returns the usage of all repositories of the namespace.
 func (x Extensions) Usage(ctx context.Context, namespace, name, first, last string) (u Usage, err error) {
 	q, parts := url.Values{}, []string{"namespaces", namespace}
 	if name != "" {
@@ -160,9 +163,9 @@ func (x Extensions) Usage(ctx context.Context, namespace, name, first, last stri
 // CreateControlToken describes a token for the REST API.
 type CreateControlToken struct {
 	Role      string `json:"role"`                // owner (of one namespace) or admin
-	Namespace string `json:"namespace,omitempty"` // namespace of an owner
+	Namespace string `json:"namespace,omitempty"` // namespace of the token of an owner
 	Scope     string `json:"scope,omitempty"`     // Read or Write (default)
-	TTL       int    `json:"ttl,omitempty"`       // seconds; 0: the token does not expire
+	TTL       int    `json:"ttl,omitempty"`       // lifetime in seconds; 0: the token does not expire
 	Label     string `json:"label,omitempty"`
 	Actor     string `json:"actor,omitempty"`
 }
@@ -188,13 +191,14 @@ func (x Extensions) RotateToken(ctx context.Context, namespace, id string) (n Ne
 
 // Webhook sends events to a URL.
 type Webhook struct {
-	ID        string    `json:"id,omitempty"`
-	Namespace string    `json:"namespace,omitempty"` // "": all
-	Repo      string    `json:"repo,omitempty"`      // "": all repositories of the namespace
-	Types     []string  `json:"types,omitempty"`     // types of events; none: all types
-	URL       string    `json:"url"`
-	Secret    string    `json:"secret,omitempty"` // key of the signatures; only CreateWebhook returns it
-	Created   time.Time `json:"created_at,omitzero"`
+	ID        string `json:"id,omitempty"`
+	Namespace string `json:"namespace,omitempty"` // namespace whose events are sent; "": all
+	// repository whose events are sent; "": all repositories of the namespace
+	Repo    string    `json:"repo,omitempty"`
+	Types   []string  `json:"types,omitempty"` // types of events; empty: all types
+	URL     string    `json:"url"`
+	Secret  string    `json:"secret,omitempty"` // key with which deliveries are signed; only CreateWebhook returns it
+	Created time.Time `json:"created_at,omitzero"`
 }
 
 // CreateWebhook creates a webhook. If h.Secret is "", the server makes a secret. The result contains the secret.
@@ -217,14 +221,14 @@ func (x Extensions) DeleteWebhook(ctx context.Context, id string) error {
 
 // Event is a change on the server.
 type Event struct {
-	Seq  string          `json:"-"` // number of the event, for the parameter after of Events
+	Seq  string          `json:"-"` // number of the event, as a value for the parameter after of Events
 	Type string          `json:"type"`
-	Body json.RawMessage `json:"-"` // the complete event, in the form of Cloudflare's event subscriptions
+	Body json.RawMessage `json:"-"` // complete event, in the format of Cloudflare's event subscriptions
 }
 
-// Events returns events as they happen, until ctx ends or the connection breaks. An empty namespace selects all namespaces, and an
-// empty name all repositories of the namespace. The parameter after is the Seq of the last event that the caller has; if it is "",
-// only new events are returned.
+// Events yields events as they happen, until ctx ends or the connection breaks. An empty namespace selects all
+// namespaces, and an empty name all repositories of the namespace. after is the Seq of the last event that the caller
+// has received; if it is "", only new events are returned.
 func (x Extensions) Events(ctx context.Context, namespace, name, after string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var parts []string
@@ -256,7 +260,7 @@ func (x Extensions) Events(ctx context.Context, namespace, name, after string) i
 	}
 }
 
-// maxEvent is the maximum length of a line of a stream of events in bytes.
+// maxEvent is the maximum length, in bytes, of a line in a stream of events.
 const maxEvent = 4 << 20
 
 // readEvents parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until emit returns false. At
@@ -292,8 +296,8 @@ func readEvents(r io.Reader, emit func(Event) bool) error {
 	return io.ErrUnexpectedEOF
 }
 
-// Audit returns the entries of the audit log whose numbers are greater than after, as lines of JSON, at most limit of them if limit is
-// not 0. The caller closes the reader.
+// Audit returns the entries of the audit log whose numbers are greater than after, as lines of JSON. If limit is not 0,
+// it returns at most limit entries. The caller must close the reader.
 func (x Extensions) Audit(ctx context.Context, after int64, limit int) (io.ReadCloser, error) {
 	path, err := x.extension(ctx, "audit")
 	if err != nil {
@@ -319,7 +323,7 @@ func (x Extensions) extension(ctx context.Context, parts ...string) (string, err
 	return "/artifactfs/v1/accounts/" + url.PathEscape(account) + join(parts), nil
 }
 
-// extend sends a request to an extension and decodes the result into result. The method is GET if the request has none.
+// extend sends a request to an extension and decodes the result into result. If the request has no method, it is GET.
 func (x Extensions) extend(ctx context.Context, r request, result any, parts ...string) (info PageInfo, err error) {
 	if r.path, err = x.extension(ctx, parts...); err != nil {
 		return info, err

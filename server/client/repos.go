@@ -26,15 +26,15 @@ type Repo struct {
 	DefaultBranch string     `json:"default_branch"`
 	Created       time.Time  `json:"created_at"`
 	Updated       time.Time  `json:"updated_at"`
-	LastPush      *time.Time `json:"last_push_at"` // nil before the first push
+	LastPush      *time.Time `json:"last_push_at"` // time of the last push; nil before the first push
 	Source        string     `json:"source"`       // URL of an imported repository, or the parent of a fork
 	ReadOnly      bool       `json:"read_only"`
 	Remote        string     `json:"remote"` // URL for git
-	// creating, ready, importing or forking; other servers than artifactfs serve set it only in lists
+	// Status is creating, ready, importing or forking. Servers other than artifactfs serve set it only in lists.
 	Status string `json:"status,omitempty"`
 }
 
-// Created is a new repository, with a token for git that may write for 24 hours.
+// Created is a new repository, with a token that allows git to write to it for 24 hours.
 type Created struct {
 	ID            string `json:"id"`
 	Name          string `json:"name"`
@@ -42,10 +42,10 @@ type Created struct {
 	DefaultBranch string `json:"default_branch"`
 	Remote        string `json:"remote"`
 	Token         string `json:"token"`
-	Objects       int64  `json:"objects,omitempty"` // number of objects; forks only
+	Objects       int64  `json:"objects,omitempty"` // number of objects; only for forks
 }
 
-// CreateRepo describes a repository to create. For empty fields the server has defaults.
+// CreateRepo describes a repository to create. The server has defaults for empty fields.
 type CreateRepo struct {
 	Name          string `json:"name"`
 	Description   string `json:"description,omitempty"`
@@ -57,7 +57,8 @@ type CreateRepo struct {
 	Base         *Base  `json:"base,omitempty"`
 }
 
-// Base names the repository that has the objects which the repository of a thin session lacks, and the commit that leads to them.
+// Base names the repository that has the objects which a repository with thin sessions does not contain, and the commit
+// from which these objects can be reached.
 type Base struct {
 	URL    string `json:"url"`
 	Commit string `json:"commit"`
@@ -74,8 +75,8 @@ type Fork struct {
 	Namespace  string   `json:"namespace,omitempty"`  // namespace of the fork; "": the namespace of the parent
 	Checkpoint string   `json:"checkpoint,omitempty"` // checkpoint of a session to which the default branch of the fork is set
 	Commit     string   `json:"commit,omitempty"`     // commit to which the default branch of the fork is set
-	Refs       []string `json:"refs,omitempty"`       // globs of the refs to copy
-	// Transcripts copies the transcripts of sessions, too. All sessions are closed in the fork.
+	Refs       []string `json:"refs,omitempty"`       // globs of the refs that are copied
+	// Transcripts is true if the transcripts of sessions are copied, too. All sessions are closed in the fork.
 	Transcripts bool `json:"transcripts,omitempty"`
 }
 
@@ -85,7 +86,7 @@ type Import struct {
 	Branch   string `json:"branch,omitempty"`
 	Depth    int    `json:"depth,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	Secret   string `json:"secret,omitempty"` // extension: name of a secret of the server with the credentials for URL
+	Secret   string `json:"secret,omitempty"` // extension: name of a secret of the server, with the credentials for URL
 }
 
 // CreateNamespace creates a namespace. jurisdiction is "", "eu" or "us".
@@ -108,7 +109,7 @@ func (c *Client) DeleteNamespace(ctx context.Context, name string) error {
 	return err
 }
 
-// Namespaces returns all namespaces. It requests the next page when the loop has used up the last one.
+// Namespaces yields all namespaces. It requests a page when the previous one was used up.
 func (c *Client) Namespaces(ctx context.Context) iter.Seq2[Namespace, error] {
 	return pages[Namespace](ctx, c, "list", "namespaces", url.Values{}, "namespaces")
 }
@@ -134,7 +135,7 @@ type ListRepos struct {
 	Search    string // part of the name
 	Sort      string // created_at, updated_at, last_push_at or name
 	Ascending bool
-	Limit     int    // repositories on a page: 1 to 200, 0 means 50
+	Limit     int    // maximum number of repositories on a page, from 1 to 200; 0 means 50
 	Cursor    string // PageInfo.Cursor of the previous page; only RepoPage uses it
 }
 
@@ -155,7 +156,7 @@ func (l ListRepos) values() url.Values {
 	return q
 }
 
-// Repos returns the repositories of a namespace. It requests the next page when the loop has used up the last one.
+// Repos yields the repositories of a namespace. It requests a page when the previous one was used up.
 func (c *Client) Repos(ctx context.Context, namespace string, l ListRepos) iter.Seq2[Repo, error] {
 	return pages[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
 }
@@ -165,7 +166,7 @@ func (c *Client) RepoPage(ctx context.Context, namespace string, l ListRepos) ([
 	return page[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
 }
 
-// Fork makes a fork of a repository.
+// Fork creates a fork of a repository.
 func (c *Client) Fork(ctx context.Context, namespace, name string, f Fork) (Created, error) {
 	return do[Created](ctx, c, "fork", repository(namespace, name), http.MethodPost, f, "namespaces", namespace, "repos", name, "fork")
 }
@@ -176,7 +177,7 @@ func (c *Client) Import(ctx context.Context, namespace, name string, i Import) (
 	return do[Created](ctx, c, "import", repository(namespace, name), http.MethodPost, i, "namespaces", namespace, "repos", name, "import")
 }
 
-// repository names a repository in errors.
+// repository returns the name of a repository for errors.
 func repository(namespace, name string) string { return "repository " + namespace + "/" + name }
 
 // do calls a route of the account and returns the decoded result.
@@ -199,7 +200,7 @@ func page[T any](ctx context.Context, c *Client, verb, object string, q url.Valu
 	return all, info, err
 }
 
-// pages returns the items of all pages of a list. It requests a page when the loop has reached its first item, and ends after an
+// pages yields the items of all pages of a list. It requests a page when its first item is needed, and ends after an
 // error.
 func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {

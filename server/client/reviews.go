@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Repository has the routes of one repository of artifactfs serve: its sessions, its policy and its cache entries. Tokens of the
-// repository can use them, too; then Options.Account must be set.
+// Repository has methods for the routes of one repository of artifactfs serve: its sessions, its policy and its cache
+// entries. Tokens of the repository can use these routes, too; then Options.Account must be set.
 type Repository struct {
 	c               *Client
 	namespace, name string
 }
 
-// Repository returns the routes of a repository.
+// Repository returns the methods for the routes of a repository.
 func (x Extensions) Repository(namespace, name string) Repository {
 	return Repository{x.c, namespace, name}
 }
@@ -60,27 +60,29 @@ func eachOf[T any](ctx context.Context, r Repository, q request, parts ...string
 
 // Session is a session of a repository.
 type Session struct {
-	Name       string     `json:"name"`
-	State      string     `json:"state"` // open, active, paused, closed or archived; "" if the metadata cannot be read
-	Title      string     `json:"title"`
-	Task       string     `json:"task"`
-	Owner      string     `json:"owner"`
-	Tags       []string   `json:"tags"`
-	Expires    *time.Time `json:"expires_at"`
-	Hold       *Hold      `json:"hold"`
-	Remote     string     `json:"remote"` // URL of the repository that the session mounts
-	Branch     string     `json:"branch"`
-	Base       string     `json:"base"` // commit from which the session began
-	Began      *time.Time `json:"began_at"`
-	From       string     `json:"forked_from"` // session and checkpoint from which the session was forked
-	CopyOf     string     `json:"copy_of"`     // link to the original, if a fork of its repository has copied the session; "": none
-	Checkpoint string     `json:"checkpoint"`  // id of the newest checkpoint
-	Thin       bool       `json:"thin"`        // the repository lacks the files on which the session is based
-	Writers    []struct {
+	Name    string     `json:"name"`
+	State   string     `json:"state"` // open, active, paused, closed or archived; "" if the metadata cannot be read
+	Title   string     `json:"title"`
+	Task    string     `json:"task"`
+	Owner   string     `json:"owner"`
+	Tags    []string   `json:"tags"`
+	Expires *time.Time `json:"expires_at"`
+	Hold    *Hold      `json:"hold"`
+	Remote  string     `json:"remote"` // URL of the remote that the session mounts
+	Branch  string     `json:"branch"`
+	Base    string     `json:"base"` // commit from which the session began
+	Began   *time.Time `json:"began_at"`
+	From    string     `json:"forked_from"` // session and checkpoint from which the session was forked
+	// link to the original, if the session was copied by a fork of its repository; "": it is no copy
+	CopyOf     string `json:"copy_of"`
+	Checkpoint string `json:"checkpoint"` // id of the newest checkpoint
+	// true if the repository does not have the files on which the session is based
+	Thin    bool `json:"thin"`
+	Writers []struct {
 		Host  string    `json:"host"`
 		Since time.Time `json:"since"`
 	} `json:"writers"` // machines that use the session, or may use it
-	Damage string `json:"damage"` // why the metadata cannot be read
+	Damage string `json:"damage"` // reason why the metadata cannot be read
 }
 
 // Hold keeps a session from being deleted.
@@ -110,8 +112,8 @@ type SessionChange struct {
 	Owner      *string  `json:"owner,omitempty"`
 	AddTags    []string `json:"add_tags,omitempty"`
 	RemoveTags []string `json:"remove_tags,omitempty"`
-	TTL        *int     `json:"ttl,omitempty"`  // seconds after which the session expires; 0: never
-	Hold       *string  `json:"hold,omitempty"` // reason of a hold to place; "": the hold is released
+	TTL        *int     `json:"ttl,omitempty"`  // time in seconds after which the session expires; 0: never
+	Hold       *string  `json:"hold,omitempty"` // reason of a hold to place; "" releases the hold
 }
 
 // ChangeSession changes the state or the profile of a session, and returns the session after the change.
@@ -131,12 +133,12 @@ type Checkpoint struct {
 	ID      string    `json:"id"`
 	Commit  string    `json:"commit"`
 	Tree    string    `json:"tree"`
-	Head    string    `json:"head"` // commit of HEAD, "" for none
+	Head    string    `json:"head"` // commit of HEAD; "" if there is none
 	Branch  string    `json:"branch"`
 	Made    time.Time `json:"made_at"`
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
-	Changed int64     `json:"changed"` // paths that differ from the previous checkpoint
+	Changed int64     `json:"changed"` // number of paths that differ from the previous checkpoint
 	Bytes   int64     `json:"bytes"`
 	Pins    []string  `json:"pins"`
 }
@@ -162,7 +164,7 @@ func (r Repository) Unpin(ctx context.Context, session, pin string) error {
 	return err
 }
 
-// AnnotationPlace is the object of a thread. Without Checkpoint and Commit it is the session.
+// AnnotationPlace is the object to which a thread refers. Without Checkpoint and Commit, this is the session.
 type AnnotationPlace struct {
 	Checkpoint string `json:"checkpoint"`
 	Commit     string `json:"commit"`
@@ -187,7 +189,7 @@ type Thread struct {
 	ID          string          `json:"id"`
 	State       string          `json:"state"` // open or resolved
 	On          AnnotationPlace `json:"on"`
-	Now         *AnnotationNow  `json:"now"` // nil for a thread that is not about a file
+	Now         *AnnotationNow  `json:"now"` // nil for a thread that does not refer to a file
 	Annotations []struct {
 		ID    string    `json:"id"`
 		At    time.Time `json:"at"`
@@ -197,7 +199,8 @@ type Thread struct {
 	} `json:"annotations"`
 }
 
-// Annotations returns the threads of a session with their positions in a checkpoint, "" for the newest one.
+// Annotations returns the threads of a session with their positions in a checkpoint; "" stands for the newest
+// checkpoint.
 func (r Repository) Annotations(ctx context.Context, session, checkpoint string) (all []Thread, err error) {
 	q := url.Values{}
 	if checkpoint != "" {
@@ -208,10 +211,10 @@ func (r Repository) Annotations(ctx context.Context, session, checkpoint string)
 	return all, err
 }
 
-// Annotate is an annotation to make. Without Checkpoint, Commit and Path, a new thread is about the whole session.
+// Annotate is an annotation to add. Without Checkpoint, Commit and Path, a new thread refers to the whole session.
 type Annotate struct {
 	Op         string `json:"op,omitempty"`     // open (default), reply, resolve or reopen
-	Thread     string `json:"thread,omitempty"` // for all operations except open
+	Thread     string `json:"thread,omitempty"` // id of the thread, for all operations except open
 	Text       string `json:"text,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
 	Commit     string `json:"commit,omitempty"`
@@ -243,7 +246,7 @@ type Approval struct {
 	Session    string    `json:"session"`
 	Action     string    `json:"action"`  // merge, promote or delete
 	Status     string    `json:"status"`  // open, granted, denied, withdrawn, expired or void
-	Missing    string    `json:"missing"` // what is missing for the status granted
+	Missing    string    `json:"missing"` // what the request still needs to be granted
 	Checkpoint string    `json:"checkpoint"`
 	Branch     string    `json:"branch"`
 	Base       string    `json:"base"` // commit of the branch that was reviewed
@@ -256,7 +259,7 @@ type Approval struct {
 	Expires    time.Time `json:"expires_at"`
 	Grants     []Vote    `json:"grants"`
 	Denials    []Vote    `json:"denials"`
-	Counted    bool      `json:"counted"` // in the answer to a grant: whether the grant counts
+	Counted    bool      `json:"counted"` // only in the answer to a grant: whether the grant counts
 }
 
 // Approvals returns the requests of a session, the newest first.
@@ -265,17 +268,17 @@ func (r Repository) Approvals(ctx context.Context, session string) (all []Approv
 	return all, err
 }
 
-// RequestApproval describes what an approval is requested for.
+// RequestApproval describes the change for which an approval is requested.
 type RequestApproval struct {
 	Action     string   `json:"action,omitempty"` // merge (default), promote or delete
 	Checkpoint string   `json:"checkpoint,omitempty"`
-	Branch     string   `json:"branch,omitempty"` // "": the default branch
+	Branch     string   `json:"branch,omitempty"` // branch to change; "": the default branch
 	Reviewers  []string `json:"reviewers,omitempty"`
-	TTL        int      `json:"ttl,omitempty"` // seconds; 0: a day
+	TTL        int      `json:"ttl,omitempty"` // time in seconds until the request expires; 0: a day
 	Text       string   `json:"text,omitempty"`
 }
 
-// RequestApproval asks for an approval of the newest checkpoint of a session.
+// RequestApproval requests an approval of the newest checkpoint of a session.
 func (r Repository) RequestApproval(ctx context.Context, session string, q RequestApproval) (a Approval, err error) {
 	_, err = r.call(ctx, request{verb: "request approval of", object: "session " + session, method: http.MethodPost, body: q}, &a,
 		"sessions", session, "approvals")
@@ -289,13 +292,13 @@ func (r Repository) Answer(ctx context.Context, session, id, op, text string) (a
 	return a, err
 }
 
-// MergeSession says which commits of a session are put on which branch.
+// MergeSession selects the commits of a session that are merged, the branch, and the method.
 type MergeSession struct {
 	Method     string `json:"method,omitempty"` // ff (default), squash or merge
-	Branch     string `json:"branch,omitempty"` // "": the default branch
+	Branch     string `json:"branch,omitempty"` // branch to change; "": the default branch
 	Checkpoint string `json:"checkpoint,omitempty"`
 	Message    string `json:"message,omitempty"`
-	Expect     string `json:"expect,omitempty"` // commit that the branch must have; "": any
+	Expect     string `json:"expect,omitempty"` // commit to which the branch must point before; "": any
 }
 
 // Merged is the result of a merge.
@@ -304,12 +307,13 @@ type Merged struct {
 	Checkpoint string `json:"checkpoint"`
 	Method     string `json:"method"`
 	Branch     string `json:"branch"`
-	Before     string `json:"before"` // commit of the branch before; "" if it did not exist
+	Before     string `json:"before"` // commit of the branch before the merge; "" if the branch did not exist
 	After      string `json:"after"`
 	Commits    int    `json:"commits"`
 }
 
-// Merge puts the commits of a session on a branch of the repository. The error of a merge with conflicts has Error.Conflict.
+// Merge adds the commits of a session to a branch of the repository. If the merge has conflicts, the error has
+// Error.Conflict.
 func (r Repository) Merge(ctx context.Context, session string, m MergeSession) (made Merged, err error) {
 	_, err = r.call(ctx, request{verb: "merge", object: "session " + session, method: http.MethodPost, body: m}, &made,
 		"sessions", session, "merge")
@@ -318,9 +322,9 @@ func (r Repository) Merge(ctx context.Context, session string, m MergeSession) (
 
 // Policy is the policy of a repository.
 type Policy struct {
-	Policy  json.RawMessage `json:"policy"` // null if there is none
+	Policy  json.RawMessage `json:"policy"` // text of the policy; null if there is none
 	Commit  string          `json:"commit"`
-	Problem string          `json:"problem"` // why the policy is not valid
+	Problem string          `json:"problem"` // reason why the policy is not valid; "" if it is valid
 }
 
 // Policy returns the policy of the repository.
@@ -329,7 +333,8 @@ func (r Repository) Policy(ctx context.Context) (p Policy, err error) {
 	return p, err
 }
 
-// SetPolicy replaces the policy. If expect is not nil, the present policy must have this commit, "" for no policy.
+// SetPolicy replaces the policy. If expect is not nil, the commit of the present policy must be *expect; "" stands for
+// no policy.
 func (r Repository) SetPolicy(ctx context.Context, policy json.RawMessage, expect *string) (p Policy, err error) {
 	body := map[string]any{"policy": policy}
 	if expect != nil {
@@ -365,7 +370,7 @@ func (r Repository) CacheEntry(ctx context.Context, key string) (e CacheEntry, e
 	return e, err
 }
 
-// CacheValue returns the value of a cache entry. The caller closes it.
+// CacheValue returns the value of a cache entry. The caller must close it.
 func (r Repository) CacheValue(ctx context.Context, key string) (io.ReadCloser, error) {
 	q := request{verb: "read", object: "cache entry " + key, method: http.MethodGet, query: url.Values{"key": {key}}}
 	account, err := r.c.Account(ctx)
@@ -385,12 +390,12 @@ func (r Repository) CacheValue(ctx context.Context, key string) (io.ReadCloser, 
 type PutCacheEntry struct {
 	Key     string
 	Value   []byte
-	TTL     time.Duration // 0: the entry does not expire
-	Expect  string        // SHA-256 of the present value, "none" if there must be no entry, or "" for any
+	TTL     time.Duration // lifetime of the entry; 0: the entry does not expire
+	Expect  string        // SHA-256 of the present value; "none" if there must be no entry; "" for any
 	Session string        // session that has made the value; "" for none
 }
 
-// PutCacheEntry stores a cache entry. If the entry is not as expected, the error has Error.Conflict.
+// PutCacheEntry stores a cache entry. If the present entry is not as p.Expect states, the error has Error.Conflict.
 func (r Repository) PutCacheEntry(ctx context.Context, p PutCacheEntry) (e CacheEntry, err error) {
 	q := url.Values{"key": {p.Key}}
 	for name, value := range map[string]string{"expect": p.Expect, "session": p.Session} {
@@ -406,7 +411,7 @@ func (r Repository) PutCacheEntry(ctx context.Context, p PutCacheEntry) (e Cache
 	return e, err
 }
 
-// DeleteCacheEntry removes a cache entry, which must have the SHA-256 expect unless that is "".
+// DeleteCacheEntry removes a cache entry. Unless expect is "", the value of the entry must have this SHA-256.
 func (r Repository) DeleteCacheEntry(ctx context.Context, key, expect string) error {
 	q := url.Values{"key": {key}}
 	if expect != "" {

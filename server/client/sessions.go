@@ -12,11 +12,11 @@ import (
 // ArchivedSession is a session whose refs are in a file in the object store, and not in its repository.
 type ArchivedSession struct {
 	Session  string     `json:"session"`
-	State    string     `json:"state"` // "archived"
+	State    string     `json:"state"` // always "archived"
 	Title    string     `json:"title"`
 	Owner    string     `json:"owner"`
 	Tags     []string   `json:"tags"`
-	Bytes    int64      `json:"bytes"` // size of the file
+	Bytes    int64      `json:"bytes"` // size of the file in bytes
 	Changed  *time.Time `json:"changed_at"`
 	Archived *time.Time `json:"archived_at"`
 }
@@ -55,40 +55,40 @@ func (x Extensions) Archived(ctx context.Context, namespace, name string) iter.S
 	}
 }
 
-// Archive archives up to 100 sessions of a repository. A session that is active or on hold is not archived. If it is the only one, this is
-// an error.
+// Archive archives up to 100 sessions of a repository. A session that is active or on hold is not archived; this is an
+// error only if sessions names no other one.
 func (x Extensions) Archive(ctx context.Context, namespace, name string, sessions ...string) (r ArchiveResult, err error) {
 	_, err = x.extend(ctx, request{verb: "archive", object: "sessions of " + namespace + "/" + name, method: http.MethodPost,
 		body: map[string][]string{"sessions": sessions}}, &r, "namespaces", namespace, "repos", name, "archive")
 	return r, err
 }
 
-// Reopen brings an archived session back.
+// Reopen restores an archived session to its repository.
 func (x Extensions) Reopen(ctx context.Context, namespace, name, session, reason string) error {
 	_, err := x.extend(ctx, request{verb: "reopen", object: "session " + session, method: http.MethodPost,
 		body: map[string]string{"reason": reason}}, nil, "namespaces", namespace, "repos", name, "archive", session, "reopen")
 	return err
 }
 
-// RetentionStep is what the retention of a namespace does to a session.
+// RetentionStep is a step that the retention of a namespace requires for a session.
 type RetentionStep struct {
 	Repo    string    `json:"repo"`
 	Session string    `json:"session"`
-	State   string    `json:"state"` // "deleted" for a session in the trash
+	State   string    `json:"state"` // state of the session; "deleted" if it is in the trash
 	Title   string    `json:"title,omitempty"`
 	Owner   string    `json:"owner,omitempty"`
 	Action  string    `json:"action"`       // "close", "archive", "delete", "erase", "purge" or "none"
-	Due     time.Time `json:"due,omitzero"` // zero for "none"
-	Why     string    `json:"why"`          // the rule, or the reason why nothing is done
+	Due     time.Time `json:"due,omitzero"` // time at which the step is due; zero for "none"
+	Why     string    `json:"why"`          // the rule that requires the step, or the reason why there is none
 }
 
 // RetentionSteps is the result of RetentionPlan and RunRetention.
 type RetentionSteps struct {
 	Steps []RetentionStep `json:"steps"`
-	Error *string         `json:"error"` // why steps that were due were not made; nil if all were made
+	Error *string         `json:"error"` // reason why steps that were due were not made; nil if all were made
 }
 
-// Retention returns the rules of a namespace, in the form that the OpenAPI document describes.
+// Retention returns the rules of a namespace, in the format that the OpenAPI document describes.
 func (x Extensions) Retention(ctx context.Context, namespace string) (rules json.RawMessage, err error) {
 	_, err = x.extend(ctx, request{verb: "show", object: "retention of " + namespace}, &rules, "namespaces", namespace, "retention")
 	return rules, err
@@ -108,13 +108,13 @@ func (x Extensions) DeleteRetention(ctx context.Context, namespace string) error
 	return err
 }
 
-// RetentionPlan returns what the rules of a namespace do to each session, and when.
+// RetentionPlan returns which steps the rules of a namespace require for each session, and when.
 func (x Extensions) RetentionPlan(ctx context.Context, namespace string) (s RetentionSteps, err error) {
 	_, err = x.extend(ctx, request{verb: "plan", object: "retention of " + namespace}, &s, "namespaces", namespace, "retention", "plan")
 	return s, err
 }
 
-// RunRetention applies the rules of a namespace now, and returns the steps that were made.
+// RunRetention applies the rules of a namespace now, and returns the steps that the server has made.
 func (x Extensions) RunRetention(ctx context.Context, namespace string) (s RetentionSteps, err error) {
 	_, err = x.extend(ctx, request{verb: "apply", object: "retention of " + namespace, method: http.MethodPost}, &s, "namespaces", namespace,
 		"retention", "run")

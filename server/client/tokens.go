@@ -20,17 +20,17 @@ const (
 type CreateToken struct {
 	Repo  string `json:"repo"`
 	Scope string `json:"scope,omitempty"` // Read or Write (default)
-	TTL   int    `json:"ttl,omitempty"`   // seconds, 60 to 31536000; 0 means 86400
+	TTL   int    `json:"ttl,omitempty"`   // lifetime in seconds, from 60 to 31536000; 0 means 86400
 
 	// The fields below are extensions.
-	Label   string    `json:"label,omitempty"`   // text for people
+	Label   string    `json:"label,omitempty"`   // text for people; has no effect
 	Session string    `json:"session,omitempty"` // session for which the token is made
 	Actor   string    `json:"actor,omitempty"`   // user or program that uses the token
-	Refs    []RefRule `json:"refs,omitempty"`    // refs that the token may change; none: all
+	Refs    []RefRule `json:"refs,omitempty"`    // refs that the token may change; empty: all
 }
 
-// RefRule allows a token to change the refs that match Glob, and denies the kinds of changes in Deny. In JSON it is the array [glob,
-// [deny, ...]].
+// RefRule allows a token to change the refs that match Glob, except by the kinds of changes in Deny. In JSON it is the
+// array [glob, [deny, ...]].
 type RefRule struct {
 	Glob string
 	Deny []string // no-push, no-force-push, append-only, no-delete
@@ -52,7 +52,7 @@ func (r *RefRule) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	if len(parts) == 0 || len(parts) > 2 {
-		return fmt.Errorf("rule of refs has %d parts, want [glob, [deny, ...]]", len(parts))
+		return fmt.Errorf("rule of refs has %d parts, but must have the form [glob, [deny, ...]]", len(parts))
 	}
 	if err := json.Unmarshal(parts[0], &r.Glob); err != nil || len(parts) == 1 {
 		return err
@@ -94,7 +94,7 @@ func (c *Client) RevokeToken(ctx context.Context, namespace, id string) error {
 	return err
 }
 
-// Tokens returns the tokens of a repository in a state: active, expired, revoked or all; "" means active.
+// Tokens yields the tokens of a repository that have the given state: active, expired, revoked or all; "" means active.
 func (c *Client) Tokens(ctx context.Context, namespace, repo, state string) iter.Seq2[Token, error] {
 	q := url.Values{"per_page": {"100"}}
 	if state != "" {

@@ -241,7 +241,8 @@ func (e *exchange) fetch(ctx context.Context) error {
 	return out.end(err)
 }
 
-// fetched writes the event and the counters of a fetch that has succeeded. size is the size of the answer in bytes.
+// fetched records a fetch that has succeeded: its event, its counters and its audit entry. size is the number of bytes of
+// the request and the answer.
 func (e *exchange) fetched(kind string, size int64) {
 	stamp := events.ByToken(e.s.o.Account, e.token)
 	switch kind {
@@ -256,7 +257,7 @@ func (e *exchange) fetched(kind string, size int64) {
 	e.audit(http.StatusOK, kind)
 }
 
-// failed logs and counts a request that has failed after its status was sent.
+// failed writes the audit entry of a request that has failed after its status was sent, and logs the failure.
 func (e *exchange) failed(err error) {
 	answer, ours := refusalFor(err)
 	e.audit(answer.status, answer.text)
