@@ -36,23 +36,23 @@ type Acts interface {
 	Unpin(ctx context.Context, by review.By, repo records.Repo, name, pin string) error
 }
 
-// maxAct is the maximum size in bytes of a form with an act: a text, escaped, and a few names.
+// maxAct is the maximum size, in bytes, of a form for an act. It contains an escaped text and a few names.
 const maxAct = 256 << 10
 
-// doing says what the token of a visit may do to a session. A page has no buttons for the rest.
+// doing states which acts on a session the token of a visit allows. A page has no buttons for other acts.
 type doing struct {
-	Path    string // of the session
-	Why     string // why the page has no buttons, "" if it has some
+	Path    string // path of the page of the session
+	Why     string // reason why the page has no buttons; "" if it has some
 	Comment bool
-	Request bool // may request approvals, and withdraw the own requests
-	Vote    bool // may grant and deny
-	Merge   bool // may move the default branch
+	Request bool // whether the user may request approvals, and withdraw own requests
+	Vote    bool // whether the user may grant and deny requests
+	Merge   bool // whether the user may move the default branch
 	Pin     bool
-	Life    bool // may close, archive and reopen
+	Life    bool // whether the user may close, archive and reopen the session
 	Actor   string
 }
 
-// doing returns what the token may do to a session. The server decides again when the act is made.
+// doing returns which acts on a session the token allows. The server checks this again when an act is made.
 func (p *place) doing(refs map[string]string, name string) *doing {
 	d := &doing{Path: p.sessionPath(name), Actor: gate.Actor(p.token)}
 	switch {
@@ -73,7 +73,7 @@ func (p *place) doing(refs map[string]string, name string) *doing {
 	return d
 }
 
-// may reports whether the rules of the token allow it to move a ref, or to create it.
+// may reports whether the rules of the token allow it to move or create a ref.
 func (p *place) may(refs map[string]string, ref string) bool {
 	some := strings.Repeat("1", 40)
 	if p.repo.ObjectFormat == "sha256" {
@@ -85,17 +85,17 @@ func (p *place) may(refs map[string]string, ref string) bool {
 		Owner:  func() (access.Owner, error) { return access.OwnerIn(refs), nil }}) == nil
 }
 
-// by returns the user of the visit.
+// by returns the user of the visit, as the user of an act.
 func (v *visit) by() review.By { return review.By{Token: v.token, Cause: v.cause()} }
 
-// acting is a visit that acts on a session, or asks whether to do so.
+// acting is a visit that makes an act on a session, or that shows the page on which the user confirms one.
 type acting struct {
 	*place
-	name string // of the session
+	name string // name of the session
 	refs map[string]string
 }
 
-// onSession returns the acts on a session of the repository.
+// onSession returns an acting for a session of the repository.
 func (p *place) onSession(ctx context.Context, name string) (*acting, error) {
 	refs, err := p.refs(ctx)
 	if err != nil {
@@ -107,7 +107,8 @@ func (p *place) onSession(ctx context.Context, name string) (*acting, error) {
 	return &acting{p, name, refs}, nil
 }
 
-// act handles a form that was submitted for a session. The path of the URL is that of the session and the name of the form.
+// act handles a form that was submitted for a session. The path of the URL is that of the session, followed by the name
+// of the form.
 func (a *acting) act(ctx context.Context, form string) error {
 	if form == "command" {
 		return a.tokenCommand(ctx)
@@ -134,13 +135,14 @@ func (a *acting) act(ctx context.Context, form string) error {
 	return a.redirect(to)
 }
 
-// notAllowed answers a form that is sent to a page.
+// notAllowed answers a form that is submitted to the path of a page.
 func (v *visit) notAllowed() error {
 	v.w.Header().Set("Allow", "GET, HEAD")
 	return &Problem{http.StatusMethodNotAllowed, "Not allowed", "This page does not receive forms."}
 }
 
-// back returns the path of the page that has sent the form, or that of the session if the browser does not name the page.
+// back returns the path of the page that has submitted the form, or that of the session if the browser does not name
+// the page. fragment is the part of that page to show.
 func (a *acting) back(fragment string) string {
 	to := "/"
 	if from, err := url.Parse(a.r.Referer()); err == nil && from.Host == a.r.Host {
@@ -152,10 +154,10 @@ func (a *acting) back(fragment string) string {
 	return to + fragment
 }
 
-// text returns a text of the form, as people write it in a field of several lines.
+// text returns the text of the form's field of several lines, in which browsers write line breaks as CR and LF.
 func (a *acting) text() string { return strings.ReplaceAll(a.r.PostForm.Get("text"), "\r\n", "\n") }
 
-// count returns a number of the form, 0 if the field is empty.
+// count returns the number in a field of the form, or 0 if the field is empty.
 func (a *acting) count(field string) (int, error) {
 	text := strings.TrimSpace(a.r.PostForm.Get(field))
 	if text == "" {
@@ -168,7 +170,8 @@ func (a *acting) count(field string) (int, error) {
 	return n, nil
 }
 
-// comment begins a thread.
+// comment begins a thread. said is the message about the act, and to is the path of the next page; this also applies to
+// the methods below.
 func (a *acting) comment(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
 	n := review.Annotation{Op: annotate.Open, Text: a.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"), Path: f.Get("path")}
@@ -182,7 +185,7 @@ func (a *acting) comment(ctx context.Context) (said, to string, err error) {
 	return "Your comment was added." + redacted(made), a.back("#t-" + made.Thread.ID), err
 }
 
-// thread adds to a thread, resolves it or reopens it.
+// thread adds a comment to a thread, resolves it or reopens it.
 func (a *acting) thread(ctx context.Context) (said, to string, err error) {
 	op := annotate.Op(a.r.PostForm.Get("op"))
 	said, ok := map[annotate.Op]string{annotate.Reply: "Your reply was added.", annotate.Resolve: "The thread was resolved.",
@@ -195,7 +198,7 @@ func (a *acting) thread(ctx context.Context) (said, to string, err error) {
 	return said + redacted(made), a.back("#t-" + made.Thread.ID), err
 }
 
-// redacted says that secrets were removed from a text, if there were any.
+// redacted returns a sentence that states that secrets were removed from a text, or "" if there were none.
 func redacted(made review.Annotated) string {
 	if made.Redacted == 0 {
 		return ""
@@ -203,7 +206,7 @@ func redacted(made review.Annotated) string {
 	return " " + number(int(made.Redacted), "secret was", "secrets were") + " removed from the text."
 }
 
-// request asks for an approval of the newest checkpoint.
+// request requests an approval of the newest checkpoint.
 func (a *acting) request(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
 	hours, err := a.count("hours")
@@ -232,16 +235,16 @@ func (a *acting) answer(ctx context.Context) (said, to string, err error) {
 	return said, a.sessionPath(a.name) + "#r-" + made.Request.ID, err
 }
 
-// statuses are the statuses of HTTP for the kinds of problems.
+// statuses are the HTTP statuses for the kinds of problems.
 var statuses = map[review.Kind]int{review.Invalid: http.StatusBadRequest, review.Missing: http.StatusNotFound,
 	review.Forbidden: http.StatusForbidden, review.Conflict: http.StatusConflict, review.Refused: http.StatusForbidden}
 
-// refusedPage says why an act was not made.
+// refusedPage shows why an act was not made.
 type refusedPage struct {
 	frame
 	Reason string
 	Paths  []string // files with conflicts
-	Text   string   // text of the form, so that it is not lost
+	Text   string   // text of the form, which is shown so that the user does not lose it
 	Back   string
 }
 
@@ -254,10 +257,11 @@ func (a *acting) refused(problem *review.Problem) error {
 	return a.send(cmp.Or(statuses[problem.Kind], http.StatusConflict), "refused.html", page)
 }
 
-// saidCookie is the name of the cookie with the message about the last act, which the next page shows. A link cannot set it.
+// saidCookie returns the name of the cookie with the message about the last act, which the next page shows. A cookie is
+// used because a link cannot set one.
 func (v *visit) saidCookie() string { return v.cookieName() + "-said" }
 
-// setMessage makes the next page of this browser show a text.
+// setMessage makes the next page that this browser requests show a text.
 func (v *visit) setMessage(text string) {
 	c := &http.Cookie{Name: v.saidCookie(), Value: base64.RawURLEncoding.EncodeToString([]byte(text)), Path: "/", HttpOnly: true,
 		Secure: v.secure(), SameSite: http.SameSiteStrictMode, MaxAge: 60}
@@ -267,7 +271,7 @@ func (v *visit) setMessage(text string) {
 	http.SetCookie(v.w, c)
 }
 
-// said returns the message about the last act, and removes it. A part of a page shows none.
+// said returns the message about the last act, and removes it. For a part of a page, it returns "".
 func (v *visit) said() string {
 	c, err := v.r.Cookie(v.saidCookie())
 	if err != nil || v.r.FormValue("part") != "" || v.r.Method != http.MethodGet {
@@ -289,7 +293,8 @@ type commentForm struct {
 	Lines                    bool
 }
 
-// answers are the acts by which the user may answer a request. With self, users may grant their own requests.
+// answers returns the operations by which the user may answer a request with the state v. If self is true, users may
+// grant their own requests.
 func (d *doing) answers(v approval.Verdict, self bool) (ops []approval.Op) {
 	switch v.Status {
 	case approval.Open, approval.Granted, approval.Denied:

@@ -18,7 +18,7 @@ type archivedPage struct {
 	Next string
 }
 
-// archivedRow is an archived session, with the command that brings it back.
+// archivedRow is an archived session, with the command that reopens it.
 type archivedRow struct {
 	Name, Title, Owner, Size string
 	State                    session.LifeState
@@ -26,7 +26,7 @@ type archivedRow struct {
 	Command                  string
 }
 
-// archived shows a page of the archived sessions, those after the name in the query.
+// archived shows a page of the archived sessions: those after the name in the query.
 func (p *place) archived(ctx context.Context) error {
 	if p.u.o.Archives == nil {
 		return missing("There are no archived sessions.")

@@ -17,21 +17,22 @@ import (
 //go:embed assets/*
 var assetFiles embed.FS
 
-// assetTypes are the types of the files in the directory assets, by the ends of their names.
+// assetTypes are the content types of the files in the directory assets, by the extensions of their names.
 var assetTypes = map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
-// assetDir is the path of scripts and styles. No namespace has this name.
+// assetDir is the path below which scripts and styles are served. No namespace can have the name "-".
 const assetDir = Prefix + "-/"
 
-// asset is a file that is the same for everyone. Its path contains a part of its hash, so browsers may keep it.
+// asset is a file that is the same for all users. Its path contains a part of its hash, so browsers may cache it
+// without a time limit.
 type asset struct {
 	kind    string
 	content []byte
-	packed  []byte // the content, compressed by gzip
+	packed  []byte // contents compressed by gzip
 }
 
-// loadAssets returns the assets of this package, and those in the directory more if it is not nil, by their paths, and the paths by the
-// names of files.
+// loadAssets returns the assets of this package, and those in the directory more if it is not nil, by their paths. It
+// also returns the path of each asset by the name of its file.
 func loadAssets(more fs.FS) (map[string]asset, map[string]string, error) {
 	assets, paths := map[string]asset{}, map[string]string{}
 	add := func(from fs.FS, name string) error {
@@ -64,8 +65,8 @@ func loadAssets(more fs.FS) (map[string]asset, map[string]string, error) {
 
 func compress(content []byte) []byte {
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // fails only for an invalid level
-	_, _ = z.Write(content)                         // a buffer takes everything
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // an error occurs only for an invalid level
+	_, _ = z.Write(content)                         // writing to a buffer never fails
 	_ = z.Close()
 	return b.Bytes()
 }
@@ -80,7 +81,7 @@ func (a asset) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", a.kind)
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // for a browser that shows the icon as a page
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // applies if a browser shows the icon as a page
 	h.Set("Vary", "Accept-Encoding")
 	body := a.content
 	if accepts(r) {

@@ -20,19 +20,21 @@ import (
 )
 
 const (
-	axisPage    = 200      // entries on a page of a timeline
-	maxRecords  = 8 << 20  // bytes of a file of records that is read
-	maxSlot     = 64 << 20 // bytes of all files of records between two checkpoints that are read
-	maxDays     = 4000     // directories of a transcript that are read
-	maxParts    = 200_000  // files of a transcript that are read
-	maxText     = 700      // characters of a record that a timeline shows
-	maxCommit   = 1 << 20  // bytes of a commit that is read
-	maxMessages = 300      // characters of a message that a timeline shows
+	axisPage   = 200     // maximum number of entries on a page of a timeline
+	maxRecords = 8 << 20 // maximum size, in bytes, of a file of records that is read
+	// maximum total size, in bytes, of the files of records that are read between two checkpoints
+	maxSlot     = 64 << 20
+	maxDays     = 4000    // maximum number of directories of a transcript that are read
+	maxParts    = 200_000 // maximum number of files of a transcript that are read
+	maxText     = 700     // maximum number of characters of a record that a timeline shows
+	maxCommit   = 1 << 20 // maximum size, in bytes, of a commit that is read
+	maxMessages = 300     // maximum number of characters of a message that a timeline shows
 )
 
-// axis is the order in which a timeline shows the checkpoints, the commits and the records of a session. It consists of slots, the oldest
-// first. A slot is a checkpoint and what happened until the next one; the first slot has what happened before the first checkpoint. An
-// axis has only ids: what a page shows is read for the page.
+// axis is the order in which a timeline shows the checkpoints, the commits and the records of a session. It consists of
+// slots, the oldest first. A slot contains a checkpoint and everything until the next checkpoint; the first slot
+// contains everything before the first checkpoint. An axis has only ids; their contents are read when a page shows
+// them.
 type axis struct {
 	g     gitread.Repo
 	name  string // name of the session
@@ -41,12 +43,12 @@ type axis struct {
 }
 
 type slot struct {
-	gitread.Point                // checkpoint; empty in the first slot
+	gitread.Point                // the checkpoint of the slot; empty in the first slot
 	steps         []gitread.Step // commits, the oldest first
-	files         []string       // ids of the files with its records
+	files         []string       // ids of the files that contain its records
 }
 
-// loadAxis reads the ids of a session.
+// loadAxis reads the ids for the axis of a session.
 func loadAxis(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*axis, error) {
 	metas, err := g.Metas(ctx, refs, []string{name})
 	if err != nil {
@@ -72,16 +74,18 @@ func loadAxis(ctx context.Context, g gitread.Repo, refs map[string]string, name 
 	return x, x.findRecords(ctx, refs[session.TranscriptRef(name)])
 }
 
-// place adds commits, the newest first, to the slots before the first checkpoints that have them as HEAD. A commit that no checkpoint has
-// is added by its time, which is less exact, because commits have no fractions of seconds.
+// place adds commits, which are sorted from the newest to the oldest, to slots: a commit precedes the first checkpoint
+// that has it as HEAD. A commit that no checkpoint has is placed by its time, which is less exact, because commits have
+// no fractions of seconds.
 func (x *axis) place(steps []gitread.Step) {
-	first := map[string]int{} // number of the first checkpoint by its HEAD
+	first := map[string]int{} // index of the first checkpoint with each HEAD
 	for i, s := range x.slots {
 		if _, known := first[s.Head]; !known && s.Head != "" {
 			first[s.Head] = i
 		}
 	}
-	before := len(x.slots) // a commit is not newer than those that follow it
+	// index of a slot that the commit must not follow, because a commit is not newer than its descendants
+	before := len(x.slots)
 	for _, s := range steps {
 		i, _ := slices.BinarySearchFunc(x.slots[1:], s.Time, func(s slot, at time.Time) int {
 			return session.CheckpointID(s.ID).Time().Compare(at)
@@ -97,7 +101,7 @@ func (x *axis) place(steps []gitread.Step) {
 	}
 }
 
-// with returns the id of the first checkpoint that has a commit, "" if there is none.
+// with returns the id of the first checkpoint that was made at or after a commit, or "" if there is none.
 func (x *axis) with(commit string) string {
 	for i, s := range x.slots {
 		if s.Head == commit {
@@ -120,12 +124,13 @@ func (x *axis) heads(refs map[string]string) (tips []string) {
 	}
 	layout, err := session.LayoutOf(*x.meta, there)
 	if err != nil {
-		return nil // the session has no metadata that this version can read
+		return nil // there are none if this version cannot read the metadata of the session
 	}
 	for name := range there {
 		branch, ok := layout.Here(name)
 		_, carried := refs[session.CarriedRef(x.name, branch)]
-		// With unchanged names, every branch of the repository could be one of the session.
+		// The names of the session's branches must be distinguishable: with unchanged names, every branch of the
+		// repository could belong to the session.
 		if ok && strings.HasPrefix(branch, "refs/heads/") && (layout.Exclusive(name) || carried) {
 			tips = append(tips, refs[name])
 		}
@@ -134,7 +139,8 @@ func (x *axis) heads(refs map[string]string) (tips []string) {
 	return slices.Compact(tips)
 }
 
-// findRecords adds the files of the transcript that a commit contains. They are named DAY/CHECKPOINT.jsonl (package transcript).
+// findRecords adds the files of the transcript in a commit to the slots. They are named DAY/CHECKPOINT.jsonl (package
+// transcript).
 func (x *axis) findRecords(ctx context.Context, commit string) error {
 	if commit == "" {
 		return nil
@@ -156,7 +162,7 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	for _, day := range days {
 		err := x.g.Entries(ctx, day, func(f read.Entry) bool {
 			if id, _, ok := strings.Cut(f.Name, "."); ok && strings.HasSuffix(f.Name, ".jsonl") {
-				// Records of a checkpoint that was dropped belong to the one before.
+				// Records of a checkpoint that was dropped are added to the slot of the previous checkpoint.
 				s := &x.slots[x.slotOf(id)]
 				s.files = append(s.files, f.Hash)
 				count++
@@ -170,8 +176,8 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	return nil
 }
 
-// slotOf returns the number of the slot of a checkpoint, or of the one before if the session does not have it. It returns 0 for other
-// texts.
+// slotOf returns the index of the slot of a checkpoint. If the session does not have the checkpoint, it returns the slot
+// of the previous one. It returns 0 if id is not an id of a checkpoint.
 func (x *axis) slotOf(id string) int {
 	up, err := session.ParseCheckpointID(id)
 	if err != nil {
@@ -184,12 +190,12 @@ func (x *axis) slotOf(id string) int {
 	return i
 }
 
-// position is the place of an entry: its slot, and its number in the slot.
+// position is the position of an entry: the index of its slot, and its index in the slot.
 type position struct{ slot, item int }
 
 var positionText = regexp.MustCompile(`^([0-9A-Za-z]{26}|0)\.([0-9]{1,7})$`)
 
-// parse returns the position that a text names, as in links.
+// parse returns the position that a text in a link names.
 func (x *axis) parse(text string) (position, bool) {
 	m := positionText.FindStringSubmatch(text)
 	if m == nil {
@@ -205,24 +211,25 @@ func (x *axis) text(p position) string {
 
 // entry is a checkpoint, a commit or a record on a timeline.
 type entry struct {
-	Kind   string // checkpoint, commit, or that of a record: prompt, tool, result, response, record, erased
-	ID     string // of the checkpoint, the commit or the record
-	Commit string // of a checkpoint or commit
+	// kind: checkpoint, commit, or one of these kinds of records: prompt, tool, result, response, record, erased
+	Kind   string
+	ID     string // id of the checkpoint, the commit or the record
+	Commit string // id of the commit; only for checkpoints and commits
 	Time   time.Time
-	Label  string // reason of a checkpoint, author of a commit, name of a tool
+	Label  string // reason of a checkpoint, author of a commit, or name of a tool
 	Text   string
-	More   bool // Text is only the beginning
+	More   bool // true if Text is only the beginning of the text
 	Actor  string
-	Files  int64 // paths that differ from the checkpoint before
+	Files  int64 // number of paths that differ from the previous checkpoint
 	Pins   []string
-	Link   string // selects the entry
+	Link   string // path that selects the entry
 	Chosen bool
 	at     position
 
-	Threads int // threads about a checkpoint or a commit, and about files in it
+	Threads int // number of threads about a checkpoint or a commit, and about files in it
 }
 
-// entries returns the entries of a slot, the oldest first. Checkpoints and commits have only ids yet.
+// entries returns the entries of a slot, the oldest first. For checkpoints and commits, only the ids are set.
 func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	s := x.slots[slot]
 	list := make([]entry, 0, 1+len(s.steps))
@@ -236,7 +243,8 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 			return
 		}
 		for text := range bytes.Lines(c.Bytes) {
-			if l, err := transcript.ParseLine(text); err == nil { // a later version may have written other lines
+			// skip lines with errors, because a later version may have written lines of another form
+			if l, err := transcript.ParseLine(text); err == nil {
 				list = append(list, recordOf(l))
 			}
 		}
@@ -244,7 +252,7 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read transcript: %w", err)
 	}
-	// Commits have no fractions of seconds: among records of the same second, a commit is the last.
+	// Commits have no fractions of seconds, so a commit follows all records of the same second.
 	slices.SortStableFunc(list, func(a, b entry) int { return endOf(a).Compare(endOf(b)) })
 	if s.ID != "" {
 		list = slices.Insert(list, 0, entry{Kind: "checkpoint", ID: s.ID, Commit: s.Commit, Time: session.CheckpointID(s.ID).Time()})
@@ -255,7 +263,7 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	return list, nil
 }
 
-// endOf returns the last moment at which an entry may have been made.
+// endOf returns the latest time at which an entry may have been made.
 func endOf(e entry) time.Time {
 	if e.Kind == "commit" {
 		return e.Time.Add(time.Second - time.Nanosecond)
@@ -276,7 +284,7 @@ func recordOf(l transcript.Line) entry {
 		Input, Output          json.RawMessage
 		Failed                 bool
 	}
-	_ = json.Unmarshal(l.Record, &r) // a member that has an unexpected type counts as missing
+	_ = json.Unmarshal(l.Record, &r) // errors are ignored, because a member with an unexpected type counts as missing
 	text := r.Text
 	switch {
 	case r.Type == "prompt" || r.Role == "user" && (r.Type == "" || r.Type == "message"):
@@ -300,7 +308,8 @@ func recordOf(l transcript.Line) entry {
 	return e
 }
 
-// plainJSON returns a JSON string as it is, the only string of an object, and the text of other values.
+// plainJSON returns the text of a JSON value for people: a string itself, the only string of an object, or otherwise
+// the JSON text.
 func plainJSON(v json.RawMessage) string {
 	var text string
 	if json.Unmarshal(v, &text) == nil {
@@ -315,7 +324,8 @@ func plainJSON(v json.RawMessage) string {
 	return string(v)
 }
 
-// page returns up to axisPage entries, the newest first: those before a position, or, if up is set, those after it.
+// page returns up to axisPage entries, the newest first: those before the position from or, if up is set, those after
+// it.
 func (x *axis) page(ctx context.Context, from position, up bool) (list []entry, err error) {
 	for s := from.slot; s >= 0 && s < len(x.slots) && len(list) < axisPage; {
 		here, err := x.entries(ctx, s)
@@ -346,7 +356,7 @@ func (x *axis) page(ctx context.Context, from position, up bool) (list []entry, 
 	return list, x.describe(ctx, list)
 }
 
-// describe reads the commits of the checkpoints and commits in a list.
+// describe reads the commits of the checkpoints and commits in a list, and sets the fields of their entries.
 func (x *axis) describe(ctx context.Context, list []entry) error {
 	var names []string
 	var of []int
@@ -373,19 +383,19 @@ func (x *axis) describe(ctx context.Context, list []entry) error {
 	return nil
 }
 
-// authorOf returns the name of the author in the header of a commit.
+// authorOf returns the name of the author in head, the header of a commit.
 func authorOf(head string) string {
 	_, author, _ := strings.Cut(head, "\nauthor ")
 	name, _, _ := strings.Cut(author, " <")
 	return line(name, 80)
 }
 
-// around returns the position from which a page begins that shows a checkpoint, with a few newer ones.
+// around returns the position from which a page must begin to show the checkpoint with this id and a few newer entries.
 func (x *axis) around(id string) position {
 	return position{slot: min(x.slotOf(id)+4, len(x.slots)), item: 0}
 }
 
-// older and newer report whether there are entries beyond a position.
+// older reports whether there are entries before a position, and newer whether there are entries after it.
 func (x *axis) older(p position) bool {
 	return p.item > 0 || p.slot > 1 || p.slot == 1 && (len(x.slots[0].steps) > 0 || len(x.slots[0].files) > 0)
 }
@@ -398,7 +408,7 @@ func (x *axis) newer(ctx context.Context, p position) (bool, error) {
 	return p.item+1 < len(here), err
 }
 
-// pins returns the names of the pins of checkpoints by their commits.
+// pins returns the names of the session's pins, by the commits of their checkpoints.
 func pins(refs map[string]string, name string) map[string][]string {
 	found := map[string][]string{}
 	for ref, commit := range refs {

@@ -15,12 +15,14 @@ import (
 )
 
 const (
-	maxHighlight  = 256 << 10              // bytes of a file that is highlighted; larger ones are shown without colours
-	highlightTime = 150 * time.Millisecond // after which the rest of a file is shown without colours
-	binaryStart   = 8 << 10                // bytes of a file that decide whether it is binary
+	// maximum size, in bytes, of a file that is highlighted; larger files have no colours
+	maxHighlight  = 256 << 10
+	highlightTime = 150 * time.Millisecond // time after which the rest of a file is shown without colours
+	// number of bytes at the beginning of a file that determine whether it is binary
+	binaryStart = 8 << 10
 )
 
-// binary reports whether contents are not text, as git decides it: there is a NUL near the beginning.
+// binary reports whether contents are binary, by git's rule: they have a NUL among the first bytes.
 func binary(content []byte) bool {
 	return bytes.IndexByte(content[:min(len(content), binaryStart)], 0) >= 0
 }
@@ -30,17 +32,18 @@ func binary(content []byte) bool {
 //go:embed lexers/*.xml
 var lexerFiles embed.FS
 
-// lexers returns the lexers of the directory lexers. Their rules are compiled when they are used first.
+// lexers returns the lexers in the directory lexers. The rules of a lexer are compiled when it is used first.
 var lexers = sync.OnceValue(func() *chroma.LexerRegistry {
 	all := chroma.NewLexerRegistry()
-	names, _ := fs.Glob(lexerFiles, "lexers/*.xml") // the pattern is valid
+	names, _ := fs.Glob(lexerFiles, "lexers/*.xml") // there is no error, because the pattern is valid
 	for _, name := range names {
 		all.Register(chroma.MustNewXMLLexer(lexerFiles, name))
 	}
 	return all
 })
 
-// classes are the classes of CSS of kinds of tokens. A kind that is not listed has the class of its category, if that is listed.
+// classes are the CSS classes of the kinds of tokens. A kind that is not listed has the class of its category, if that
+// is listed.
 var classes = map[chroma.TokenType]string{
 	chroma.Keyword: "k", chroma.KeywordType: "t", chroma.LiteralString: "q", chroma.LiteralNumber: "m", chroma.Comment: "c",
 	chroma.NameFunction: "f", chroma.NameClass: "t", chroma.NameBuiltin: "t", chroma.NameTag: "k", chroma.NameAttribute: "f",
@@ -56,9 +59,9 @@ func classOf(t chroma.TokenType) string {
 	return ""
 }
 
-// highlight returns the lines of a text as HTML, without their newlines. The name of the file decides on the language. A text of an
-// unknown language, a large text, and what remains after highlightTime, have no colours: the expressions that find tokens can be slow
-// for texts that were made for it.
+// highlight returns the lines of a text as HTML, without their newlines. The name of the file determines the language.
+// A text in an unknown language, a large text, and the part of a text that remains after highlightTime get no colours,
+// because the expressions that find tokens are slow for some texts, which an attacker could choose.
 func highlight(ctx context.Context, name string, content []byte) []string {
 	if len(content) == 0 {
 		return nil
@@ -74,7 +77,7 @@ func highlight(ctx context.Context, name string, content []byte) []string {
 	return w.lines
 }
 
-// tokens writes the tokens of a text, and returns the part of the text that follows them.
+// tokens writes tokens as HTML, and returns the rest of the text, which has no tokens yet.
 func (w *lineWriter) tokens(ctx context.Context, lexer chroma.Lexer, text string) (rest string) {
 	next, err := lexer.Tokenise(&chroma.TokeniseOptions{State: "root"}, text)
 	if err != nil {
@@ -82,7 +85,8 @@ func (w *lineWriter) tokens(ctx context.Context, lexer chroma.Lexer, text string
 	}
 	end := time.Now().Add(highlightTime)
 	for t := next(); t != chroma.EOF; t = next() {
-		// A lexer may add a newline at the end, or change the text; what it does not repeat exactly is written without colours.
+		// A lexer may add a newline at the end, or change the text; the part that the tokens do not repeat exactly is
+		// written without colours.
 		after, ok := strings.CutPrefix(text, t.Value)
 		if !ok {
 			break
@@ -96,7 +100,7 @@ func (w *lineWriter) tokens(ctx context.Context, lexer chroma.Lexer, text string
 	return text
 }
 
-// lineWriter divides tokens into lines of HTML.
+// lineWriter writes tokens as lines of HTML.
 type lineWriter struct {
 	lines []string
 	line  strings.Builder
@@ -122,7 +126,7 @@ func (w *lineWriter) newline() {
 	w.line.Reset()
 }
 
-// end ends the last line, unless the text ended with a newline.
+// end ends the last line. complete is true if the text ended with a newline, so that no line is open.
 func (w *lineWriter) end(complete bool) {
 	if !complete || w.line.Len() > 0 {
 		w.newline()

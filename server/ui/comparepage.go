@@ -17,33 +17,36 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-const pathsPage = 200 // paths on a page of a comparison
+const pathsPage = 200 // maximum number of paths on a page of a comparison
 
 // comparePage shows up to comparing.MaxProposals proposals beside each other.
 type comparePage struct {
 	frame
-	Base, BaseTree string // what all changes are relative to, "" if the proposals have several bases, and the path of its page
+	// name of the state to which all changes are relative, and the path of its page; "" if the proposals have several
+	// bases
+	Base, BaseTree string
 	Proposals      []proposalRow
 	Pairs          []pairRow
 	Views          []viewLink
 	Rows           []pathRow
 	Total          int // number of changed paths
-	Shared         int // of these, changed by two or more proposals
-	Conflicts      int // of these, with conflicts
-	Listed         int // number of paths in the chosen view
+	Shared         int // number of paths that two or more proposals changed
+	Conflicts      int // number of paths with conflicts
+	Listed         int // number of paths in the selected view
 	Truncated      bool
 	Before, Next   string
-	Exact          string // path of a page that always shows these versions; "": this one does
+	Exact          string // path of a page that always shows the present versions; "" if this page does so
 	Commands       []command
 }
 
 // proposalRow is a proposal with its totals.
 type proposalRow struct {
 	Letter, Name     string
-	Page, Tree, Diff string // paths of pages: the session, its files, and the difference from the base
-	Adopt            string // path of the page that confirms a merge of the session, "" if the token does not allow it
-	State            session.LifeState
-	Subject, Author  string
+	Page, Tree, Diff string // paths of the pages of the session, its files, and its difference from the base
+	// path of the page on which a merge of the session is confirmed; "" if the token does not allow a merge
+	Adopt           string
+	State           session.LifeState
+	Subject, Author string
 	control.ComparedSide
 	Truncated bool
 	Result    resultCell
@@ -52,25 +55,25 @@ type proposalRow struct {
 // resultCell shows the test results of a proposal.
 type resultCell struct {
 	comparing.Result
-	Size string // size of the value for people; "" if it is not known
-	Note string // why First is missing
+	Size string // size of the value, as text for people; "" if it is not known
+	Note string // reason why First is missing
 }
 
-// comparison is what a comparePage is made from.
+// comparison contains the data for a comparePage.
 type comparison struct {
 	*place
 	*comparing.Comparison
 	refs map[string]string
 }
 
-// pairRow has the results of the merges of one proposal with all of them.
+// pairRow has the results of the merges of one proposal with each proposal.
 type pairRow struct {
 	Letter string
 	Cells  []pairCell
 }
 
-// pairCell is the result of a merge: a verdict, and the difference of the two. Verdict is "" for a proposal and itself, and "apart" if no
-// path was changed by both.
+// pairCell is the result of a merge of two proposals: a verdict, and the path of their difference. Verdict is "" if
+// both are the same proposal, and "apart" if no path was changed by both.
 type pairCell struct {
 	With    string
 	Verdict string
@@ -78,21 +81,21 @@ type pairCell struct {
 	Diff    string
 }
 
-// viewLink selects the paths that are listed.
+// viewLink is a link that selects which paths are listed.
 type viewLink struct {
 	Name, Path string
 	Chosen     bool
 }
 
-// pathRow is a path with what each proposal has done to it.
+// pathRow is a path with the change of each proposal to it.
 type pathRow struct {
 	Path    string
-	Verdict control.Verdict // "" if one proposal alone has changed the path
+	Verdict control.Verdict // verdict; "" if only one proposal has changed the path
 	Text    string
 	Cells   []pathCell
 }
 
-// pathCell is what one proposal has done to a path. Link is "" if it has not changed the path.
+// pathCell is the change of one proposal to a path. Link is "" if the proposal has not changed the path.
 type pathCell struct {
 	Letter string
 	Status string
@@ -101,7 +104,7 @@ type pathCell struct {
 	Clash  bool
 }
 
-// comparePoints shows the points that the request names.
+// comparePoints shows the comparison of the points that the request names.
 func (p *place) comparePoints(ctx context.Context) error {
 	names := comparing.Distinct(p.r.URL.Query()["p"])
 	if len(names) < 2 || len(names) > comparing.MaxProposals {
@@ -155,7 +158,7 @@ func (p *place) comparePoints(ctx context.Context) error {
 	return p.send(http.StatusOK, "compare.html", page)
 }
 
-// pointsOf returns the pairs of a query that selects points.
+// pointsOf returns the names and values of a query that selects points.
 func pointsOf(names []string) (pairs []string) {
 	for _, name := range names {
 		pairs = append(pairs, "p", name)
@@ -163,7 +166,7 @@ func pointsOf(names []string) (pairs []string) {
 	return pairs
 }
 
-// letterOf returns the letter that stands for a proposal.
+// letterOf returns the letter that stands for the proposal with the index i.
 func letterOf(i int) string { return string(rune('A' + i)) }
 
 func (c *comparison) proposalRow(i int, s *comparing.Side) proposalRow {
@@ -181,7 +184,7 @@ func (c *comparison) proposalRow(i int, s *comparing.Side) proposalRow {
 	return row
 }
 
-// resultOf returns the test results of a proposal in the form in which they are safe to show.
+// resultOf returns the test results of a proposal in a form that is safe to show.
 func resultOf(r comparing.Result) resultCell {
 	cell := resultCell{Result: r, Note: resultNotes[r.Problem]}
 	cell.First, cell.Actor, cell.Session = line(r.First, 200), clip(r.Actor, 80), clip(r.Session, 80)
@@ -191,13 +194,14 @@ func resultOf(r comparing.Result) resultCell {
 	return cell
 }
 
-// resultNotes are the sentences that stand in place of test results that cannot be shown.
+// resultNotes are sentences that are shown if test results cannot be shown.
 var resultNotes = map[comparing.Problem]string{
 	comparing.Damaged: "The cache entry is damaged.", comparing.TooLarge: "The value is too large for this page.",
 	comparing.Binary: "The value is binary.",
 }
 
-// comparisonProblem returns the problem that the user sees for an error of a comparison. It returns other errors unchanged.
+// comparisonProblem returns the problem that the user sees after an error of a comparison. It returns other errors
+// unchanged.
 func (p *place) comparisonProblem(err error) error {
 	var thin *comparing.ThinError
 	switch {
@@ -211,7 +215,7 @@ func (p *place) comparisonProblem(err error) error {
 	return err
 }
 
-// pairRows returns the results of all merges as a square.
+// pairRows returns the results of all merges as a square table.
 func (c *comparison) pairRows() []pairRow {
 	type tally struct {
 		conflicts, common int
@@ -259,13 +263,13 @@ func (c *comparison) pairRows() []pairRow {
 	return rows
 }
 
-// words are the words for the letters of git for the statuses of paths.
+// words are the words that are shown for git's letters for the status of a path.
 var words = map[string]string{"A": "added", "D": "deleted", "M": "modified", "T": "type-changed"}
 
-// worth is the order of paths: those with conflicts first, those that one proposal alone has changed last.
+// worth is the sort order of paths: those with conflicts are first, those that only one proposal has changed are last.
 var worth = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1, control.VerdictSame: 2, "": 3}
 
-// listPaths adds the page of the list of paths that begins with the path number first.
+// listPaths adds the list of paths to page, beginning with the path whose index is first.
 func (c *comparison) listPaths(names []string, first int, page *comparePage) {
 	changed := make([]map[string]control.PathChange, len(c.Sides))
 	known := map[string]bool{}
@@ -281,7 +285,7 @@ func (c *comparison) listPaths(names []string, first int, page *comparePage) {
 		changed[i] = make(map[string]control.PathChange, len(s.Changes))
 		for _, change := range s.Changes {
 			if changed[i][change.Path] = change; !known[change.Path] {
-				known[change.Path] = true // no other side has changed the path
+				known[change.Path] = true // only this side has changed the path
 				all = append(all, control.SharedPath{Path: change.Path})
 			}
 		}
@@ -303,7 +307,7 @@ func (c *comparison) listPaths(names []string, first int, page *comparePage) {
 	}
 	page.Views = []viewLink{{"All paths", here("", 0), show == ""}, {"Changed by two or more", here("shared", 0), show == "shared"},
 		{"In conflict", here("conflict", 0), show == "conflict"}}
-	switch show { // the paths are sorted by their verdicts
+	switch show { // the paths are sorted by their verdicts, so those of a view are consecutive
 	case "shared":
 		all = all[:page.Shared]
 	case "conflict":

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// confirmPage asks whether to make an act that is not easily undone.
+// confirmPage asks the user to confirm an act that is not easily undone.
 type confirmPage struct {
 	frame
 	Do   *doing
@@ -26,22 +26,22 @@ type confirmPage struct {
 	Back string
 
 	// The fields below are for a merge.
-	Promote       bool   // into the default branch
-	Branch        string // without refs/heads/
-	Tip           string // commit of the branch, "" if the branch does not exist
+	Promote       bool   // whether the branch is the default branch
+	Branch        string // name of the branch without refs/heads/
+	Tip           string // commit of the branch; "" if the branch does not exist
 	Newest        string // commit of the newest checkpoint
 	NewestID      string // id of the newest checkpoint
-	Diff          string // path of the difference from the branch
+	Diff          string // path of the difference between the branch and the newest checkpoint
 	Rules         []ruleView
 	Policy        string
-	OtherCommands []command // for other repositories
+	OtherCommands []command // commands that merge into branches of other repositories
 
 	// The fields below are for a change of the state.
 	To   session.LifeState
 	Verb string
 }
 
-// ask answers a request for the page on which the user confirms an act.
+// ask answers a request for the page on which the user confirms an act. form is the name of the form.
 func (a *acting) ask(ctx context.Context, form string) error {
 	page := confirmPage{Do: a.doing(a.refs, a.name), Form: form, Back: a.sessionPath(a.name)}
 	above := append(a.within(), crumb{a.name, page.Back})
@@ -76,10 +76,10 @@ func (a *acting) ask(ctx context.Context, form string) error {
 	return a.send(http.StatusOK, "confirm.html", page)
 }
 
-// lifeVerbs are the words for the changes of the state that users make on the page.
+// lifeVerbs are the verbs for the changes of state that users can make on the page.
 var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Archived: "Archive", session.Open: "Reopen"}
 
-// askMerge completes the page that asks whether to merge.
+// askMerge adds the data of a merge to the page on which it is confirmed.
 func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
 	page.Tip = a.refs["refs/heads/"+page.Branch]
 	link := sessionlink.Link{Remote: a.remote(), Session: a.name}
@@ -104,7 +104,7 @@ func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
 	})
 }
 
-// merge merges the newest checkpoint of the session, which must be the one that the user has seen.
+// merge merges the newest checkpoint of the session, if it is still the one that the user has seen.
 func (a *acting) merge(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
 	err = a.read(ctx, func(g gitread.Repo) error {
@@ -145,7 +145,7 @@ func (a *acting) remove(ctx context.Context) (said, to string, err error) {
 	return said, a.path, err
 }
 
-// pin gives a checkpoint a name.
+// pin adds a name to a checkpoint, so that it is kept.
 func (a *acting) pin(ctx context.Context) (said, to string, err error) {
 	name := strings.TrimSpace(a.r.PostForm.Get("pin"))
 	_, err = a.u.o.Acts.Pin(ctx, a.by(), a.repo, a.name, name, a.r.PostForm.Get("at"))
@@ -159,7 +159,7 @@ func (a *acting) unpin(ctx context.Context) (said, to string, err error) {
 	return "No checkpoint is called " + name + " any more.", a.back(""), err
 }
 
-// states are the states into which the user may bring a session on the page.
+// states returns buttons for the states to which the user may change a session from the state now.
 func (d *doing) states(now session.LifeState) (list []stateButton) {
 	if !d.Life {
 		return nil
@@ -175,7 +175,7 @@ func (d *doing) states(now session.LifeState) (list []stateButton) {
 	return nil
 }
 
-// stateButton is a link to the page on which a change of the state is confirmed.
+// stateButton is a link to the page on which a change of state is confirmed.
 type stateButton struct {
 	To   session.LifeState
 	Verb string

@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	maxFiles  = 20_000  // files of a difference
-	diffPage  = 500     // files on a page of a difference
-	maxSide   = 1 << 20 // bytes of a file that is compared
-	openFiles = 12      // differences that the script opens by itself
+	maxFiles  = 20_000  // maximum number of files in a difference
+	diffPage  = 500     // maximum number of files on a page of a difference
+	maxSide   = 1 << 20 // maximum size, in bytes, of a file that is compared
+	openFiles = 12      // maximum number of differences that the script of the page expands automatically
 )
 
 // diffPageData shows the files that differ between two points.
 type diffPageData struct {
 	frame
 	Path         string
-	A, B         string // points as the user has named them, "" for those named by their ids
-	Base, Head   string // ids
+	A, B         string // points as the user has named them; "" for a point that was named by its id
+	Base, Head   string // ids of the two commits
 	Rows         []changeRow
 	Total        int
-	Added, Gone  int // lines
+	Added, Gone  int // numbers of added and removed lines
 	Truncated    bool
-	First        int // number of the first file on the page
+	First        int // index of the first file on the page
 	Before, Next string
 	Open         bool // the script of the page expands the differences when the page is loaded
 	Unreadable   string
@@ -49,12 +49,12 @@ type changeRow struct {
 	Status         string
 	Added, Deleted int
 	Binary         bool
-	Lacking        bool   // the repository does not have both contents
-	Mode           string // "100644 → 100755", "" if it is the same
-	Link           string // path of the difference of the file
+	Lacking        bool   // true if the repository does not have the contents of both files
+	Mode           string // old and new mode, as in "100644 → 100755"; "" if they are the same
+	Link           string // path of the page with the difference of the file
 }
 
-// changeRow returns a row for a file. The threads of the session are shown in its difference, "" for none.
+// changeRow returns the row for a changed file. of is the session whose threads its difference shows; "" for none.
 func (p *place) changeRow(d read.Diff, c read.Change, of string) changeRow {
 	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
 		Binary: c.Binary, Lacking: c.Lacking,
@@ -65,7 +65,8 @@ func (p *place) changeRow(d read.Diff, c read.Change, of string) changeRow {
 	return row
 }
 
-// point returns the id of the commit that a name of a point stands for: SESSION@CHECKPOINT, an id, HEAD, a branch or a tag.
+// point returns the id of the commit that the name of a point stands for. The name is SESSION@CHECKPOINT, an id, HEAD,
+// a branch or a tag.
 func (p *place) point(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (string, error) {
 	if s, checkpoint := sessionlink.Split(name); s != "" && session.ValidName(s) == nil && refs[session.MetaRef(s)] != "" {
 		return g.Checkpoint(ctx, refs, s, checkpoint)
@@ -85,7 +86,7 @@ func (p *place) diff(ctx context.Context) error {
 	}
 	page := diffPageData{frame: p.frame("Difference", p.within()...), Path: p.path, A: shown(a), B: shown(b), First: first}
 	var d read.Diff
-	of := "" // the session whose threads are shown
+	of := "" // name of the session whose threads are shown
 	err = p.read(ctx, func(g gitread.Repo) error {
 		refs, err := p.refs(ctx)
 		if err != nil {
@@ -108,7 +109,7 @@ func (p *place) diff(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if object.ValidID(a) { // the page shows the beginning of the id anyway
+	if object.ValidID(a) { // not for an id, because the page shows the beginning of each id anyway
 		page.A = ""
 	}
 	if object.ValidID(b) {
@@ -140,21 +141,21 @@ type filePage struct {
 	frame
 	Path, OldPath string
 	Blocks        []block
-	Note          string // why there are no blocks, or what they leave out
-	OldTree       string // paths of the file at the two points, "" if it does not exist there
+	Note          string // reason why there are no blocks, or what they leave out
+	OldTree       string // paths of the pages of the file at the two points; "" if the file does not exist at a point
 	NewTree       string
-	Comment       *commentForm // nil if the page shows no session
-	Threads       []threadView // those without a line in the difference
+	Comment       *commentForm // form for comments; nil if the page shows no session
+	Threads       []threadView // threads that do not refer to a line in the difference
 }
 
-// block is a part of a difference that is shown side by side: lines of the old file, and the lines of the new one that replace them. Of
-// lines that did not change, both sides have the same.
+// block is a part of a difference that is shown side by side: lines of the old file, and the lines of the new file that
+// replace them. For lines that did not change, both sides are the same.
 type block struct {
-	Skip     int // lines that are left out before the block
+	Skip     int // number of lines before the block that are not shown
 	Same     bool
 	Old, New template.HTML
-	Threads  []threadView // about the last new line of the block
-	Gone     []threadView // about the last old line, which the new file does not have
+	Threads  []threadView // threads about the last new line of the block
+	Gone     []threadView // threads about the last old line, if the new file does not have this line
 }
 
 // fileDiff shows the difference of one file.
@@ -176,7 +177,7 @@ func (p *place) fileDiff(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		lacks := false // a side has the file, but the repository does not have its contents
+		lacks := false // true if a file exists but the repository does not have its contents
 		for i, at := range [2][2]string{{a, old}, {b, name}} {
 			if sides[i].ID != "" {
 				continue
@@ -227,7 +228,8 @@ func (p *place) fileDiff(ctx context.Context) error {
 	return p.send(http.StatusOK, "file.html", page)
 }
 
-// bothSides finds the threads in the two files of a difference. A file that does not exist has no id.
+// bothSides finds the threads in the two files of a difference. commits and paths name the files. A file that does not
+// exist has no id.
 func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]read.Content) (
 	found [2]inFile, err error) {
 	for i := range sides {
@@ -241,7 +243,8 @@ func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths 
 	return found, nil
 }
 
-// compare adds the blocks of the difference of two files with the threads about them. A file that does not exist has no id.
+// compare adds the blocks of the difference of two files, with the threads about them. A file that does not exist has
+// no id.
 func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Content, paths [2]string, threads [2]inFile) error {
 	assign(&threads[0], &threads[1])
 	f.Threads = slices.Concat(threads[1].below, threads[0].below)
@@ -283,7 +286,7 @@ func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Co
 	}
 	for _, r := range divide(reach(runs, newEnds, total), oldEnds, newEnds) {
 		if r.Old < 0 || r.New < 0 || r.Old+r.Gone > len(before) || r.New+r.Came > len(after) {
-			return errors.New("git compared other lines than the files have")
+			return errors.New("compare files: git has reported lines that the files do not have")
 		}
 		b := block{Skip: r.Skip, Same: r.Same, Old: lines("del", r.Same, before[r.Old:r.Old+r.Gone], r.Old),
 			New: lines("ins", r.Same, after[r.New:r.New+r.Came], r.New)}
@@ -299,7 +302,8 @@ func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Co
 	return nil
 }
 
-// lines returns lines of code with their numbers. Lines that are the same in both files have no mark.
+// lines returns lines of code as HTML, with their numbers. mark is the HTML element of changed lines; unchanged lines
+// (same) have none.
 func lines(mark string, same bool, code []string, first int) template.HTML {
 	if same {
 		mark = "span"
@@ -308,5 +312,5 @@ func lines(mark string, same bool, code []string, first int) template.HTML {
 	for i, text := range code {
 		b.WriteString("<" + mark + ` data-n="` + strconv.Itoa(first+i+1) + `">` + text + "</" + mark + ">\n")
 	}
-	return template.HTML(b.String()) // highlight has escaped the code
+	return template.HTML(b.String()) // the text is safe, because highlight has escaped the code
 }

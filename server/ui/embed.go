@@ -10,34 +10,37 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Embedding adapts a UI to a program that is not the server, and that adds pages of its own. Each field may be empty.
+// Embedding adapts a UI to a program that is not the server, and that adds its own pages. Each field may be empty.
 type Embedding struct {
-	Cookie string // name of the cookie with the token; browsers send cookies of one port of a host to its other ports as well
-	Hint   string // tells the user where to find the token
-	Assets fs.FS  // more scripts and styles, for pages of the program
-	// Remote returns the URL or path of a repository for git. "" means that only this host has the repository, and that commands find its
-	// sessions by their names.
+	// name of the cookie with the token; the name matters because browsers send cookies of one port of a host to its
+	// other ports as well
+	Cookie string
+	Hint   string // text that tells the user where the token can be found
+	Assets fs.FS  // further scripts and styles, for pages of the program
+	// Remote returns the URL or path by which git uses a repository. "" means that only this host has the repository,
+	// and that commands find its sessions by their names.
 	Remote func(r records.Repo) string
 }
 
 // Page is a page of the program that embeds a UI.
 type Page struct {
 	Title         string
-	Crumbs        []Crumb // the pages above it
+	Crumbs        []Crumb // links to the pages above the page
 	Body          template.HTML
-	Script, Style string // names of files in Embedding.Assets
+	Script, Style string // names of a script and a style in Embedding.Assets
 }
 
 // Crumb is a link to a page above another one.
 type Crumb = crumb
 
-// embeddedPage is a Page in its frame.
+// embeddedPage is a Page with the parts that all pages have.
 type embeddedPage struct {
 	frame
 	Body template.HTML
 }
 
-// Show answers a request with the page that the function in the parameter of returns. Without a valid token, it asks for one instead.
+// Show answers a request with the page that the function of returns. If the request has no valid token, Show sends the
+// page that asks for one.
 func (u *UI) Show(w http.ResponseWriter, r *http.Request, of func(ctx context.Context) (Page, error)) {
 	v := &visit{u: u, w: w, r: r}
 	defer v.note()
@@ -70,7 +73,7 @@ func (u *UI) SignedIn(r *http.Request) bool {
 	return v.identify(r.Context()) == nil
 }
 
-// sessionWord returns the word by which commands find a session, or a checkpoint of it.
+// sessionWord returns the argument by which commands find a session or, if checkpoint is not "", a checkpoint of it.
 func (p *place) sessionWord(name, checkpoint string) string {
 	link := sessionlink.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
 	switch {
@@ -82,8 +85,8 @@ func (p *place) sessionWord(name, checkpoint string) string {
 	return name
 }
 
-// Count returns a number with separators of thousands.
+// Count returns a number as text, with separators of thousands.
 func Count(n int64) string { return thousands(int(n)) }
 
-// Size returns a number of bytes with a unit.
+// Size returns a number of bytes as text, with a unit.
 func Size(n int64) string { return size(n) }

@@ -23,7 +23,7 @@ func (v *visit) base() string {
 	return "http://" + v.r.Host
 }
 
-// remote returns the URL of the repository for git. "" means that git does not reach it (see Embedding.Remote).
+// remote returns the URL by which git uses the repository. "" means that there is none (see Embedding.Remote).
 func (p *place) remote() string {
 	if of := p.u.o.Embedding.Remote; of != nil {
 		return of(p.repo)
@@ -31,16 +31,17 @@ func (p *place) remote() string {
 	return p.base() + "/git/" + p.repo.Namespace + "/" + p.repo.Name + ".git"
 }
 
-// forkCommand returns the command that forks a session from a checkpoint; without one, from the newest.
+// forkCommand returns the command that forks a session from a checkpoint, or from the newest one if checkpoint is "".
 func (p *place) forkCommand(name, checkpoint string) string {
 	return "artifactfs session fork " + control.ShellWord(p.sessionWord(name, checkpoint)) + " " + control.ShellWord(name+"-fork")
 }
 
-// fromHere are the commands and links that begin at a checkpoint.
+// fromHere contains the commands and links of a page that begin at a checkpoint.
 type fromHere struct {
 	Commands []command
-	Token    string // path to which the form for a command with the token is sent; "" for tokens that are not for one repository
-	At       string // checkpoint
+	// path to which the form for a command with the token is submitted; "" if the token is not for one repository
+	Token string
+	At    string // id of the checkpoint
 }
 
 // fromHere returns the commands and links that begin at a checkpoint of a session.
@@ -57,7 +58,7 @@ func (p *place) fromHere(name, checkpoint string) *fromHere {
 	return f
 }
 
-// commandPage shows a command that contains the token of the user.
+// commandPage shows a command that contains the user's token.
 type commandPage struct {
 	frame
 	Commands []command
@@ -67,8 +68,9 @@ type commandPage struct {
 	Back     string
 }
 
-// tokenCommand answers a form with the command that forks a session, together with the token in the user's cookie. It is the only page
-// that contains a secret, so it is not compressed, and it answers only forms of this server.
+// tokenCommand answers a form with the command that forks a session, including the token in the user's cookie. This
+// page is the only one that contains a secret, so it is not compressed, and it is sent only in answer to forms of this
+// server.
 func (a *acting) tokenCommand(ctx context.Context) error {
 	if a.token.Role != records.RepoToken {
 		return &Problem{http.StatusForbidden, "Not for this token",
@@ -87,7 +89,8 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 	}
 	secret := control.ShellWord(a.secret)
 	text := "ARTIFACTFS_SESSION_TOKEN=" + secret + " " + a.forkCommand(a.name, checkpoint)
-	// The token is for the mounted remote, too, if that is a repository of this server. It is not sent to other hosts.
+	// If the mounted remote is a repository of this server, the command also uses the token for it. The token is not
+	// sent to other hosts.
 	if metas[0] != nil && sameHost(metas[0].Remote, a.remote()) {
 		text = "ARTIFACTFS_TOKEN=" + secret + " " + text
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/read"
 )
 
-// linesBefore is the number of lines that a difference shows before a thread about a line that did not change.
+// linesBefore is the number of lines that a difference shows before an unchanged line with a thread.
 const linesBefore = 3
 
-// reach adds lines that did not change to the runs of a difference, so that the runs contain certain lines of the new file. wanted are
-// the numbers of these lines, counted from one. total is the number of lines of the new file, or 0 if the end of the difference is
-// missing.
+// reach adds unchanged lines to the runs of a difference, so that the runs contain certain lines of the new file.
+// wanted contains the numbers of these lines, counted from one. total is the number of lines of the new file, or 0 if
+// the end of the difference is missing.
 func reach(runs []read.Run, wanted map[int][]threadView, total int) (list []read.Run) {
 	marks := slices.Sorted(maps.Keys(wanted))
-	old, latest := 0, 0 // first lines after the previous run, counted from zero
+	old, latest := 0, 0 // indexes of the first lines after the previous run, counted from zero
 	fill := func(until int) {
 		for _, m := range marks {
 			if m <= latest || m > until {
@@ -37,7 +37,8 @@ func reach(runs []read.Run, wanted map[int][]threadView, total int) (list []read
 	return list
 }
 
-// divide divides runs so that each of certain lines is the last one of a run. The numbers of lines are counted from one, for each file.
+// divide divides runs so that each of certain lines is the last one of its run. oldEnds and newEnds contain the numbers
+// of these lines in the old and the new file, counted from one.
 func divide(runs []read.Run, oldEnds, newEnds map[int][]threadView) (list []read.Run) {
 	for _, r := range runs {
 		at := map[int]bool{}

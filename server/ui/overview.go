@@ -27,13 +27,13 @@ type overviewPage struct {
 	Path     string
 	Commands []command
 	Sessions []sessionRow
-	Total    int // number of sessions
+	Total    int // number of all sessions
 	Before   string
 	Next     string
-	Pages    string // "51 to 100", "" if the list has one page
-	Archived string // path of the list of archived sessions, "" if there are none
+	Pages    string // range of sessions on the page, such as "51 to 100"; "" if there is only one page
+	Archived string // path of the list of archived sessions; "" if there are none
 	Branches []branchRow
-	MoreRefs int // branches that are not shown
+	MoreRefs int // number of branches that are not shown
 }
 
 // command is a command that the user can copy.
@@ -92,7 +92,7 @@ func (p *place) overview(ctx context.Context) error {
 	return p.send(http.StatusOK, "overview.html", page)
 }
 
-// above returns the links to the pages above that of the repository, as far as the token allows them.
+// above returns the links to the pages above that of the repository, as far as the token allows the user to see them.
 func (p *place) above() []crumb {
 	if p.token.Role == records.RepoToken {
 		return nil
@@ -100,10 +100,10 @@ func (p *place) above() []crumb {
 	return []crumb{{p.repo.Namespace, Prefix + p.repo.Namespace}}
 }
 
-// within returns the links to the pages above one within the repository.
+// within returns the links that a page of the repository shows to the pages above it.
 func (p *place) within() []crumb { return append(p.above(), crumb{p.repo.Name, p.path}) }
 
-// branches adds the branches. Those of sessions are last, because there can be many.
+// branches adds the branches to the page. Branches of sessions are last, because there can be many.
 func (p *place) branches(refs map[string]string, page *overviewPage) {
 	var names []string
 	for name := range refs {
@@ -125,7 +125,7 @@ func (p *place) branches(refs map[string]string, page *overviewPage) {
 	}
 }
 
-// order compares two truth values; false comes first.
+// order compares two booleans; false comes first.
 func order(a, b bool) int {
 	switch {
 	case a == b:
@@ -145,7 +145,7 @@ func (p *place) treePath(point, path string) string {
 	return to
 }
 
-// actorOf returns the user who has changed the state of a session last.
+// actorOf returns the user who has last changed the state of a session.
 func actorOf(m session.Meta) string {
 	if len(m.Transitions) == 0 {
 		return ""

@@ -7,19 +7,21 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// profileView shows what a session is for, who answers for it, and who holds it.
+// profileView shows the purpose of a session, who is responsible for it, and which machine holds it.
 type profileView struct {
 	Title, Task, Owner string
 	Tags               []string
 	Expires            time.Time
-	Hold, HoldBy       string // reason of the hold and the user who placed it; HoldBy is "" if there is none
-	From               string // name of the parent session, "" for none
-	Parent, Compare    string // paths of the checkpoint in the parent, and of the comparison with the parent; "" if it is not here
-	Writer             string // host that holds the session, "" for none
-	Since              time.Time
+	Hold, HoldBy       string // reason of the hold, and user who placed it; HoldBy is "" if there is no hold
+	From               string // name of the parent session; "" if there is none
+	// paths of the parent's checkpoint, and of the comparison with the parent; "" if the parent is not in this
+	// repository
+	Parent, Compare string
+	Writer          string // machine that holds the session; "" if there is none
+	Since           time.Time
 }
 
-// profile returns what the metadata of a session says about it.
+// profile returns the profile of a session from its metadata.
 func (p *place) profile(refs map[string]string, m session.Meta) profileView {
 	v := profileView{Title: clip(m.Title, 200), Task: clip(m.Task, 4000), Owner: clip(m.Owner, 80), Expires: m.Expires}
 	for _, tag := range m.Tags {

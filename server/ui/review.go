@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	maxPolicy   = 1 << 20 // bytes of a policy that is read
-	maxRequests = 30      // requests for approval that a page shows, the newest ones
+	maxPolicy   = 1 << 20 // maximum size, in bytes, of a policy that is read
+	maxRequests = 30      // maximum number of requests for approval on a page, the newest ones
 )
 
-// reviewPanel is the review of a session: its threads, the requests for approval, and the policy that applies to it.
+// reviewPanel shows the review of a session: its threads, the requests for approval, and the policy that applies to it.
 type reviewPanel struct {
 	Threads     []threadView
-	Summary     string // number of threads for people, "" for none
+	Summary     string // number of threads, as text for people; "" if there are none
 	MoreThreads int
 	Requests    []requestView
-	More        int    // requests that are not shown
-	Damaged     string // why the requests cannot be read
+	More        int    // number of requests that are not shown
+	Damaged     string // reason why the requests cannot be read
 	Rules       []ruleView
-	Policy      string // a sentence about the policy if there are no rules
+	Policy      string // sentence about the policy if it has no rules for the session
 	Do          *doing
 	Comment     commentForm
 	Branch      string // default branch of the repository
@@ -40,15 +40,15 @@ type reviewPanel struct {
 type requestView struct {
 	approval.Verdict
 	ID, By, Text string
-	What         string // "merge into main"
-	Why          string // what the state means, "" if the state is enough
+	What         string // change for which the approval is requested, such as "merge into main"
+	Why          string // explanation of the state; "" if none is needed
 	Checkpoint   string
 	Link         string // path of the page of the checkpoint
 	Diff         string // path of the difference that was reviewed
 	Reviewers    string
 	Votes        []voteView
 	Do           *doing
-	Answers      []approval.Op // acts by which the user may answer
+	Answers      []approval.Op // operations by which the user may answer the request
 }
 
 // voteView is a grant or a denial that is in force.
@@ -59,14 +59,14 @@ type voteView struct {
 
 // ruleView is a rule of the policy.
 type ruleView struct {
-	What string // "main", or "main, changes of infra/**"
+	What string // branch, or branch and paths, such as "main, changes of infra/**"
 	Need string
 }
 
 // rules are the policy of a repository.
 type rules struct {
 	approval.Policy
-	problem error // why the policy is not valid; nil if it is
+	problem error // reason why the policy is not valid; nil if it is valid
 	exists  bool
 }
 
@@ -83,14 +83,14 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 	}
 	r.exists = true
 	if file == nil {
-		r.problem = fmt.Errorf("%s does not contain %s", approval.PolicyRef, approval.PolicyFile)
+		r.problem = fmt.Errorf("commit %s does not contain the file %s", approval.PolicyRef, approval.PolicyFile)
 		return r, nil
 	}
 	r.Policy, r.problem = approval.ParsePolicy(file)
 	return r, nil
 }
 
-// reviewOf returns the review of a session. newest is its newest checkpoint, "" if there is none.
+// reviewOf returns the review of a session. newest is its newest checkpoint, or "" if there is none.
 func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, threads []threadView) (
 	*reviewPanel, error) {
 	r := &reviewPanel{Threads: chosen(threads), Summary: summaryOf(threads), Do: p.doing(refs, name), Branch: p.repo.DefaultBranch}
@@ -113,7 +113,7 @@ func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]st
 	return r, nil
 }
 
-// requests adds the requests for approval, the newest first, and returns the full names of their branches.
+// requests adds the requests for approval to panel, the newest first, and returns the full names of their branches.
 func (p *place) requests(all []review.Approval, newest string, panel *reviewPanel) (branches []string) {
 	panel.More = max(0, len(all)-maxRequests)
 	for _, a := range all[:len(all)-panel.More] {
@@ -125,7 +125,7 @@ func (p *place) requests(all []review.Approval, newest string, panel *reviewPane
 	return branches
 }
 
-// approvals returns the requests of a session, the newest first, and why they cannot be read, "" if they can.
+// approvals returns the requests of a session, the newest first. If they cannot be read, damaged is the reason.
 func (p *place) approvals(ctx context.Context, refs map[string]string, name string) (all []review.Approval, damaged string, err error) {
 	if p.u.o.Acts == nil || refs[approval.Ref(name)] == "" {
 		return nil, "", nil
@@ -138,12 +138,12 @@ func (p *place) approvals(ctx context.Context, refs map[string]string, name stri
 	return all, "", err
 }
 
-// actions are the words for the acts that need an approval.
+// actions are the words for the actions that need an approval.
 var actions = map[approval.Action]string{
 	approval.Merge: "merge into", approval.Promote: "promote to", approval.Delete: "delete the session",
 }
 
-// requestView returns a request as a page shows it.
+// requestView returns a request in the form in which a page shows it. newest is the newest checkpoint of the session.
 func (p *place) requestView(a review.Approval, newest string) requestView {
 	v, r, s := a.Verdict, a.Request, a.Request.Subject
 	branch := strings.TrimPrefix(s.Target, "refs/heads/")
@@ -175,8 +175,8 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	return view
 }
 
-// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session. It reports whether one of
-// the rules lets users grant their own requests.
+// addRules adds the policy's rules for the given branches (full names), and for the deletion of the session. self is
+// true if one of the rules lets users grant their own requests.
 func (r *reviewPanel) addRules(policy rules, branches []string, name string) (self bool) {
 	switch {
 	case !policy.exists:
@@ -210,7 +210,7 @@ func (r *reviewPanel) addRules(policy rules, branches []string, name string) (se
 	return self
 }
 
-// needText returns what a rule requires, for people.
+// needText returns the requirements of a rule as text for people.
 func needText(n approval.Need) string {
 	text := number(n.Quorum, "approval", "approvals")
 	if len(n.Reviewers) > 0 {

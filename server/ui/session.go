@@ -25,43 +25,43 @@ type sessionPage struct {
 	Actor         string
 	Branch        string
 	Checkpoints   int
-	Thin          bool   // the repository lacks the files on which the session is based
-	Unread        string // why the checkpoints of a thin session cannot be read, "" if they can
+	Thin          bool   // true if the repository does not have the files on which the session is based
+	Unread        string // reason why the checkpoints of a thin session cannot be read; "" if they can
 	Commands      []command
 	Entries       []entry
-	Older, Newer  string // paths of the next pages, "" if there is none
-	Oldest        bool   // the oldest entries are first
+	Older, Newer  string // paths of the next pages with older and newer entries; "" if there are none
+	Oldest        bool   // true if the oldest entries are shown first
 	Order         string // path of the timeline in the other order
 	All           string // path of the difference between the base and the newest checkpoint
 	Cursor        *cursorPanel
 	CursorMissing bool
-	Threads       string       // number of threads, "" for none
-	Review        *reviewPanel // shown while no entry is selected
+	Threads       string       // number of threads, as text for people; "" if there are none
+	Review        *reviewPanel // review of the session; shown while no entry is selected
 	Do            *doing
 	States        []stateButton
 }
 
-// cursorPanel shows the entry at the cursor: what changed there, and what can be done from there.
+// cursorPanel shows the selected entry: its changes, and the acts and commands that begin there.
 type cursorPanel struct {
 	Kind, ID    string
 	Title       string
 	Message     string
-	Against     string // what the changes are compared with
-	Tree, Diff  string // paths of pages
+	Against     string // name of the state with which the changes are compared
+	Tree, Diff  string // paths of the pages with the files and the difference
 	Changes     []changeRow
 	Total, More int
-	Unreadable  string // why the changes cannot be shown
+	Unreadable  string // reason why the changes cannot be shown
 	Threads     []threadView
 	Comment     *commentForm
 	Do          *doing
-	Pins        []string // names of the checkpoint
+	Pins        []string // names of the checkpoint, if it is pinned
 	commit      string
 	From        *fromHere
 }
 
-const panelFiles = 100 // files that a panel lists
+const panelFiles = 100 // maximum number of files in a panel
 
-// lacksObjects is the text in place of a difference whose objects are not in the repository.
+// lacksObjects is the text that is shown instead of a difference if the repository does not have its objects.
 const lacksObjects = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
 
 // session shows the timeline of a session.
@@ -99,7 +99,8 @@ func (p *place) session(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if p.r.FormValue("part") == "cursor" { // the script shows it beside the entries that the page has already
+		// answer with the panel alone, which the script shows beside the entries that the page has already
+		if p.r.FormValue("part") == "cursor" {
 			return nil
 		}
 		page.Profile = p.profile(refs, *x.meta)
@@ -130,10 +131,10 @@ func (p *place) session(ctx context.Context, name string) error {
 	return p.send(http.StatusOK, "session.html", page)
 }
 
-// isThin reports whether the repository lacks the base of a session (package session/thin).
+// isThin reports whether the repository does not have the base of a session (package session/thin).
 func isThin(refs map[string]string, name string) bool { return refs[thin.Prefix+name] != "" }
 
-// timeline adds the entries that the request selects.
+// timeline adds the entries that the request selects to the page.
 func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, page *sessionPage) error {
 	oldest := p.r.FormValue("order") == "oldest"
 	order := []string{"order", "oldest"}
@@ -161,7 +162,7 @@ func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, p
 	if !known {
 		return missing("The timeline has no such page.")
 	}
-	// A page before the end of the axis begins at the newest slot.
+	// A page that would begin after the newest entry begins at the newest slot.
 	if !up && from.item == 0 {
 		from = position{from.slot - 1, 1 << 30}
 	}
@@ -207,7 +208,7 @@ func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, p
 	return nil
 }
 
-// joined adds a name and a value to a query.
+// joined adds a name and a value to a URL query.
 func joined(q, name, value string) string {
 	if q == "" {
 		return query(name, value)
@@ -215,7 +216,7 @@ func joined(q, name, value string) string {
 	return q + "&" + query(name, value)[1:]
 }
 
-// panel returns what the cursor shows at a checkpoint, by its id, or at a commit, by its id.
+// panel returns the panel for the checkpoint or the commit with the id at.
 func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, error) {
 	if object.ValidID(at) {
 		return p.commitPanel(ctx, x, at)
@@ -241,12 +242,13 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 	return panel, p.changesOf(ctx, x, panel, before, what, c.Commit.String(), name)
 }
 
-// before returns the commit with which the changes of a checkpoint are compared: the checkpoint before it in its lane, or the base.
+// before returns the commit with which the changes of a checkpoint are compared: the previous checkpoint in its lane,
+// or the base. what is the name of that commit for people.
 func (x *axis) before(slot int, c session.Checkpoint) (commit, what string) {
 	if i := x.slotOf(string(c.Prev)); i > 0 && x.slots[i].ID == string(c.Prev) {
 		return x.slots[i].Commit, "the checkpoint before"
 	}
-	if slot > 1 && c.Prev != "" { // gc has dropped the checkpoint before
+	if slot > 1 && c.Prev != "" { // gc has dropped the previous checkpoint, so use the one in the previous slot
 		return x.slots[slot-1].Commit, "an older checkpoint"
 	}
 	if !c.Base.IsZero() {
@@ -274,7 +276,7 @@ func (p *place) commitPanel(ctx context.Context, x *axis, id string) (*cursorPan
 	return panel, p.changesOf(ctx, x, panel, before, what, id, id)
 }
 
-// changesOf adds the files that differ between two commits of a session.
+// changesOf adds to panel the files that differ between two commits of a session.
 func (p *place) changesOf(ctx context.Context, x *axis, panel *cursorPanel, before, what, commit, name string) error {
 	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name, "s", x.name)
 	d, err := x.g.Changes(ctx, before, commit, maxFiles)

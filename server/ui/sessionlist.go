@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	maxLatest  = 256 << 10 // bytes of the file of records whose last record is shown in a list
-	latestText = 120       // characters of that record
+	maxLatest  = 256 << 10 // maximum size, in bytes, of the file of records whose last record is shown in a list
+	latestText = 120       // maximum number of characters of that record
 )
 
 // sessionRow is a session in a list.
 type sessionRow struct {
 	Name, Path string
 	profileView
-	State       session.LifeState // "" if the description of the session cannot be read
+	State       session.LifeState // state of the session; "" if its metadata cannot be read
 	Branch      string
 	Began       time.Time
 	Checkpoints string
-	Changed     string // number of files that differ from the base, "" if it is unknown
-	Now         entry  // newest checkpoint or record
-	Problem     string // what cannot be read of the session; "" for nothing
+	Changed     string // number of files that differ from the base, as text; "" if it is not known
+	Now         entry  // newest checkpoint or record of the session
+	Problem     string // part of the session that cannot be read; "" if everything can be read
 }
 
-// sessionList reads a page of the list of sessions, those with the newest checkpoints first. What it reads of a session does not depend on
-// the size or the age of the session, except for the number of checkpoints.
+// sessionList reads a page of the list of sessions, those with the newest checkpoints first. The amount of data that it
+// reads of a session does not depend on the size or the age of the session, except for the number of checkpoints.
 type sessionList struct {
 	*place
 	g     gitread.Repo
@@ -44,12 +44,12 @@ type sessionList struct {
 	total int
 	rows  []sessionRow
 
-	names  []string // of the sessions on the page
+	names  []string // names of the sessions on the page
 	newest map[string]gitread.Point
 	metas  []*session.Meta
 }
 
-// load reads the page that begins with the session number first.
+// load reads the page that begins with the session whose index is first.
 func (l *sessionList) load(ctx context.Context, first int) (err error) {
 	if l.newest, err = l.g.Newest(ctx, l.refs); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 	return l.readLatest(ctx)
 }
 
-// count adds the numbers of checkpoints.
+// count adds the number of checkpoints to each session.
 func (l *sessionList) count(ctx context.Context) error {
 	began := l.u.o.Now()
 	for _, m := range l.metas {
@@ -97,7 +97,7 @@ func (l *sessionList) count(ctx context.Context) error {
 	}
 	counts, more, err := l.g.CountCheckpoints(ctx, l.refs, l.names, began)
 	for i, name := range l.names {
-		if err != nil { // for example, git cannot read the commit of one session
+		if err != nil { // an error is possible for one session, for example if git cannot read its commit
 			var failed error
 			if counts, more, failed = l.g.CountCheckpoints(ctx, l.refs, []string{name}, began); failed != nil {
 				if ctx.Err() != nil {
@@ -117,7 +117,8 @@ func (l *sessionList) count(ctx context.Context) error {
 	return nil
 }
 
-// readNewest adds the newest checkpoints, and the numbers of files that differ between them and the bases.
+// readNewest adds to each session its newest checkpoint, and the number of files that differ between that checkpoint
+// and the base.
 func (l *sessionList) readNewest(ctx context.Context) error {
 	var commits []string
 	for i, name := range l.names {
@@ -125,7 +126,7 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 		if m := l.metas[i]; m != nil {
 			base = m.Base
 		}
-		commits = append(commits, l.newest[name].Commit, base) // nothing is read for ""
+		commits = append(commits, l.newest[name].Commit, base) // a commit "" is not read
 	}
 	trees := make([]string, len(commits))
 	err := l.g.Contents(ctx, commits, maxCommit, func(i int, c read.Content) {
@@ -173,14 +174,14 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 	return nil
 }
 
-// unread notes that a part of a session cannot be read. The other sessions are shown.
+// unread records that a part of the session i cannot be read, so that the page still shows the other sessions.
 func (l *sessionList) unread(i int, what string, err error) {
 	l.u.o.Log.Info("read session for list", zap.String("session", l.names[i]), zap.String("part", what), zap.Error(err))
 	l.rows[i].Problem = "its " + what + " cannot be read"
 }
 
-// readLatest adds the newest record of each session that is newer than the newest checkpoint. The files of records are named
-// DAY/CHECKPOINT.jsonl, so the last name is that of the newest one.
+// readLatest adds to each session its newest record, if that is newer than the newest checkpoint. The files of records
+// are named DAY/CHECKPOINT.jsonl, so the last name is that of the newest file.
 func (l *sessionList) readLatest(ctx context.Context) error {
 	var names []string
 	var of []int
@@ -216,7 +217,7 @@ func (l *sessionList) readLatest(ctx context.Context) error {
 	})
 }
 
-// last returns the name of the last entry of a directory in a commit, "" if there is none.
+// last returns the name of the last entry of a directory in a commit, or "" if there is none.
 func (l *sessionList) last(ctx context.Context, commit, dir string) (string, error) {
 	o, err := l.g.Stat(ctx, commit, dir)
 	if err != nil || o.Type != "tree" {

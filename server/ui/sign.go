@@ -14,14 +14,14 @@ import (
 const (
 	signInPath  = assetDir + "sign-in"
 	signOutPath = assetDir + "sign-out"
-	maxForm     = 8 << 10 // bytes of a form with a token
+	maxForm     = 8 << 10 // maximum size, in bytes, of a form with a token
 )
 
 // secure reports whether browsers reach the server by https.
 func (v *visit) secure() bool { return v.r.TLS != nil || strings.HasPrefix(v.u.o.URL, "https://") }
 
-// cookieName returns the name of the cookie. Of a name with the prefix __Host-, browsers accept only secure cookies that the host itself
-// has set.
+// cookieName returns the name of the cookie. If the name begins with __Host-, browsers accept the cookie only over
+// https and only from this host.
 func (v *visit) cookieName() string {
 	if name := v.u.o.Embedding.Cookie; name != "" {
 		return name
@@ -32,7 +32,8 @@ func (v *visit) cookieName() string {
 	return "artifactfs"
 }
 
-// setCookie stores the token in the browser until the token expires, or until the browser ends. An empty secret removes it.
+// setCookie stores the token in the browser until the token expires or, if it does not expire, until the browser is
+// closed. An empty secret removes the cookie.
 func (v *visit) setCookie(t records.Token) {
 	c := &http.Cookie{Name: v.cookieName(), Value: v.secret, Path: "/", HttpOnly: true, Secure: v.secure(), SameSite: http.SameSiteStrictMode,
 		Expires: t.Expires}
@@ -42,16 +43,16 @@ func (v *visit) setCookie(t records.Token) {
 	http.SetCookie(v.w, c)
 }
 
-// signInPage is the form for the token.
+// signInPage is the page with the form for the token.
 type signInPage struct {
 	frame
-	Next  string // path of the page that the user has asked for
-	Wrong string // why the last attempt has failed, "" for none
-	Hint  string // where to find the token, for a program that is not the server
-	Again bool   // the user comes from another site, so the browser has not sent the cookie
+	Next  string // path of the page that the user has requested
+	Wrong string // reason why the last attempt has failed; "" if there was none
+	Hint  string // text that tells the user where the token can be found, for a program that is not the server
+	Again bool   // true if the user comes from another site, in which case the browser does not send the cookie
 }
 
-// askForToken shows the form for the token.
+// askForToken sends the page with the form for the token. wrong is the reason why the last attempt has failed.
 func (v *visit) askForToken(status int, wrong string) error {
 	next := v.r.FormValue("next")
 	if v.r.Method == http.MethodGet {
@@ -62,7 +63,7 @@ func (v *visit) askForToken(status int, wrong string) error {
 	return v.send(status, "signin.html", signInPage{v.frame("Sign in"), ownPath(next), wrong, v.u.o.Embedding.Hint, again})
 }
 
-// ownPath returns a path of this server to which a browser may be sent: text if it is one, "/" otherwise.
+// ownPath returns text if it is a path of this server to which a browser may be redirected, and otherwise "/".
 func ownPath(text string) string {
 	to, err := url.Parse(text)
 	if err != nil || to.IsAbs() || to.Host != "" || to.User != nil || !Serves(to.Path) || strings.ContainsAny(text, "\\\r\n") ||
@@ -72,8 +73,9 @@ func ownPath(text string) string {
 	return to.RequestURI()
 }
 
-// form reads a form of up to limit bytes that a page of this server has sent. A page of another site cannot send one, so it can neither
-// act with the token of the user, nor sign a user in with a token of its own, nor sign the user out.
+// form reads a form of up to limit bytes that a page of this server has submitted. It refuses forms of other sites, so
+// that another site can neither act with the token of the user, nor sign the user in with another token, nor sign the
+// user out.
 func (v *visit) form(limit int64) error {
 	if v.r.Method != http.MethodPost {
 		v.w.Header().Set("Allow", "POST")
@@ -89,7 +91,7 @@ func (v *visit) form(limit int64) error {
 	return nil
 }
 
-// signIn stores the token in the cookie if it is valid.
+// signIn stores the token of the form in the cookie if it is valid.
 func (v *visit) signIn() error {
 	if err := v.form(maxForm); err != nil {
 		return err
@@ -116,7 +118,7 @@ func (v *visit) signOut() error {
 	return v.redirect("/")
 }
 
-// home shows what the token allows: a repository, the repositories of a namespace, or all namespaces.
+// home shows the start page for a token: a repository, the repositories of a namespace, or all namespaces.
 func (v *visit) home(ctx context.Context) error {
 	switch v.token.Role {
 	case records.RepoToken:
@@ -146,7 +148,7 @@ func (v *visit) home(ctx context.Context) error {
 	return v.send(http.StatusOK, "list.html", page)
 }
 
-// pageSize is the number of entries on a page of a list.
+// pageSize is the maximum number of entries on a page of a list.
 const pageSize = 100
 
 // listPage is a list of namespaces or of repositories.
@@ -155,7 +157,7 @@ type listPage struct {
 	What  string
 	Total int
 	Rows  []listRow
-	Next  string // path of the next page
+	Next  string // path of the next page; "" if there is none
 }
 
 type listRow struct{ Name, Path, Note string }

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// shown returns text as it is safe to show: invalid UTF-8 is replaced, and characters that change how other characters are shown
-// (control characters except tab and newline, and marks of the direction of text) become visible.
+// shown returns text in a form that is safe to show: invalid UTF-8 is replaced, and characters that change how other
+// characters are shown (control characters except tab and newline, and marks of text direction) become visible.
 func shown(text string) string {
 	if !strings.ContainsFunc(text, hidden) && utf8.ValidString(text) {
 		return text
@@ -21,7 +21,7 @@ func shown(text string) string {
 		case !hidden(r):
 			b.WriteRune(r)
 		case r < ' ':
-			b.WriteRune('\u2400' + r) // pictures of control characters
+			b.WriteRune('\u2400' + r) // the visible symbol for a control character
 		case r == 0x7f:
 			b.WriteRune('\u2421')
 		default:
@@ -31,7 +31,7 @@ func shown(text string) string {
 	return b.String()
 }
 
-// hidden reports whether a character is not visible itself, but may change how others are shown.
+// hidden reports whether a character is not visible itself, but may change how other characters are shown.
 func hidden(r rune) bool {
 	switch {
 	case r == '\t', r == '\n':
@@ -42,13 +42,13 @@ func hidden(r rune) bool {
 	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0x061c || r == 0xfeff
 }
 
-// line returns the first line of a text, in at most limit characters.
+// line returns the first line of a text, cut to limit characters.
 func line(text string, limit int) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	return clip(text, limit)
 }
 
-// clip returns the beginning of a text in at most limit characters.
+// clip returns a text, cut to limit characters.
 func clip(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	n := 0
@@ -60,7 +60,7 @@ func clip(text string, limit int) string {
 	return shown(text)
 }
 
-// ago returns how long ago a time was, such as "3 min ago".
+// ago returns the time since t as text, such as "3 min ago".
 func ago(t, now time.Time) string {
 	switch d := now.Sub(t); {
 	case t.IsZero():
@@ -76,7 +76,7 @@ func ago(t, now time.Time) string {
 	}
 }
 
-// lasting returns a duration for people.
+// lasting returns a duration as text for people.
 func lasting(d time.Duration) string {
 	switch {
 	case d%(24*time.Hour) == 0:
@@ -90,10 +90,10 @@ func lasting(d time.Duration) string {
 // stamp returns a time in UTC.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 
-// short returns the beginning of an id of an object, enough for people.
+// short returns the beginning of an object id, which is unique enough for people.
 func short(id string) string { return id[:min(10, len(id))] }
 
-// number returns a number with a noun.
+// number returns a number with the singular or plural of a noun.
 func number(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -101,7 +101,7 @@ func number(n int, one, many string) string {
 	return thousands(n) + " " + many
 }
 
-// thousands returns a number with commas.
+// thousands returns a number as text, with commas between thousands.
 func thousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -110,7 +110,7 @@ func thousands(n int) string {
 	return text
 }
 
-// size returns a number of bytes for people.
+// size returns a number of bytes as text for people.
 func size(n int64) string {
 	switch {
 	case n < 1<<10:
@@ -131,7 +131,7 @@ func escapedPath(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// query returns the query of a URL from names and values. Empty values are left out.
+// query returns a URL query from pairs of names and values. Pairs with an empty value are left out.
 func query(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -17,32 +17,33 @@ import (
 )
 
 const (
-	maxAnnotations = 2 * annotate.MaxFile // bytes of a file of annotations that is read
-	maxThreads     = 500                  // threads of a session that pages show, the newest ones
-	panelThreads   = 60                   // threads in the panel of a session; the others are at their checkpoints and files
-	findTime       = 3 * time.Second      // for the places of all threads of a file
+	maxAnnotations = 2 * annotate.MaxFile // maximum size, in bytes, of a file of annotations that is read
+	maxThreads     = 500                  // maximum number of threads of a session on a page, the newest ones
+	// maximum number of threads in the panel of a session; the others are shown at their checkpoints and files
+	panelThreads = 60
+	findTime     = 3 * time.Second // maximum time to find the places of all threads of a file
 )
 
 // threadView is a thread of annotations.
 type threadView struct {
 	ID, Session string
 	Resolved    bool
-	Place       string // what the thread is about, such as "src/main.c:3-4"
-	Link        string // path of the page of that place, "" for the session
-	Was         string // place at which the thread began, if it has moved; "" otherwise
-	State       string // "outdated" or "unknown" if the place is not in the files that the page shows; "" otherwise
+	Place       string // object to which the thread refers, such as "src/main.c:3-4"
+	Link        string // path of the page that shows this object; "" for the session
+	Was         string // place at which the thread began, if it has moved; otherwise ""
+	State       string // "outdated" or "unknown" if the place is not in the files that the page shows; otherwise ""
 	Quote       string
 	Acts        []actView
 	Do          *doing
 
 	on        annotate.Place
-	line, end int // lines in the file that the page shows, counted from 1; 0 for the whole file
+	line, end int // first and last line in the file that the page shows, counted from 1; 0 for the whole file
 }
 
 // actView is one act of a thread.
 type actView struct {
 	Actor string
-	Verb  string // what the actor did, if the act is not a comment: "resolved", "reopened"
+	Verb  string // word for the act if it is not a comment: "resolved" or "reopened"; otherwise ""
 	Text  string
 	Time  time.Time
 }
@@ -94,7 +95,7 @@ func (p *place) threadView(name string, t annotate.Thread) threadView {
 	return v
 }
 
-// placeText returns a path with lines, as people write it.
+// placeText returns a path with the numbers of lines, as in "main.c:3-4".
 func placeText(path string, line, end int) string {
 	text := shown(path)
 	if line > 0 {
@@ -106,8 +107,8 @@ func placeText(path string, line, end int) string {
 	return text
 }
 
-// sessionOf returns the session whose threads are shown beside files at points: the one that the request names by the parameter s, or the
-// first one that a point names. It returns "" if there is none.
+// sessionOf returns the session whose threads are shown beside files at the given points: the one in the parameter s of
+// the request, or otherwise the first one that a point names. It returns "" if there is none.
 func (p *place) sessionOf(refs map[string]string, points ...string) string {
 	names := []string{p.r.FormValue("s")}
 	for _, point := range points {
@@ -122,7 +123,7 @@ func (p *place) sessionOf(refs map[string]string, points ...string) string {
 	return ""
 }
 
-// addThreads adds the threads about the entry at the cursor and its files.
+// addThreads adds the threads about the selected entry and its files to the panel.
 func (c *cursorPanel) addThreads(all []threadView) {
 	for _, t := range all {
 		if t.on.Commit == c.ID || t.on.Commit == "" && t.on.Checkpoint == c.ID {
@@ -131,7 +132,7 @@ func (c *cursorPanel) addThreads(all []threadView) {
 	}
 }
 
-// addForms adds the forms for the entry. pins are the names of checkpoints by their commits.
+// addForms adds the forms for the selected entry to the panel. pins are the names of checkpoints by their commits.
 func (c *cursorPanel) addForms(do *doing, pins map[string][]string) {
 	c.Do, c.Pins = do, pins[c.commit]
 	c.Comment = &commentForm{Do: do, Label: "Comment on this " + c.Kind, Checkpoint: c.ID}
@@ -140,7 +141,8 @@ func (c *cursorPanel) addForms(do *doing, pins map[string][]string) {
 	}
 }
 
-// countThreads adds the numbers of threads about checkpoints and commits, and about files in them, to the entries of a timeline.
+// countThreads sets the number of threads of each entry of a timeline: those about the checkpoint or commit, and about
+// files in it.
 func countThreads(list []entry, all []threadView) {
 	counts := map[string]int{}
 	for _, t := range all {
@@ -153,21 +155,21 @@ func countThreads(list []entry, all []threadView) {
 	}
 }
 
-// inFile are the threads of one file at a point.
+// inFile contains the threads about one file at a point.
 type inFile struct {
-	lines []threadView // about lines that the file has, in no particular order
-	below []threadView // about the whole file, or about lines that do not exist there any more
+	lines []threadView // threads about lines that the file has, in no particular order
+	below []threadView // threads about the whole file, or about lines that the file does not have any more
 }
 
 // locator finds threads in the files of commits.
 type locator struct {
-	name    string // of the session, "" for none
+	name    string // name of the session; "" for none
 	do      *doing
 	threads []threadView
 	files   *gitread.Annotated
 }
 
-// newLocator reads the threads of a session; without a session, there are none.
+// newLocator reads the threads of a session. If name is "", there are no threads.
 func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*locator, error) {
 	if name == "" {
 		return &locator{}, nil
@@ -192,8 +194,8 @@ func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]
 	return l, nil
 }
 
-// form returns the form for comments on a file of a commit, nil if the page shows no session. The commit is named by the checkpoint of the
-// session that it stores, if it stores one.
+// form returns the form for comments on a file of a commit, or nil if the page shows no session. If a checkpoint of the
+// session stores the commit, the form names the checkpoint instead of the commit.
 func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string) (*commentForm, error) {
 	if l.name == "" {
 		return nil, nil
@@ -210,7 +212,8 @@ func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string)
 	return f, err
 }
 
-// in finds the threads of a file, which exists in a tree. It searches for at most findTime; the place of further threads is unknown.
+// in finds the threads about the file at path in a commit. It searches for at most findTime; the places of further
+// threads are unknown.
 func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (inFile, error) {
 	var found inFile
 	if len(l.threads) == 0 {
@@ -232,14 +235,14 @@ func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (
 		}
 		if t.on.Path != path {
 			if e, err := l.files.Entry(limited, tree, t.on.Path); err == nil && e.Mode.IsBlob() {
-				continue // the thread is about another file
+				continue // skip the thread, because it refers to another file
 			}
 		}
 		now, err := annotate.Where(limited, l.files, t.on, tree)
 		if ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		if err != nil { // objects are missing, or the thread names others than those of a file
+		if err != nil { // objects are missing, or the thread refers to objects that are not those of a file
 			now = annotate.Now{State: annotate.Unknown, Path: t.on.Path}
 		}
 		if now.Path != path {
@@ -251,7 +254,7 @@ func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (
 			t.Was, t.Place = t.Place, is
 		}
 		if t.line > 0 {
-			t.Quote = "" // the page shows the line itself
+			t.Quote = "" // the quotation is not needed, because the page shows the line itself
 			found.lines = append(found.lines, t)
 		} else {
 			found.below = append(found.below, t)
@@ -260,7 +263,8 @@ func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (
 	return found, nil
 }
 
-// byEnd returns threads about lines by the number of their last line, and adds those beyond the last line of the file to the rest.
+// byEnd returns threads about lines by the number of their last line. Threads about lines after line count, the last
+// one of the file, are added to f.below.
 func (f *inFile) byEnd(count int) map[int][]threadView {
 	by := map[int][]threadView{}
 	for _, t := range f.lines {
@@ -273,8 +277,8 @@ func (f *inFile) byEnd(count int) map[int][]threadView {
 	return by
 }
 
-// assign keeps each thread in one of the two versions of a file: at its lines in the new version, else at its lines in the old one, else
-// below the files.
+// assign makes sure that each thread is shown once beside the two versions of a file: at its lines in the new version,
+// otherwise at its lines in the old version, otherwise below the files.
 func assign(old, latest *inFile) {
 	drop := func(from *[]threadView, those []threadView) {
 		*from = slices.DeleteFunc(*from, func(t threadView) bool {
@@ -287,14 +291,14 @@ func assign(old, latest *inFile) {
 	drop(&old.below, latest.below)
 }
 
-// take removes the threads about a line, and returns them.
+// take removes the threads about a line from the map, and returns them.
 func take(by map[int][]threadView, line int) []threadView {
 	found := by[line]
 	delete(by, line)
 	return found
 }
 
-// rest returns all threads, in the order of their lines.
+// rest returns all threads in the map, in the order of their lines.
 func rest(by map[int][]threadView) (all []threadView) {
 	for _, line := range slices.Sorted(maps.Keys(by)) {
 		all = append(all, by[line]...)
@@ -302,7 +306,7 @@ func rest(by map[int][]threadView) (all []threadView) {
 	return all
 }
 
-// chosen returns the threads for the panel of a session: if there are many, only the newest open ones.
+// chosen returns the threads for the panel of a session. If there are many, these are the newest open ones.
 func chosen(all []threadView) []threadView {
 	if len(all) <= panelThreads {
 		return all
@@ -311,7 +315,7 @@ func chosen(all []threadView) []threadView {
 	return open[max(0, len(open)-panelThreads):]
 }
 
-// summaryOf returns the number of threads for people, "" for none.
+// summaryOf returns the number of threads as text for people, or "" if there are none.
 func summaryOf(all []threadView) string {
 	open := 0
 	for _, t := range all {

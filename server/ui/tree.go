@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	treePage = 2000    // entries of a directory that are shown
-	maxNames = 2 << 20 // bytes of their names
-	maxView  = 1 << 20 // bytes of a file that is shown
+	treePage = 2000    // maximum number of entries of a directory that are shown
+	maxNames = 2 << 20 // maximum total size of their names in bytes
+	maxView  = 1 << 20 // maximum size, in bytes, of a file that is shown
 )
 
 // treePageData shows a directory or a file at a point.
 type treePageData struct {
 	frame
 	Point   string
-	Steps   []crumb // the directories on the path
+	Steps   []crumb // links to the directories above
 	Entries []treeRow
-	More    int // entries that are not shown
+	More    int // number of entries that are not shown
 	IsFile  bool
 	Parts   []codePart
-	Comment *commentForm // nil if the page shows no session
-	Threads []threadView // about the whole file, and those that are outdated
+	Comment *commentForm // form for comments; nil if the page shows no session
+	Threads []threadView // threads about the whole file, and those that are outdated
 	Lines   int
 	Size    string
 	Note    string
 	From    *fromHere
 }
 
-// codePart is a part of a file, up to a line with threads.
+// codePart is a part of a file that ends with a line with threads, or at the end of the file.
 type codePart struct {
 	Code    template.HTML
 	Threads []threadView
@@ -95,7 +95,7 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 	return p.send(http.StatusOK, "tree.html", page)
 }
 
-// pointCommands adds the commands that begin at a checkpoint.
+// pointCommands adds the commands that begin at a checkpoint to the page, if point names a checkpoint.
 func (p *place) pointCommands(refs map[string]string, point string, page *treePageData) {
 	s, checkpoint := sessionlink.Split(point)
 	if s == "" || session.ValidName(s) != nil || refs[session.MetaRef(s)] == "" {
@@ -105,9 +105,9 @@ func (p *place) pointCommands(refs map[string]string, point string, page *treePa
 	page.From = p.fromHere(s, checkpoint)
 }
 
-// directory adds the entries of a tree, directories first.
+// directory adds the entries of a tree to the page, directories first.
 func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name string, page *treePageData) error {
-	var dirs, others []read.Entry // the first ones
+	var dirs, others []read.Entry // at most treePage entries
 	count, size := 0, 0
 	err := g.Entries(ctx, id, func(e read.Entry) bool {
 		list := &others
@@ -139,7 +139,7 @@ func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name s
 	return nil
 }
 
-// file adds the contents of a file with its threads.
+// file adds the contents of a file with its threads to the page.
 func (page *treePageData) file(ctx context.Context, g gitread.Repo, o read.Object, name string, threads inFile) error {
 	page.Threads = slices.Concat(threads.below, threads.lines)
 	page.IsFile, page.Size = true, size(o.Size)
@@ -163,7 +163,8 @@ func (page *treePageData) file(ctx context.Context, g gitread.Repo, o read.Objec
 		n := strconv.Itoa(i + 1)
 		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `" aria-label="Line ` + n + `"></a>` + line + "</span>\n")
 		if about := ends[i+1]; len(about) > 0 || i+1 == len(code) {
-			page.Parts = append(page.Parts, codePart{template.HTML(b.String()), about}) // highlight has escaped the code
+			// the text is safe, because highlight has escaped the code
+			page.Parts = append(page.Parts, codePart{template.HTML(b.String()), about})
 			b.Reset()
 		}
 	}

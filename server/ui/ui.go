@@ -1,11 +1,14 @@
-// Package ui serves the page of a server: sessions with their timelines, files at any point, and differences of any two points, as HTML
-// that works without a script. It reads what the REST API reads, from the same replicas, with the same tokens and checks.
+// Package ui serves the page of a server: sessions with their timelines, files at any point, and differences of any two
+// points, as HTML that works without a script. It reads the same data as the REST API, from the same replicas, with the
+// same tokens and checks.
 //
-// A user signs in with a token, which is kept in a cookie of the browser. The server looks the token up for every request, so a revoked
-// token shows nothing any more. A page contains no secret, and no request except signing in and out changes anything.
+// A user signs in with a token, which is kept in a cookie of the browser. The server looks the token up for every
+// request, so a revoked token shows nothing any more. Only the page of tokenCommand contains a secret. Requests by GET
+// change nothing.
 //
-// Contents of repositories come from anyone. They are part of a page only as escaped text; the only HTML that is not made by the
-// templates is that of highlighted code (code.go). The content security policy allows no script except that of this package.
+// Contents of repositories may come from any user. They are part of a page only as escaped text; the only HTML that the
+// templates do not make is that of highlighted code (code.go). The content security policy allows no script except that
+// of this package.
 package ui
 
 import (
@@ -30,10 +33,11 @@ import (
 // Prefix is the path below which a UI serves requests. It also serves "/".
 const Prefix = "/ui/"
 
-// Requests that read from git directories have places of their own, so that pages and the REST API do not wait for each other.
+// Requests that read from git directories have separate places, so that pages and the REST API do not wait for each
+// other.
 const (
-	readers = 16 // requests that read at the same time; others wait
-	// answerTime is the maximum duration of a request, and the time for which it waits for a place.
+	readers = 16 // maximum number of requests that read at the same time; others wait
+	// answerTime is the maximum duration of a request, and the maximum time for which it waits for a place.
 	answerTime = 30 * time.Second
 )
 
@@ -77,17 +81,18 @@ type Replicas interface {
 
 // Options configures a UI. Repos, Namespaces, Replicas, Guard, Meter and Log must be set.
 type Options struct {
-	URL        string // public URL of the server, without a slash at the end; "": the URL that the client has used
+	// public URL of the server, without a slash at the end; "" stands for the URL that the client has used
+	URL        string
 	Repos      Repos
 	Namespaces Namespaces
-	Archives   Archives // nil if there are no archived sessions
+	Archives   Archives // lists archived sessions; nil: there are none
 	Replicas   Replicas
 	Guard      Guard
 	Meter      Meter
-	Acts       Acts           // nil: the page only reads
-	Memory     *places.Memory // of all git processes; nil: no limit for all together
+	Acts       Acts           // makes the acts of users; nil: the page is read-only
+	Memory     *places.Memory // memory of all git processes together; nil: no limit
 	Log        *zap.Logger
-	Now        func() time.Time // nil for time.Now
+	Now        func() time.Time // returns the present time; nil stands for time.Now
 	Embedding  Embedding
 }
 
@@ -95,7 +100,7 @@ type Options struct {
 type UI struct {
 	o       Options
 	pages   *template.Template
-	assets  map[string]asset // by path
+	assets  map[string]asset // assets by path
 	paths   map[string]string
 	reading *places.Places
 	pool    read.Pool
@@ -144,7 +149,7 @@ func originOf(url string) string {
 // Close ends the git processes that are kept for later requests.
 func (u *UI) Close() error { return u.pool.Close() }
 
-// Serves reports whether a path belongs to the page.
+// Serves reports whether a UI serves the path.
 func Serves(path string) bool { return path == "/" || strings.HasPrefix(path, Prefix) }
 
 // ServeHTTP serves one request.

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// patience is the time in which a client must have received a page.
+	// patience is the maximum time in which a client must receive a page.
 	patience = 30 * time.Second
 	// statusClosed is the status in the audit log of a request whose client has closed the connection.
 	statusClosed = 499
@@ -39,11 +39,11 @@ type visit struct {
 	r      *http.Request
 	secret string // token in the cookie
 	token  records.Token
-	status int  // status that was sent
-	plain  bool // the page contains a secret, so it is not compressed
+	status int  // HTTP status of the answer; 0 until it is sent
+	plain  bool // whether the page contains a secret, so that it must not be compressed
 }
 
-// Problem is an error that the user sees.
+// Problem is an error that is shown to the user.
 type Problem struct {
 	Status int
 	Title  string
@@ -52,12 +52,12 @@ type Problem struct {
 
 func (p *Problem) Error() string { return p.Title }
 
-// missing returns the problem of something that does not exist, or that the token does not allow. Both look the same, so that nobody
-// learns the names of what he may not see.
+// missing returns the problem for an object that does not exist, or that the token does not allow to see. Both look the
+// same, so that users do not learn the names of objects that they may not see.
 func missing(text string) error { return &Problem{http.StatusNotFound, "Not found", text} }
 
 // errSignIn means that the request has no valid token.
-var errSignIn = errors.New("sign in")
+var errSignIn = errors.New("request has no valid token")
 
 func (v *visit) serve() {
 	defer v.note()
@@ -153,7 +153,7 @@ func (v *visit) route() error {
 	return missing("There is no such page.")
 }
 
-// identify finds the token in the cookie.
+// identify finds the token of the cookie and checks it.
 func (v *visit) identify(ctx context.Context) error {
 	c, err := v.r.Cookie(v.cookieName())
 	if err != nil {
@@ -167,22 +167,22 @@ func (v *visit) identify(ctx context.Context) error {
 	return err
 }
 
-// asRequest returns a request with the token in the header in which programs send it.
+// asRequest returns a request that has the token in the header in which programs send it.
 func (v *visit) asRequest() *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": {"Bearer " + v.secret}}}
 }
 
-// frame is what every page shows.
+// frame contains the data that every page shows.
 type frame struct {
 	Title         string
 	Crumbs        []crumb
-	Who           string // "": nobody is signed in
+	Who           string // name of the user; "" if no user is signed in
 	Style, Script string
 	Icon          string
-	Said          string // message about the last act of the user, "" for none
-	Ask           bool   // the script asks before it signs in with the token of a link
+	Said          string // message about the last act of the user; "" if there is none
+	Ask           bool   // whether the script asks the user before it signs in with the token in a link
 
-	MoreStyle, MoreScript string // paths of assets of an embedding program, "" for none
+	MoreStyle, MoreScript string // paths of a style and a script of an embedding program; "" if there are none
 }
 
 // crumb is a link to a page above the present one.
@@ -197,9 +197,10 @@ func (v *visit) frame(title string, crumbs ...crumb) frame {
 	return f
 }
 
-// asks reports whether the user must confirm a sign-in by the token of a link: it would replace another sign-in, or a page of another site
-// may have opened the link, to make the user act with its token. Browsers tell where a link comes from only on secure connections. A
-// program that embeds the page accepts no token of others.
+// asks reports whether the user must confirm a sign-in with the token in a link. The link could replace another
+// sign-in, or a page of another site may have opened it to make the user act with a foreign token. Only on secure
+// connections do browsers report where a link comes from. A program that embeds the page accepts only its own token, so
+// it does not ask.
 func (v *visit) asks() bool {
 	site := v.r.Header.Get("Sec-Fetch-Site")
 	return v.u.o.Embedding.Cookie == "" && (v.token.ID != "" || site != "none" && site != "same-origin")
@@ -215,15 +216,17 @@ func firstOf(texts ...string) string {
 	return ""
 }
 
-// plainHost matches hosts that a content security policy can name. It has no form for addresses of IPv6.
+// plainHost matches hosts that a content security policy can name. IPv6 addresses cannot be named.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
 
-// policy returns the content security policy of pages: only the script and the style of this package, and forms to this server.
+// policy returns the content security policy of pages. It allows only the script and the style of this package, and
+// forms to this server.
 func (v *visit) policy() string {
 	source := "'self'"
 	if plainHost.MatchString(v.r.Host) {
 		source = v.r.Host + assetDir
-		if _, host, ok := strings.Cut(v.u.o.URL, "://"); ok { // the host that a proxy passes on may be another one
+		// use the host in the public URL, because a proxy may pass on another one
+		if _, host, ok := strings.Cut(v.u.o.URL, "://"); ok {
 			source += " " + host + assetDir
 		}
 	}
@@ -231,7 +234,7 @@ func (v *visit) policy() string {
 		"; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }
 
-// send sends a page. data is passed to the template with the name.
+// send sends a page that the template called name makes from data.
 func (v *visit) send(status int, name string, data any) error {
 	var b bytes.Buffer
 	if err := v.u.pages.ExecuteTemplate(&b, name, data); err != nil {
@@ -243,18 +246,20 @@ func (v *visit) send(status int, name string, data any) error {
 	h.Set("Content-Security-Policy", v.policy())
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	// Of a form that is sent by a page without a referrer, browsers conceal the origin, which is checked (see signIn).
+	// With a stricter policy, browsers would not send the origin of a form, which is checked (see signIn).
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Vary", "Accept-Encoding, Cookie")
-	if accepts(v.r) && !v.plain { // other pages contain no secret, so their compressed size does not reveal one
+	// only a page without a secret is compressed, because the size of a compressed page may reveal a secret
+	if accepts(v.r) && !v.plain {
 		body = compress(body)
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	v.status = status
-	_ = http.NewResponseController(v.w).SetWriteDeadline(time.Now().Add(patience)) // writers of tests may have no deadlines
+	// an error is ignored, because the writers of tests have no deadlines
+	_ = http.NewResponseController(v.w).SetWriteDeadline(time.Now().Add(patience))
 	v.w.WriteHeader(status)
 	if v.r.Method != http.MethodHead {
 		_, _ = v.w.Write(body) // an error means that the client has closed the connection
@@ -262,7 +267,7 @@ func (v *visit) send(status int, name string, data any) error {
 	return nil
 }
 
-// redirect sends the browser to another page of this server, which it reads by GET.
+// redirect sends the browser to another page of this server, which it requests by GET.
 func (v *visit) redirect(path string) error {
 	v.status = http.StatusSeeOther
 	h := v.w.Header()
@@ -272,7 +277,7 @@ func (v *visit) redirect(path string) error {
 	return nil
 }
 
-// problemPage is the page of an error.
+// problemPage is the page that shows an error.
 type problemPage struct {
 	frame
 	Text string
@@ -304,7 +309,8 @@ func (v *visit) fail(err error) {
 	}
 }
 
-// problemOf returns what the user sees of an error, and whether the server is the cause of the error, which is then logged.
+// problemOf returns the problem that is shown to the user for an error. log is true if the error is a fault of the
+// server, and must be logged.
 func problemOf(err error) (p *Problem, log bool) {
 	var own *Problem
 	switch {
@@ -328,7 +334,8 @@ func problemOf(err error) (p *Problem, log bool) {
 	return &Problem{http.StatusInternalServerError, "Internal error", "The server could not make this page. Its log has the reason."}, true
 }
 
-// cause describes the request for the audit log. The path has no secret: tokens are sent in bodies and cookies only.
+// cause describes the request for the audit log. The path contains no secret, because tokens are sent only in bodies
+// and cookies.
 func (v *visit) cause() records.Cause {
 	remote, _, err := net.SplitHostPort(v.r.RemoteAddr)
 	if err != nil {
@@ -338,7 +345,7 @@ func (v *visit) cause() records.Cause {
 		Target: v.r.URL.EscapedPath()}
 }
 
-// note writes the audit entry.
+// note writes the audit entry of the request.
 func (v *visit) note() {
 	v.u.o.Meter.Audit(records.AuditEntry{Time: v.u.o.Now(), Result: v.status, Cause: v.cause()})
 }
@@ -347,11 +354,11 @@ func (v *visit) note() {
 type place struct {
 	*visit
 	repo records.Repo
-	path string            // of the page of the repository
-	thin map[string]string // thin sessions that cannot be read, and why; set by refs
+	path string            // path of the page of the repository
+	thin map[string]string // thin sessions that cannot be read, each with the reason; set by refs
 }
 
-// open returns a repository if the token may read it.
+// open returns a repository, or an error if the token does not allow to read it.
 func (v *visit) open(ctx context.Context, namespace, name string) (*place, error) {
 	r, err := v.u.o.Repos.Get(ctx, namespace, name)
 	none := errors.Is(err, records.ErrNotFound)
@@ -365,7 +372,7 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 		return nil, err
 	}
 	if none {
-		return nil, access.ErrInvalid // the same answer as to a token of another repository
+		return nil, access.ErrInvalid // the answer is the same as for a token of another repository
 	}
 	if r.Status != records.Ready {
 		return nil, &Problem{http.StatusConflict, "Not ready", "The repository is still being made (" + string(r.Status) + "). Try again."}
@@ -373,7 +380,7 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 	return &place{visit: v, repo: r, path: Prefix + r.Namespace + "/" + r.Name}, nil
 }
 
-// read calls a function that reads from the git directory of the repository.
+// read calls the function do, which reads from the git directory of the repository.
 func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 	at, err := p.u.reading.Enter(ctx, places.Large, places.Of(p.repo.Namespace, p.repo.ID, p.token.ID)...)
 	if err != nil {
@@ -393,12 +400,12 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 	g := gitread.Repo{Repo: read.Repo{Dir: from.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool}}
 	g.Git.Memory = at.Memory(g.Git.Memory)
 	if err = do(g); err != nil && ctx.Err() != nil {
-		return context.Cause(ctx) // git was killed because of it
+		return context.Cause(ctx) // return the cause, because the end of ctx has killed git
 	}
 	return err
 }
 
-// refs returns the refs of the repository by name, also those that thin sessions have in their containers.
+// refs returns the refs of the repository by name, including those that thin sessions have in their containers.
 func (p *place) refs(ctx context.Context) (map[string]string, error) {
 	all, err := p.u.o.Repos.Refs(ctx, p.repo.ID)
 	if err != nil {

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// This program copies the lexers of the library chroma that the page uses into this directory. The page does not import the library's
-// package with all its lexers, because that package reads 300 files in each process when it starts (7 ms, 3 MB), also in commands
-// that show no page.
+// This program copies the lexers of the library chroma that the page needs into this directory. The page does not
+// import the library's package with all lexers, because that package reads 300 files when a process starts (7 ms, 3
+// MB), even in commands that show no page.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/alecthomas/chroma/v2/lexers"
 )
 
-// names are the files of lexers that are copied.
+// names are the names of the lexers to copy.
 var names = strings.Fields(`awk bash batchfile c c# c++ clojure cmake css dart diff docker elixir erlang fish fsharp graphql groovy
 	haskell hcl html ini java javascript json julia kotlin lua makefile nginx_configuration_file nix objective-c ocaml perl powershell
 	properties protocol_buffer python r ruby rust scala scss sql swift systemd terraform toml typescript vue xml yaml zig`)
@@ -39,7 +39,8 @@ func main() {
 		log.Fatal(err)
 	}
 	write("COPYING", license)
-	// The rules for Go are a program. The only one that has no form in XML looks for templates in raw strings.
+	// The rules for Go are Go code, which must be converted. The only rule without a form in XML finds templates in raw
+	// strings.
 	rules, err := lexers.Go.(*chroma.RegexLexer).Rules()
 	if err != nil {
 		log.Fatal(err)
