@@ -31,8 +31,9 @@ type SessionAnnotateRequest struct {
 	Op            string `json:"op"`                       // "open", "reply", "resolve" or "reopen"
 	// Thread is the id of an annotation in the thread, or the beginning of the id. It must be set unless Op is "open".
 	Thread string `json:"thread,omitempty"`
-	// ID is the checkpoint that a new thread is about. With Path, the thread is about the file in this checkpoint; "": in the newest
-	// one, or if the session is mounted, in a new checkpoint of the working tree.
+	// ID is the checkpoint that a new thread is about. With Path, the thread is about the file in this checkpoint. If
+	// ID is "" and Path is set, the file is taken from the newest checkpoint or, if the session is mounted, from a new
+	// checkpoint of the working tree.
 	ID     string `json:"id,omitempty"`
 	Commit string `json:"commit,omitempty"` // commit that a new thread is about; on a session remote its full id
 	Path   string `json:"path,omitempty"`   // file that a new thread is about, relative to the mount
@@ -48,7 +49,7 @@ type SessionAnnotateRequest struct {
 type SessionAnnotateReply struct {
 	Session  string           `json:"session"`  // name of the session
 	ID       string           `json:"id"`       // id of the new annotation
-	Thread   AnnotationThread `json:"thread"`   // its thread, with the new annotation
+	Thread   AnnotationThread `json:"thread"`   // thread of the annotation, including the new annotation
 	Redacted int64            `json:"redacted"` // number of secrets that were removed from the text
 }
 
@@ -58,8 +59,8 @@ type SessionAnnotationsRequest struct {
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
 	ID            string `json:"id,omitempty"`             // checkpoint in which files and lines are looked up; "": the newest
 	All           bool   `json:"all,omitempty"`            // the reply also contains resolved threads
-	// Path is a file or directory; "": the reply contains all threads. Otherwise it contains only threads about files that are there
-	// now, or were when the thread began.
+	// Path is a file or directory. If it is set, the reply contains only threads about files that are at this path now,
+	// or were when the thread began. "": the reply contains all threads.
 	Path string `json:"path,omitempty"`
 }
 
@@ -70,7 +71,7 @@ type SessionAnnotationsReply struct {
 	Threads    []AnnotationThread `json:"threads"`              // threads, oldest first
 }
 
-// AnnotationThread is a conversation about one place.
+// AnnotationThread is a sequence of annotations about one place.
 type AnnotationThread struct {
 	ID          string           `json:"id"`            // id of the first annotation
 	State       string           `json:"state"`         // "open" or "resolved"
@@ -81,8 +82,9 @@ type AnnotationThread struct {
 
 // AnnotationPlace is a place in a session. Without Checkpoint, Commit and Path it is the whole session.
 type AnnotationPlace struct {
-	// State is set for the place "now": "same" (same path and contents), "moved" (other path or contents; lines are counted in the
-	// new contents), "outdated" (the lines are gone, or the file, and then without a path), or "unknown" (contents are not available).
+	// State is set for the place "now": "same" (same path and contents), "moved" (other path or contents; lines are
+	// counted in the new contents), "outdated" (the lines do not exist any more, or the file does not; then there is no
+	// path), or "unknown" (contents are not available).
 	State      string `json:"state,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"` // id of a checkpoint
 	Commit     string `json:"commit,omitempty"`     // id of a commit
@@ -93,11 +95,11 @@ type AnnotationPlace struct {
 	Quote      string `json:"quote,omitempty"`      // beginning of the lines when the thread began
 }
 
-// Annotation is one text, or change of the state, of a thread.
+// Annotation adds a text to a thread, or changes the state of the thread.
 type Annotation struct {
 	ID    string    `json:"id"`             // id of the annotation
-	Time  time.Time `json:"time"`           // time at which it was made
-	Actor string    `json:"actor"`          // user or program that made it
+	Time  time.Time `json:"time"`           // time at which the annotation was made
+	Actor string    `json:"actor"`          // user or program that made the annotation
 	Op    string    `json:"op"`             // "open", "reply", "resolve" or "reopen"
 	Text  string    `json:"text,omitempty"` // text
 }

@@ -8,10 +8,10 @@ import (
 
 // The values of SessionApproveRequest.Op.
 const (
-	ApproveRequest  = "request"  // ask for an approval
+	ApproveRequest  = "request"  // request an approval
 	ApproveGrant    = "grant"    // approve a request
 	ApproveDeny     = "deny"     // refuse to approve a request
-	ApproveWithdraw = "withdraw" // take back a request, or one's own grant or denial
+	ApproveWithdraw = "withdraw" // withdraw a request, or one's own grant or denial
 )
 
 // The values of SessionApproveRequest.Action.
@@ -34,33 +34,37 @@ type SessionApproveRequest struct {
 	Actor   string `json:"actor,omitempty"`   // user who makes the record, unless the server knows the user; "": the user of the daemon
 
 	// The fields below are used only if Op is "request".
-	ID        string        `json:"id,omitempty"`         // checkpoint; "": the newest. An older one is an error
+	// checkpoint; "": the newest. The newest checkpoint must be named: an older one is refused.
+	ID        string        `json:"id,omitempty"`
 	Action    string        `json:"action,omitempty"`     // "merge", "promote" or "delete"
 	Branch    string        `json:"branch,omitempty"`     // branch that will change; "": the default branch of the repository
-	Reviewers []string      `json:"reviewers,omitempty"`  // users who are asked
-	Expires   time.Duration `json:"expires_ns,omitempty"` // time after which the request expires; 0: 24 hours
+	Reviewers []string      `json:"reviewers,omitempty"`  // users from whom the approval is requested
+	Expires   time.Duration `json:"expires_ns,omitempty"` // time until the request expires; 0: 24 hours
 }
 
 // Approval is a request for an approval, with its state.
 type Approval struct {
-	ID         string    `json:"id"`                  // id of the request
-	Session    string    `json:"session"`             // name of the session
-	Repository string    `json:"repository"`          // repository that has the approvals, without secrets
-	Action     string    `json:"action"`              // "merge", "promote" or "delete"
-	Checkpoint string    `json:"checkpoint"`          // checkpoint that is approved; a change of files or HEAD after it voids the request
-	Branch     string    `json:"branch"`              // branch that will change; "" for "delete"
-	Base       string    `json:"base"`                // commit of the branch that was reviewed; "": the branch does not exist
-	Tree       string    `json:"tree"`                // tree of the branch after the change, or of the checkpoint
-	Moved      bool      `json:"moved"`               // the branch is not at Base any more, so that a new request is necessary
-	Status     string    `json:"status"`              // "open", "granted", "denied", "withdrawn", "expired" or "void"
-	Missing    string    `json:"missing"`             // what is missing for "granted", as a text for people; "": nothing
-	Actor      string    `json:"actor"`               // user who made the request
-	Text       string    `json:"text"`                // reason of the request, as a text for people
-	Reviewers  []string  `json:"reviewers,omitempty"` // users who were asked
-	Time       time.Time `json:"time"`                // time of the request
-	Expires    time.Time `json:"expires"`             // time at which the request expires
-	Grants     []Vote    `json:"grants"`              // grants that are in force, oldest first
-	Denials    []Vote    `json:"denials"`             // denials that are in force, oldest first
+	ID         string `json:"id"`         // id of the request
+	Session    string `json:"session"`    // name of the session
+	Repository string `json:"repository"` // repository that has the approvals, without secrets
+	Action     string `json:"action"`     // "merge", "promote" or "delete"
+	Checkpoint string `json:"checkpoint"` // checkpoint that is approved; a change of files or HEAD after it voids the request
+	Branch     string `json:"branch"`     // branch that will change; "" for "delete"
+	Base       string `json:"base"`       // commit of the branch that was reviewed; "": the branch does not exist
+	// tree of the branch after the change; for "delete", tree of the checkpoint
+	Tree string `json:"tree"`
+	// true if the branch is not at Base any more, so that a new request is necessary
+	Moved  bool   `json:"moved"`
+	Status string `json:"status"` // "open", "granted", "denied", "withdrawn", "expired" or "void"
+	// what the request still needs to be granted, as a text for people; "": nothing
+	Missing   string    `json:"missing"`
+	Actor     string    `json:"actor"`               // user who made the request
+	Text      string    `json:"text"`                // reason of the request, as a text for people
+	Reviewers []string  `json:"reviewers,omitempty"` // users from whom the approval was requested
+	Time      time.Time `json:"time"`                // time of the request
+	Expires   time.Time `json:"expires"`             // time at which the request expires
+	Grants    []Vote    `json:"grants"`              // grants that are in force, oldest first
+	Denials   []Vote    `json:"denials"`             // denials that are in force, oldest first
 }
 
 // Vote is a grant or a denial of a request.
@@ -77,13 +81,14 @@ type SessionApproveReply struct {
 	// Changes are the files that the approved state changes: those of the branch, or, for "delete", those of the session since its
 	// base commit. They are counted for requests and grants.
 	Changes ChangeCount `json:"changes"`
-	Counted bool        `json:"counted"`      // for "grant": the policy counts the grant
-	Merge   bool        `json:"merge"`        // the tree is that of a merge; false: the branch is fast-forwarded
-	Link    string      `json:"link"`         // URL#session=SESSION@REQUEST, which identifies the request on other machines
-	Show    string      `json:"show"`         // URL#session=SESSION@CHECKPOINT, the link of the approved checkpoint
-	To      string      `json:"to,omitempty"` // value of the flag --to that reviewers need, without secrets; "": none
-	Record  string      `json:"record"`       // id of the record that was added
-	Actor   string      `json:"actor"`        // user in whose name it was added
+	Counted bool        `json:"counted"` // for "grant": true if the policy counts the grant
+	// true if the tree is that of a merge; false: the branch is fast-forwarded
+	Merge  bool   `json:"merge"`
+	Link   string `json:"link"`         // URL#session=SESSION@REQUEST, which identifies the request on other machines
+	Show   string `json:"show"`         // URL#session=SESSION@CHECKPOINT, the link of the approved checkpoint
+	To     string `json:"to,omitempty"` // value of the flag --to that reviewers need, without secrets; "": none
+	Record string `json:"record"`       // id of the record that was added
+	Actor  string `json:"actor"`        // user who is recorded as the author of the record
 	// Token is the id of the user's token. "": the server does not know the user, and does not enforce approvals.
 	Token string `json:"token,omitempty"`
 }
@@ -108,10 +113,11 @@ type SessionApprovalsRequest struct {
 
 // SessionApprovalsReply is the output of `session review list --json`.
 type SessionApprovalsReply struct {
-	Session    string     `json:"session"`          // name of the session
-	Repository string     `json:"repository"`       // repository that has the approvals, or the session remote; without secrets
-	Approvals  []Approval `json:"approvals"`        // all requests, newest first; each names the repository that has it
-	Unread     []string   `json:"unread,omitempty"` // why requests of further repositories are missing, as texts for people
+	Session    string     `json:"session"`    // name of the session
+	Repository string     `json:"repository"` // repository that has the approvals, or the session remote; without secrets
+	Approvals  []Approval `json:"approvals"`  // all requests, newest first; each names the repository that has it
+	// reasons why requests of further repositories are missing, as texts for people
+	Unread []string `json:"unread,omitempty"`
 }
 
 // SessionPolicyRequest requests the policy of a repository, or changes it.
@@ -126,7 +132,7 @@ type SessionPolicyRequest struct {
 type SessionPolicyReply struct {
 	Repository string `json:"repository"` // repository that has the policy, without secrets
 	Policy     string `json:"policy"`     // text of the policy; "": the repository has none
-	Problem    string `json:"problem"`    // why the policy is invalid, as a text for people; "": it is valid
+	Problem    string `json:"problem"`    // reason why the policy is invalid, as a text for people; "": it is valid
 }
 
 func (r SessionApproveRequest) validate() error {
@@ -165,7 +171,7 @@ func (r SessionPolicyRequest) validate() error {
 	return needRepository(r.Remote)
 }
 
-// needRepository returns an error if the parameter remote is neither empty nor the URL or path of a repository.
+// needRepository returns an error if remote is neither empty nor the URL or path of a repository.
 func needRepository(remote string) error {
 	if remote != "" && !(SessionOptions{Remote: remote}).elsewhere() {
 		return badRequest("want the URL or path of a git repository, got %s", remote)

@@ -24,18 +24,20 @@ const MaxInlineValue = 512 << 10
 
 // CacheEntry describes a cache entry.
 type CacheEntry struct {
-	Key     string    `json:"key"`               // key of the entry
-	Size    int64     `json:"size"`              // size of the value in bytes
-	Hash    string    `json:"sha256"`            // SHA-256 of the value, as hexadecimal digits
-	Time    time.Time `json:"time"`              // time at which the value was stored
-	Expires time.Time `json:"expires,omitzero"`  // time from which the entry counts as missing; missing: it does not expire
-	Actor   string    `json:"actor"`             // user or program that has stored the value, as it has stated; not verified
-	Session string    `json:"session,omitempty"` // session in which the value was stored, as its writer has stated it
+	Key     string    `json:"key"`              // key of the entry
+	Size    int64     `json:"size"`             // size of the value in bytes
+	Hash    string    `json:"sha256"`           // SHA-256 of the value, as hexadecimal digits
+	Time    time.Time `json:"time"`             // time at which the value was stored
+	Expires time.Time `json:"expires,omitzero"` // time from which the entry counts as missing; missing: it does not expire
+	Actor   string    `json:"actor"`            // user or program that has stored the value, as it has stated; not verified
+	// session in which the value was stored, as the program that stored it has stated; not verified
+	Session string `json:"session,omitempty"`
 }
 
 // CacheGetRequest requests a cache entry. It fails with the code not-found if there is no entry, or if the entry has expired.
 type CacheGetRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
+	// directory of a mount, or name of a session; "": none, if SessionRemote is set
+	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the entry; "": the one of the session
 	Key           string `json:"key"`                      // key of the entry
 	Describe      bool   `json:"describe,omitempty"`       // return only the description
@@ -51,7 +53,8 @@ type CacheGetReply struct {
 
 // CachePutRequest requests that a cache entry is stored.
 type CachePutRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
+	// directory of a mount, or name of a session; "": none, if SessionRemote is set
+	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that gets the entry; "": the one of the session
 	Key           string `json:"key"`                      // key of the entry
 	Value         []byte `json:"value,omitempty"`          // the value, in base64; not used with File
@@ -65,7 +68,8 @@ type CachePutRequest struct {
 
 // CacheDeleteRequest requests that a cache entry is removed. It fails with the code not-found if there is no entry.
 type CacheDeleteRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
+	// directory of a mount, or name of a session; "": none, if SessionRemote is set
+	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the entry; "": the one of the session
 	Key           string `json:"key"`                      // key of the entry
 	Expect        string `json:"expect,omitempty"`         // SHA-256 that the present value must have; "": any
@@ -74,13 +78,14 @@ type CacheDeleteRequest struct {
 // CacheChangeReply is the output of `session cache put --json`, `session cache cas --json` and `session cache delete --json`.
 type CacheChangeReply struct {
 	Done bool `json:"done"` // the entry was stored or removed; false: the present value is not the expected one
-	// Entry is the present entry: the new one, or the one that is not as expected. null: there is no entry.
+	// Entry is the present entry: the new one, or one whose value is not the expected one. null: there is no entry.
 	Entry *CacheEntry `json:"entry"`
 }
 
 // CacheKeysRequest requests a list of cache entries.
 type CacheKeysRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
+	// directory of a mount, or name of a session; "": none, if SessionRemote is set
+	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"` // session remote whose entries are listed; "": the one of the session
 	Prefix        string `json:"prefix,omitempty"`         // list only the entries whose keys begin with this text
 	Expired       bool   `json:"expired,omitempty"`        // list also the entries that have expired
@@ -96,11 +101,13 @@ type CacheKeysReply struct {
 
 // CacheGCRequest requests that cache entries which have expired are removed.
 type CacheGCRequest struct {
-	Of            string        `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
-	SessionRemote string        `json:"session_remote,omitempty"` // session remote whose entries are removed; "": the one of the session
-	MaxSize       int64         `json:"max_size,omitempty"`       // remove the oldest entries beyond this number of bytes; 0: no limit
-	MaxAge        time.Duration `json:"max_age_ns,omitempty"`     // remove the entries that were stored longer ago; 0: no limit
-	DryRun        bool          `json:"dry_run"`                  // remove nothing, and return the entries that would be removed
+	// directory of a mount, or name of a session; "": none, if SessionRemote is set
+	Of            string `json:"of"`
+	SessionRemote string `json:"session_remote,omitempty"` // session remote whose entries are removed; "": the one of the session
+	MaxSize       int64  `json:"max_size,omitempty"`       // remove the oldest entries beyond this number of bytes; 0: no limit
+	// remove the entries that were stored longer ago than this; 0: no limit
+	MaxAge time.Duration `json:"max_age_ns,omitempty"`
+	DryRun bool          `json:"dry_run"` // remove nothing, and return the entries that would be removed
 }
 
 // CacheGCReply is the output of `session cache gc --json`.
@@ -114,10 +121,10 @@ type CacheGCReply struct {
 	DryRun  bool         `json:"dry_run"` // nothing was removed
 }
 
-// needEntries returns an error unless the parameters of and remote name a session or a session remote.
+// needEntries returns an error unless the parameter of names a session or mount, or remote is a session remote.
 func needEntries(of, remote string) error {
 	if of == "" && remote != "" {
-		of = "s" // the session is not needed, but the session remote is checked
+		of = "s" // use a valid name in place of "", because only the session remote must be checked
 	}
 	return needAt(of, remote)
 }

@@ -25,7 +25,7 @@ const undoPatience = 10 * time.Second
 // the last case the server has undone the request, unless it did not react within undoPatience.
 type Client struct {
 	socket string // path of the daemon's socket; "" if this process is a guest
-	root   string // root of the mount, if this process is a guest: a program inside of the mount; "": no guest
+	root   string // root of the mount, if this process is a guest, which is a program inside of the mount; otherwise ""
 }
 
 // Dial checks that a server answers at the socket. It returns ErrNoServer if no server answers.
@@ -88,8 +88,8 @@ func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Prog
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
 }
 
-// Upgrade replaces the daemon by a process of another executable, which takes over the mounts. The result ErrNoServer means that the
-// upgrade has started, because the process that received the request has ended.
+// Upgrade replaces the daemon by a process of another executable, which takes over the mounts. If Upgrade returns
+// ErrNoServer, the upgrade has started, because the process that received the request has ended.
 func (c *Client) Upgrade(ctx context.Context, r UpgradeRequest) error {
 	_, err := call[empty](ctx, c, opUpgrade, r, nil)
 	return err
@@ -161,7 +161,7 @@ func repeatable(o op, args any) bool {
 		r := args.(SwitchRequest)
 		// A revision that is relative to HEAD can name another commit when it is resolved again.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
-	case opCheckpoint: // if the first request made the checkpoint, the repeated request returns that checkpoint
+	case opCheckpoint: // a repeated request returns the checkpoint that the first request has made, if it has
 		return true
 	case opRestore:
 		// The server's successor completes the restore. But a restore makes checkpoints, so after it, a name that begins with "@" and
@@ -175,14 +175,15 @@ func repeatable(o op, args any) bool {
 		opCacheGet, opCacheKeys, opCacheGC, opSessionSummary, opSessionLocks:
 		return true
 	case opCachePut:
-		return args.(CachePutRequest).Expect == "" // with an expectation, a repeated request would find its own entry
+		// if an entry is expected, the repeated request would find the entry that the first one has stored
+		return args.(CachePutRequest).Expect == ""
 	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}
 	return false
 }
 
-// ask sends the request once. It returns errBroken if the server ended after it was reached.
+// ask sends the request once. It returns errBroken if the server ended after the connection was made.
 func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (message, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -196,7 +197,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	// returns only after the request was undone.
 	patience := undoPatience
 	if o == opStatus || o == opUpgrade {
-		patience = 0 // these requests have no effect that the server could undo
+		patience = 0 // do not wait, because these requests have no effect that the server could undo
 	}
 	defer context.AfterFunc(ctx, func() {
 		conn.SetReadDeadline(time.Now().Add(patience))

@@ -56,7 +56,7 @@ type ComparedSide struct {
 	Removed        int64        `json:"removed"`       // number of removed files
 	LinesAdded     int64        `json:"lines_added"`   // number of added lines in text files
 	LinesRemoved   int64        `json:"lines_removed"` // number of removed lines in text files
-	Changes        []PathChange `json:"changes"`       // changes relative to the base
+	Changes        []PathChange `json:"changes"`       // changes of the checkpoint relative to the base
 }
 
 // SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.

@@ -12,17 +12,18 @@ type CredentialRequest struct {
 	// TokenFile is the absolute path of a file with the token. The file is read again each time the remote refuses the current
 	// token.
 	TokenFile string `json:"token_file,omitempty"`
-	Session   bool   `json:"session,omitempty"` // the token is for the session remote
+	Session   bool   `json:"session,omitempty"` // true if the token is for the session remote
 
-	Token Secret `json:"-"` // sent in the field of the same name in wireCredential, because a value of type Secret is never marshaled
+	Token Secret `json:"-"` // sent in the field of the same name in wireCredential, because a Secret is never marshaled
 }
 
 // CredentialReply is the output of `credential set --json`.
 type CredentialReply struct {
-	Dir     string   `json:"dir"`     // absolute directory of the mount
-	Remote  string   `json:"remote"`  // remote that the token is for, without secrets
-	Checked bool     `json:"checked"` // the remote accepted the token; false: the remote could not be reached
-	Mounts  []string `json:"mounts"`  // directories of all mounts that use the token from now on
+	Dir    string `json:"dir"`    // absolute directory of the mount
+	Remote string `json:"remote"` // remote that the token is for, without secrets
+	// true if the remote has accepted the token; false: the remote could not be reached
+	Checked bool     `json:"checked"`
+	Mounts  []string `json:"mounts"` // directories of all mounts that use the token from now on
 }
 
 // wireCredential is the form in which a CredentialRequest is sent. It contains the token as plain text.

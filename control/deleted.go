@@ -14,7 +14,7 @@ type SessionDeleteRequest struct {
 // SessionDeleteReply is the output of `session delete --json` and `session undelete --json`.
 type SessionDeleteReply struct {
 	Session string    `json:"session"`        // name of the session
-	Local   bool      `json:"local"`          // the session was on this host
+	Local   bool      `json:"local"`          // true if the session was on this host
 	Refs    int64     `json:"refs"`           // number of refs that were changed on the session remote
 	Kept    []string  `json:"kept,omitempty"` // refs on the session remote that were left unchanged
 	Until   time.Time `json:"until,omitzero"` // time until which the session can be restored

@@ -47,8 +47,8 @@ func CallerUmask() *uint32 {
 	return s.Umask
 }
 
-// maxEnvironment is the maximum size in bytes of an environment in a request. It is chosen so that the request line does not become
-// too long.
+// maxEnvironment is the maximum size, in bytes, of an environment in a request, so that the request line does not
+// exceed its limit.
 const maxEnvironment = 512 << 10
 
 // CallerEnvironment returns the environment of this process, for MountRequest.Environment. It leaves out variables that describe the

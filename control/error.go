@@ -32,8 +32,8 @@ const (
 	CodeUnreachable ErrorCode = "unreachable"  // the remote could not be reached, or the connection broke
 	CodeTimeout     ErrorCode = "timeout"      // no answer arrived in time
 	CodeRateLimited ErrorCode = "rate-limited" // the remote accepts no more requests for a while
-	CodeConflict    ErrorCode = "conflict"     // the path or the name in the request is already used by something else
-	CodeBusy        ErrorCode = "busy"         // a process on this host uses something that the request would change
+	CodeConflict    ErrorCode = "conflict"     // the path or the name in the request is already used
+	CodeBusy        ErrorCode = "busy"         // a process on this host uses an object that the request would change
 	CodeUnsynced    ErrorCode = "unsynced"     // the command succeeded, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers
 	CodePermission  ErrorCode = "permission"   // this host denies permission

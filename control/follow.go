@@ -27,15 +27,16 @@ type RefreshReply struct {
 	From     string `json:"from"`           // commit that was mounted before
 	To       string `json:"to"`             // commit of the branch on the remote
 	Follows  bool   `json:"follows"`        // the mount follows the branch
-	Moved    bool   `json:"moved"`          // the mount was moved to the new commit
+	Moved    bool   `json:"moved"`          // true if the mount was moved to the new commit
 	Paths    int64  `json:"paths"`          // number of changed paths
 	Why      string `json:"why,omitempty"`  // reason why a mount that follows the branch was not moved
 	// Behind is the number of commits that are reachable from the branch on the remote and not from HEAD; missing: the history is
 	// not on this host.
 	Behind *int64 `json:"behind,omitempty"`
-	// Ahead is the number of commits that are reachable from HEAD and not from the branch on the remote; missing as Behind.
+	// Ahead is the number of commits that are reachable from HEAD and not from the branch on the remote; missing: the
+	// history is not on this host.
 	Ahead *int64 `json:"ahead,omitempty"`
-	Own   bool   `json:"own,omitempty"` // some of these commits have never been on the remote
+	Own   bool   `json:"own,omitempty"` // true if some of the commits that Ahead counts have never been on the remote
 	Took  int64  `json:"took_ms"`       // duration in milliseconds
 }
 

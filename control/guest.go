@@ -70,8 +70,8 @@ type guests struct {
 	close func() error  // closes the socket
 }
 
-// enter changes the request a so that it applies to the mount. It returns the name by which the guest calls the mount, or an
-// error if guests may not send this request.
+// enter changes the request a so that it applies to the mount. called is the name by which the guest refers to the
+// mount. It returns an error if guests may not send this request.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
 		Cause: "a request from inside a mount can only name the mount's own session", Hint: "run the command outside the container"}
@@ -129,14 +129,15 @@ func (g *guests) enter(a *asked) (called string, err error) {
 		}
 		a.args = r
 	case SessionSetRequest:
-		// A guest may pin a checkpoint, and say what the session is for, but not change its state, owner, lifetime or hold.
+		// A guest may pin a checkpoint, and change title, task and tags of the session, but not its state, owner,
+		// lifetime or hold.
 		if r.Pin == "" && r.Profile == nil || r.State != "" || r.Profile != nil && r.Profile.Restricted() {
 			return "", refused
 		}
 		called, r.Of = r.Of, g.dir
 		a.args = r
 	case SessionApproveRequest:
-		// A guest may ask for an approval, but not answer a request with the permissions of the host's user.
+		// A guest may request an approval, but not grant or deny one with the permissions of the host's user.
 		if r.Op != ApproveRequest {
 			return "", refused
 		}
@@ -188,7 +189,8 @@ func leads(args any) bool {
 	return false
 }
 
-// withoutHost removes information about the host from a result. The parameter called is the name by which the guest calls the mount.
+// withoutHost removes information about the host from a result. called is the name by which the guest refers to the
+// mount.
 func (g *guests) withoutHost(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
@@ -211,7 +213,7 @@ func (g *guests) withoutHost(called string, result any) any {
 		return SessionsReply{Sessions: sessions}
 	case SessionInfo:
 		return infoOfGuest(r)
-	case SessionShowReply: // remove the two commands, because a guest cannot run them
+	case SessionShowReply: // remove both commands, because a guest cannot run them
 		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
 		return r
 	case SessionCompareReply:
@@ -236,7 +238,7 @@ func (g *guests) withoutHost(called string, result any) any {
 	return result
 }
 
-// ofGuest returns the status of a session in the form that a guest may see. It leaves out a session remote that is a path of
+// ofGuest returns the status of a session in the form that a guest may see, without a session remote that is a path of
 // the host.
 func ofGuest(s SessionStatus) SessionStatus {
 	s.SessionRemote = notPath(s.SessionRemote)
@@ -262,9 +264,9 @@ func notPath(remote string) string {
 	return remote
 }
 
-// failed returns the error that is sent to a guest. The parameter called is the name by which the guest calls the mount.
+// failed returns the error that is sent to a guest. called is the name by which the guest refers to the mount.
 func (g *guests) failed(called string, err error) *Error {
-	// Errors contain the mount's directory on the host, which is replaced by the guest's name of the mount.
+	// Replace the mount's directory on the host, which errors contain, by the guest's name of the mount.
 	e := *AsError(err)
 	for _, text := range []*string{&e.Object, &e.Cause, &e.Hint} {
 		if called != "" {

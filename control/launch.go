@@ -110,7 +110,8 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
 	cmd.Env = spawn.Environment(os.Environ())
-	cmd.Dir = "/" // any other working directory would keep a file system busy that the user may want to unmount
+	// with another working directory, the daemon would keep a file system busy that the user may want to unmount
+	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	// The daemon gets its own session (setsid(2)), so that it is not killed when the caller's terminal is closed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -122,7 +123,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, launchTime)
 	defer cancel()
 	for {
-		// An error other than ErrNoServer means that a daemon is running, so return that error.
+		// After an error other than ErrNoServer, a daemon is running, so return that error.
 		client, err := Dial(ctx, l.Socket)
 		if err == nil || !errors.Is(err, ErrNoServer) && ctx.Err() == nil {
 			return client, err
@@ -132,7 +133,8 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 			return nil, fmt.Errorf("start daemon: daemon exited at once (%v): %s", err, spawn.LastLine(l.LogFile, from))
 		case <-ctx.Done():
 			if client, err := Dial(context.WithoutCancel(ctx), l.Socket); err == nil {
-				return client, nil // the daemon answers now; it must not be killed, because other processes may use it already
+				// do not kill the daemon, because it answers now and other processes may use it already
+				return client, nil
 			}
 			spawn.End(cmd.Process, ended)
 			return nil, fmt.Errorf("start daemon: daemon did not answer: %w", ctx.Err())

@@ -17,7 +17,7 @@ const (
 	LockRelease = "unlock"
 )
 
-// SessionLocksRequest requests the locks on a session remote, and changes them before.
+// SessionLocksRequest requests the list of locks on a session remote, and may change locks before.
 type SessionLocksRequest struct {
 	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the locks; "": the one of the session
@@ -25,19 +25,22 @@ type SessionLocksRequest struct {
 	// Patterns are the paths or globs to lock or unlock, relative to the root of the mount; to unlock, also ids of locks.
 	Patterns []string      `json:"patterns,omitempty"`
 	TTL      time.Duration `json:"ttl_ns,omitempty"` // duration of the locks, which a mount of the session renews; 0: one hour
-	Reason   string        `json:"reason,omitempty"` // why the paths are locked or unlocked
+	Reason   string        `json:"reason,omitempty"` // reason why the paths are locked or unlocked
 	Force    bool          `json:"force,omitempty"`  // unlock also locks of other sessions; needs a reason
 	Actor    string        `json:"actor,omitempty"`  // user of the command; "": the user of the daemon
 }
 
 // SessionLocksReply is the output of `session lock --json`, `session unlock --json` and `session locks --json`.
 type SessionLocksReply struct {
-	Session string         `json:"session,omitempty"` // session of the request
-	Mode    string         `json:"mode"`              // what mounts do about changes of locked paths: "refuse", "warn" or "ignore"
-	Locks   []SessionLock  `json:"locks"`             // locks after the change, oldest first
-	Done    []SessionLock  `json:"done,omitempty"`    // locks that the request has acquired or released
-	Forced  []ForcedUnlock `json:"forced,omitempty"`  // forced removals of the last 7 days, oldest first
-	// Changed are files covered by Done that differ from the base commit in other mounts of this host with the same session remote.
+	Session string `json:"session,omitempty"` // session of the request
+	// reaction of mounts to changes of locked paths: "refuse", "warn" or "ignore"
+	Mode  string        `json:"mode"`
+	Locks []SessionLock `json:"locks"`          // locks after the change, oldest first
+	Done  []SessionLock `json:"done,omitempty"` // locks that the request has acquired or released
+	// locks that were removed by force within the last 7 days, oldest first
+	Forced []ForcedUnlock `json:"forced,omitempty"`
+	// Changed lists files that are covered by the locks in Done, and that differ from the base commit in other mounts
+	// of this host with the same session remote.
 	Changed []string `json:"changed,omitempty"`
 }
 
@@ -45,16 +48,16 @@ type SessionLocksReply struct {
 type SessionLock struct {
 	ID      string    `json:"id"`               // id of the lock
 	Session string    `json:"session"`          // session that holds the lock
-	Actor   string    `json:"actor"`            // user or program that has locked
+	Actor   string    `json:"actor"`            // user or program that has acquired the lock
 	Host    string    `json:"host"`             // host on which the lock was requested
-	Pattern string    `json:"pattern"`          // path or glob; a directory stands for everything in it, too
+	Pattern string    `json:"pattern"`          // path or glob; a directory also stands for everything in it
 	Since   time.Time `json:"since"`            // time at which the lock was acquired
 	Expires time.Time `json:"expires"`          // time at which the lock expires unless it is renewed
-	Reason  string    `json:"reason,omitempty"` // reason
-	Mine    bool      `json:"mine"`             // the session of the request holds the lock
+	Reason  string    `json:"reason,omitempty"` // reason of the lock
+	Mine    bool      `json:"mine"`             // true if the session of the request holds the lock
 }
 
-// ForcedUnlock is the record of a lock that another session has removed.
+// ForcedUnlock is the record of a lock that a session has removed from another session.
 type ForcedUnlock struct {
 	Lock    SessionLock `json:"lock"`              // the lock
 	Session string      `json:"session,omitempty"` // session of the command that has removed the lock
@@ -71,7 +74,7 @@ func (r SessionLocksRequest) validate() error {
 	return needEntries(r.Of, r.SessionRemote)
 }
 
-// SessionLocks requests the locks on a session remote, and changes them before.
+// SessionLocks requests the list of locks on a session remote, and may change locks before.
 func SessionLocks(ctx context.Context, c *Client, r SessionLocksRequest) (SessionLocksReply, error) {
 	return call[SessionLocksReply](ctx, c, opSessionLocks, r, nil)
 }

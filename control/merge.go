@@ -15,7 +15,7 @@ type MergeRequest struct {
 type MergeReply struct {
 	Dir    string     `json:"dir"`    // absolute directory of the mount
 	Theirs Checkpoint `json:"theirs"` // checkpoint that was merged
-	Base   string     `json:"base"`   // tree that both sessions started from
+	Base   string     `json:"base"`   // tree of the state from which both sessions started
 	// Before is a checkpoint that was made before the merge. Restoring this checkpoint undoes the merge. null: there was nothing to
 	// merge.
 	Before    *Checkpoint  `json:"before"`

@@ -6,8 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 )
 
-// MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
-// fields are fields of the request itself.
+// MountFetch is the part of a MountRequest that states which data is fetched from the remote, and how long the reply
+// waits. Its JSON fields are fields of the request itself.
 type MountFetch struct {
 	// History is "background" (fetched after the mount), "full" (fetched before the reply) or "none"; "": "background".
 	History History `json:"history"`
@@ -32,15 +32,15 @@ type MountAccess struct {
 	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
 	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
 	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
-	// GroupWrite lets the group do all that the owner may do with files and directories of the base tree.
+	// GroupWrite gives the group the same permissions as the owner for files and directories of the base tree.
 	GroupWrite bool `json:"group_write,omitempty"`
 	// Umask is the umask with which files and directories of the base tree get their permissions; nil: 022.
 	Umask *uint32 `json:"umask,omitempty"`
 	// IDMap permits idmapped mounts of the mount, which containers in user namespaces need. It has no effect before Linux 6.12.
 	IDMap bool `json:"id_map,omitempty"`
 
-	// ExactOwner makes a Client send UID, GID and Umask unchanged. If it is false, a Client replaces a value of 0 by the caller's
-	// own id, and no Umask by the caller's own.
+	// ExactOwner makes a Client send UID, GID and Umask unchanged. If it is false, a Client replaces a UID or GID of 0
+	// and a missing Umask by those of the calling process.
 	ExactOwner bool `json:"-"`
 }
 

@@ -2,8 +2,8 @@ package control
 
 import "path/filepath"
 
-// PrefetchRequest requests that some contents are fetched early. Only contents that a process waits for are fetched before these
-// contents.
+// PrefetchRequest requests that contents are fetched before they are read. Only contents for which a process waits have
+// precedence.
 type PrefetchRequest struct {
 	Dir   string   `json:"dir"`   // absolute directory of the mount
 	Paths []string `json:"paths"` // paths, directories or glob patterns, relative to the mount; none: everything

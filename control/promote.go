@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// PromoteMethod states how commits of a session are put on a branch.
+// PromoteMethod states how commits of a session are added to a branch.
 type PromoteMethod string
 
 const (
 	PromoteFF     PromoteMethod = "ff"     // the branch moves to the commit of the session; it must be a fast-forward
-	PromoteSquash PromoteMethod = "squash" // one new commit on the branch has all changes
+	PromoteSquash PromoteMethod = "squash" // one new commit on the branch contains all changes
 	PromoteMerge  PromoteMethod = "merge"  // a merge commit joins the branch and the commits of the session
-	// PromoteNone is used in replies: the branch contains the changes already.
+	// PromoteNone is used only in replies: the branch already contains the changes.
 	PromoteNone PromoteMethod = "none"
 )
 
@@ -34,31 +34,36 @@ type SessionPromoteRequest struct {
 	PullBranch  string        `json:"pull_branch,omitempty"` // short name of the branch of the pull request; "": "afs/SESSION"
 	Method      PromoteMethod `json:"method,omitempty"`      // "ff", "squash" or "merge"; "": "ff"
 	Message     string        `json:"message,omitempty"`     // message of the new commit of "squash" and "merge"; "": a list of the commits
-	// Identity holds those variables of the caller's environment, NAME=VALUE, by which git determines the author and the committer, and
-	// signs. For values that are missing, the settings of the mount apply.
+	// Identity contains those variables of the caller's environment, as NAME=VALUE, from which git determines the
+	// author, the committer and the signature of a commit. For missing variables, the settings of the mount apply.
 	Identity []string `json:"identity,omitempty"`
 	DryRun   bool     `json:"dry_run,omitempty"` // nothing is pushed
 }
 
 // SessionPromoteReply is the output of `session promote --json`, except for the field of the pull request.
 type SessionPromoteReply struct {
-	Session    string          `json:"session"`        // name of the session
-	Checkpoint string          `json:"checkpoint"`     // checkpoint whose HEAD was promoted
-	Head       string          `json:"head"`           // commit of HEAD in that checkpoint
-	Target     string          `json:"target"`         // URL or path of the repository, without secrets
-	Mounted    bool            `json:"mounted"`        // the repository is the mounted remote
-	Branch     string          `json:"branch"`         // short name of the branch
-	Base       string          `json:"base,omitempty"` // with pull_request: short name of the branch that is to receive the commits
-	Method     PromoteMethod   `json:"method"`         // "ff", "squash" or "merge"; "none": the branch contains the changes already
-	Old        string          `json:"old"`            // commit of the branch before; "": the branch did not exist
-	New        string          `json:"new"`            // commit of the branch after; "": a dry run, in which no commit is made
-	Tree       string          `json:"tree"`           // tree of the new commit
-	Commits    []SummaryCommit `json:"commits"`        // commits of the session that the branch lacked, newest first; at most 100
-	Total      int64           `json:"total"`          // number of these commits
-	Objects    int64           `json:"objects"`        // number of objects that were sent
-	Fetched    int64           `json:"fetched"`        // number of file contents that had to be fetched, to merge or to send them
-	Retried    bool            `json:"retried"`        // the branch moved during the first attempt
-	DryRun     bool            `json:"dry_run"`        // nothing was pushed
+	Session    string `json:"session"`    // name of the session
+	Checkpoint string `json:"checkpoint"` // checkpoint whose HEAD was promoted
+	Head       string `json:"head"`       // commit of HEAD in that checkpoint
+	Target     string `json:"target"`     // URL or path of the repository, without secrets
+	Mounted    bool   `json:"mounted"`    // the repository is the mounted remote
+	Branch     string `json:"branch"`     // short name of the branch
+	// with pull_request: short name of the branch into which the commits will be merged
+	Base string `json:"base,omitempty"`
+	// "ff", "squash" or "merge"; "none": the branch already contains the changes
+	Method PromoteMethod `json:"method"`
+	Old    string        `json:"old"` // commit of the branch before; "": the branch did not exist
+	// commit of the branch after; "": a dry run, for which no commit is made
+	New  string `json:"new"`
+	Tree string `json:"tree"` // tree of the new commit
+	// commits of the session that were not on the branch, newest first; at most 100
+	Commits []SummaryCommit `json:"commits"`
+	Total   int64           `json:"total"`   // number of these commits
+	Objects int64           `json:"objects"` // number of objects that were sent
+	Fetched int64           `json:"fetched"` // number of file contents that had to be fetched, to merge or to send them
+	// true if another push has moved the branch during the first attempt
+	Retried bool `json:"retried"`
+	DryRun  bool `json:"dry_run"` // nothing was pushed
 }
 
 // SessionSummaryRequest requests a summary of the changes of a session.
@@ -66,10 +71,10 @@ type SessionSummaryRequest struct {
 	Of            string `json:"of"`                       // directory of a mount, or name of a session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
 	ID            string `json:"id"`                       // checkpoint; "": the present state
-	// Since is a checkpoint or a commit of the session, whose changes are left out. "": the commit of the mounted remote on which the
-	// session's commits are based.
+	// Since is a checkpoint or a commit of the session: only the changes after it are summarised. "": the commit of the
+	// mounted remote on which the session's commits are based.
 	Since string `json:"since,omitempty"`
-	// Committed leaves out changes that the HEAD of the checkpoint does not contain.
+	// Committed leaves out changes that are not committed: those that the HEAD of the checkpoint does not contain.
 	Committed bool `json:"committed,omitempty"`
 }
 
@@ -100,7 +105,7 @@ type SummaryCommit struct {
 	ID      string    `json:"id"`      // id of the commit
 	Subject string    `json:"subject"` // first line of its message
 	Author  string    `json:"author"`  // name of its author
-	Time    time.Time `json:"time"`    // time of its author
+	Time    time.Time `json:"time"`    // author date of the commit
 }
 
 // SummaryFile is a file that a session has changed.
@@ -159,12 +164,13 @@ func (r SessionPromoteRequest) validate() error {
 // validate returns an error if the session or the session remote is invalid.
 func (r SessionSummaryRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
 
-// identity lists the variables by which git determines the author and the committer of a commit, and signs it.
+// identity lists the variables from which git determines the author, the committer and the signature of a commit.
 var identity = []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
 	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
 	"SSH_AUTH_SOCK", "GNUPGHOME", "GPG_TTY"}
 
-// Identity returns the variables of this process by which git determines the author and the committer of a commit, and signs it.
+// Identity returns the variables of this process from which git determines the author, the committer and the signature
+// of a commit.
 func Identity() (env []string) {
 	for _, name := range identity {
 		if value, ok := os.LookupEnv(name); ok {

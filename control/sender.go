@@ -85,7 +85,7 @@ func (s *sender) flush() {
 	}
 }
 
-// result sends the last message, which contains the result v. The parameter ignored holds the names of the fields in the request
+// result sends the last message, which contains the result v. ignored contains the names of the fields in the request
 // that this server does not know.
 func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)

@@ -90,7 +90,7 @@ func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Hand
 	return newServer(socket, l, &fileLock{lock, lockName(socket)}, h, log), nil
 }
 
-// newServer returns a server for a listening socket. The parameter lock is nil for a socket for guests, which has no lock file.
+// newServer returns a server for a listening socket. lock is nil for a socket for guests, which has no lock file.
 func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, log *zap.Logger) *Server {
 	return &Server{
 		handler: h, log: log, socket: socket, listener: l, lock: lock,
@@ -119,7 +119,8 @@ func (s *Server) Serve(ctx context.Context) {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		if err != nil { // the process has no free descriptors; wait, because the end of a request releases some
+		// accept failed, probably because the process has no free descriptors; the end of a request releases some
+		if err != nil {
 			s.log.Error("accept control connection", zap.Error(err))
 			select {
 			case <-time.After(acceptPause):
@@ -213,7 +214,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	r, err := s.readRequest(conn, reader)
 	o, args := r.op, r.args
 	if err != nil {
-		o = "" // the request is invalid, so no operation is carried out
+		o = "" // no operation is carried out, because the request is invalid
 	}
 	if r.version != 0 {
 		out.version = r.version
@@ -223,7 +224,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 		return false
 	}
 	defer s.finish()
-	if errors.Is(err, io.EOF) { // the client only checked whether a server answers, as Dial does
+	// the client has sent no request and only checked whether a server answers, as Dial does
+	if errors.Is(err, io.EOF) {
 		return false
 	}
 	if err != nil {
@@ -265,7 +267,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 		out.send(message{Error: AsError(err)})
 	}
 	s.log.Debug("answered request", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
-	conn.SetReadDeadline(time.Now()) // ends the read in the goroutine of watch
+	conn.SetReadDeadline(time.Now()) // this deadline ends the read in the goroutine of watch
 	watch.Wait()
 	cancel()
 	return o == opShutdown && err == nil
@@ -309,8 +311,8 @@ func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) boo
 	return true
 }
 
-// decide wakes the requests that wait for the result of a Shutdown request. If the parameter end is true, the shutdown has
-// succeeded, and decide closes the server.
+// decide wakes the requests that wait for the result of a Shutdown request. If end is true, the shutdown has succeeded,
+// and decide closes the server.
 func (s *Server) decide(end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

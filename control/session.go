@@ -54,7 +54,7 @@ type Sessions interface {
 	// SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of one.
 	SessionApprove(ctx context.Context, r SessionApproveRequest) (SessionApproveReply, error)
 	SessionApprovals(ctx context.Context, r SessionApprovalsRequest) (SessionApprovalsReply, error)
-	// SessionPolicy returns or changes the policy of a repository, which states what needs approvals.
+	// SessionPolicy returns or changes the policy of a repository, which states which changes need approvals.
 	SessionPolicy(ctx context.Context, r SessionPolicyRequest) (SessionPolicyReply, error)
 }
 
@@ -69,7 +69,7 @@ type CheckpointRequest struct {
 // CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
-	Made    bool      `json:"made"`      // false: nothing had changed since this checkpoint was made earlier
+	Made    bool      `json:"made"`      // true if the checkpoint is new; false: nothing has changed since it was made
 	LeftOut []LeftOut `json:"left_out"`  // paths that the checkpoint leaves out, at most 100
 	Paused  float64   `json:"paused_ms"` // longest time that a write had to wait, in milliseconds
 	Took    float64   `json:"took_ms"`   // total duration, in milliseconds
@@ -144,15 +144,16 @@ type SessionInfo struct {
 	profile.Profile
 	Remote string `json:"remote"` // URL or path of the mounted remote, without secrets
 	// Dir is the directory at which the session is mounted, or was mounted last.
-	Dir          string       `json:"dir"`
-	Mounted      bool         `json:"mounted"`                 // the session is mounted on this host
-	Stale        bool         `json:"stale,omitempty"`         // the session is not mounted, and was not changed for 7 days
-	Base         string       `json:"base"`                    // id of the base commit
-	Parent       string       `json:"parent,omitempty"`        // "SESSION CHECKPOINT" from which the session was forked
-	ParentRemote string       `json:"parent_remote,omitempty"` // session remote of the parent session, without secrets
-	CopyOf       string       `json:"copy_of,omitempty"`       // link to the original, if a fork has copied the session
-	Last         *Checkpoint  `json:"last,omitempty"`          // newest checkpoint
-	History      []Transition `json:"history,omitempty"`       // changes of the state, oldest first
+	Dir          string `json:"dir"`
+	Mounted      bool   `json:"mounted"`                 // the session is mounted on this host
+	Stale        bool   `json:"stale,omitempty"`         // the session is not mounted, and was not changed for 7 days
+	Base         string `json:"base"`                    // id of the base commit
+	Parent       string `json:"parent,omitempty"`        // "SESSION CHECKPOINT" from which the session was forked
+	ParentRemote string `json:"parent_remote,omitempty"` // session remote of the parent session, without secrets
+	// link to the original, if the session was copied by a fork of its repository
+	CopyOf  string       `json:"copy_of,omitempty"`
+	Last    *Checkpoint  `json:"last,omitempty"`    // newest checkpoint
+	History []Transition `json:"history,omitempty"` // changes of the state, oldest first
 }
 
 // Transition is one change of a session's state.
@@ -193,7 +194,7 @@ type SessionShowReply struct {
 	Changes []PathChange `json:"changes"`
 	LeftOut []LeftOut    `json:"left_out"` // paths that the checkpoint leaves out
 	Staged  []PathChange `json:"staged"`   // differences between HEAD and the index
-	// Records is the number of records that were made while the checkpoint was the newest.
+	// Records is the number of transcript records that were made while the checkpoint was the newest one.
 	Records int64 `json:"records"`
 	// RemoteBranch is the full name of the branch on the session remote; "": the branch is not on the session remote.
 	RemoteBranch string `json:"remote_branch,omitempty"`
@@ -265,8 +266,8 @@ type RestoreReply struct {
 	// Kept are paths that other processes changed during the restore, and that were left unchanged.
 	Kept   []string `json:"kept"`
 	DryRun bool     `json:"dry_run"` // nothing was changed
-	// Git states that a program had removed the name ".git" from the root of the mount, and that it was created again. If only this name
-	// was requested, Checkpoint is empty.
+	// Git is true if a program had removed the name ".git" from the root of the mount, and the restore has created it
+	// again. If only this name was requested, Checkpoint is empty.
 	Git bool `json:"git,omitempty"`
 	// Failed are the linked worktrees that could not be restored, by path, with the causes.
 	Failed map[string]string `json:"failed,omitempty"`
@@ -328,7 +329,7 @@ func needDir(dir string) error {
 	return nil
 }
 
-// needOf returns an error unless the parameter of is an absolute directory or the name of a session.
+// needOf returns an error unless of is an absolute directory or the name of a session.
 func needOf(of string) error {
 	if filepath.IsAbs(of) {
 		return nil
@@ -339,7 +340,7 @@ func needOf(of string) error {
 	return nil
 }
 
-// needAt returns an error unless the parameter of identifies a session: by its name or, if remote is empty, also by the directory of
+// needAt returns an error unless of identifies a session: by its name or, if remote is empty, also by the directory of
 // its mount. It also returns an error if remote is neither empty nor a URL or path.
 func needAt(of, remote string) error {
 	if remote == "" {
@@ -376,7 +377,8 @@ func (r RestoreRequest) validate() error {
 }
 func (r ForkRequest) validate() error {
 	m := r.Mount
-	// If the remote is empty, the daemon uses the remote of the parent session. The check of m requires a value, so set one.
+	// The check of m requires a remote. If it is empty, the daemon uses that of the parent session, so set another
+	// value for the check.
 	if m.Remote == "" {
 		m.Remote = "/"
 	}

@@ -21,8 +21,8 @@ const (
 // because it is probably a typing error.
 const minInterval, maxInterval = time.Second, 30 * 24 * time.Hour
 
-// minLease is the minimum of SessionOptions.Lease: signs of life are sent three times as often. maxIdentity is the maximum length of
-// SessionOptions.Identity in bytes.
+// minLease is the minimum of SessionOptions.Lease, because signs of life are sent three times within a lease.
+// maxIdentity is the maximum length of SessionOptions.Identity in bytes.
 const minLease, maxIdentity = 3 * time.Second, 200
 
 // Split returns the kind of the policy. For PolicyInterval it also returns the interval.
@@ -95,7 +95,8 @@ type SessionOptions struct {
 	Base     BaseMode `json:"base,omitempty"`      // how the session remote gets the history: "auto", "thin", "shared" or "seed"; "": "auto"
 	Branches string   `json:"branches,omitempty"`  // pattern of branch names on the session remote, "as-is", or "" for the default
 	TakeOver bool     `json:"take_over,omitempty"` // resume the session even if another machine holds its claim
-	// Lease is the time after its last sign of life after which another machine may resume the session without TakeOver; 0: 15 minutes
+	// Lease is the time after the last sign of life of this machine after which another machine may resume the session
+	// without TakeOver; 0: 15 minutes
 	Lease time.Duration `json:"lease_ns,omitempty"`
 	// Identity is a name that only one running sandbox has at a time, such as the name of a container. A mount with the same name resumes
 	// the session without TakeOver.
@@ -108,7 +109,7 @@ type SessionOptions struct {
 	MaxFileSize int64    `json:"max_file_size,omitempty"` // maximum size of new files in checkpoints, in bytes; 0: the default
 }
 
-// elsewhere reports whether the session remote is a URL or path, which may also be known on other machines.
+// elsewhere reports whether the session remote is a URL or path, which other machines may also be able to reach.
 func (o SessionOptions) elsewhere() bool {
 	switch o.Remote {
 	case "", RemoteEmbedded, RemoteOrigin, RemoteNone:

@@ -80,7 +80,7 @@ func Sockets(ctx context.Context, state string) ([]string, error) {
 			live = append(live, socket)
 		case errors.Is(err, ErrNoServer):
 			removeDead(socket)
-		default: // a server may be alive; requests to it will report the problem
+		default: // assume that a server is alive; requests to it will report the problem
 			live = append(live, socket)
 		}
 	}
@@ -115,7 +115,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
 	case err != nil:
 		var op *net.OpError
-		if errors.As(err, &op) { // the text of op repeats the path, which may be the name that shortName has created
+		if errors.As(err, &op) { // drop the path in the text of op, which may be the name that shortName has created
 			err = op.Err
 		}
 		return nil, fmt.Errorf("connect to %s: %w", socket, err)
@@ -132,7 +132,8 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// Listens reports whether a process has a listening socket at a path. It may have no time to answer, or be waiting for its end.
+// Listens reports whether a process has a listening socket at a path. The process may be too busy to answer, or may be
+// ending.
 func Listens(ctx context.Context, socket string) bool {
 	c, err := dial(ctx, socket)
 	if err == nil {
@@ -203,7 +204,9 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 // bindAndRename creates a listening socket under a temporary name and renames it to socket. The caller holds the lock of the socket.
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
-	os.Remove(newborn) // a process that died in this function may have left the file; because of the lock, no live process uses it
+	// a process that died in this function may have left the file; no live process uses it, because this process holds
+	// the lock
+	os.Remove(newborn)
 	name, done, err := shortName(newborn)
 	if err != nil {
 		return nil, err
@@ -236,7 +239,7 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		}
 		return l, err
 	}
-	l, err := net.FileListener(listener) // FileListener uses a copy of the descriptor
+	l, err := net.FileListener(listener) // close this descriptor, because FileListener uses a copy
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +314,9 @@ func (l *fileLock) release() {
 	// The file is removed while it is locked. A process that opened the file earlier acquires the lock of a removed file. takeLock
 	// notices that the path does not lead to this file any more, and tries again.
 	os.Remove(l.path)
-	if raw, err := l.f.SyscallConn(); err == nil { // unlock, because closing the file releases the lock only if no other process has a copy
+	// unlock explicitly, because closing the file releases the lock only if no other process has a copy of the
+	// descriptor
+	if raw, err := l.f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })
 	}
 	l.f.Close()

@@ -23,7 +23,7 @@ type TraceRequest struct {
 // validate returns an error if the directory is not absolute.
 func (r TraceRequest) validate() error { return UnmountRequest{Dir: r.Dir}.validate() }
 
-// TraceSource states where the data of an answer came from.
+// TraceSource states from where the data of an answer came.
 type TraceSource string
 
 const (

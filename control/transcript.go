@@ -30,7 +30,7 @@ type TranscriptRecord struct {
 	Lane       string          `json:"lane"`             // chain of checkpoints of the writer
 	Actor      string          `json:"actor"`            // user or program that made the record
 	Turn       int             `json:"turn"`             // number of the turn, counted from 1; 0: before the first turn
-	Begins     bool            `json:"begins"`           // the record is the first of its turn
+	Begins     bool            `json:"begins"`           // true if the record is the first of its turn
 	Record     json.RawMessage `json:"record,omitempty"` // the recorded JSON object; missing: it was erased
 	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
 }
@@ -76,7 +76,7 @@ type SessionFactsReply struct {
 	Redacted int64  `json:"redacted"` // number of secrets that were removed from the new texts
 }
 
-// Fact is a short text for those who resume a session.
+// Fact is a short text for users who resume a session.
 type Fact struct {
 	ID   string    `json:"id"`   // id of the fact
 	Time time.Time `json:"time"` // time at which the fact was added

@@ -62,9 +62,10 @@ type MountRequest struct {
 
 	// Session is the name of the session that the mount resumes or starts. If it is "", a writable mount gets a name that is derived
 	// from remote and directory, and a read-only mount has no session.
-	Session  string `json:"session"`
-	Tenant   string `json:"tenant,omitempty"` // only requests with this tenant, or with none, can resume the session on this host; "": any
-	ReadOnly bool   `json:"read_only"`        // nothing can be changed in the mount
+	Session string `json:"session"`
+	// if set, only requests with the same tenant, or without a tenant, can resume the session on this host
+	Tenant   string `json:"tenant,omitempty"`
+	ReadOnly bool   `json:"read_only"` // nothing can be changed in the mount
 
 	// Redirects are paths relative to Dir whose contents are stored outside of the mount.
 	Redirects []string `json:"redirects"`
@@ -80,18 +81,18 @@ type MountRequest struct {
 	MountAccess
 	MountLogin
 
-	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a mount
-	// was already created for the same Nonce, the reply describes that mount.
+	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a
+	// mount was already created for the same Nonce, the reply describes that mount.
 	Nonce string `json:"nonce,omitempty"`
 
 	// Passing states that the daemon does not mount the directory again after a restart of the machine.
 	Passing bool `json:"passing,omitempty"`
-	// Through is another path to Dir, which the daemon uses instead: while an automount is in progress, only processes of the
-	// automounter can use Dir itself. The path is valid until the reply.
+	// Through is another path to Dir, which the daemon uses to mount: while an automount is in progress, only processes
+	// of the automounter can use Dir itself. The path is valid until the reply.
 	Through string `json:"through,omitempty"`
 
-	// Second is the absolute directory of a mount of the daemon, which then becomes visible at Dir too, with the bind mounts below it. All
-	// other fields but ReadOnly are ignored. "": the request is for a mount.
+	// Second is the absolute directory of another mount of the daemon. That mount, with the bind mounts below it, then
+	// also becomes visible at Dir. All other fields except ReadOnly are ignored. "": a remote is mounted.
 	Second string `json:"second,omitempty"`
 
 	// At names a checkpoint of the session. The mount then shows that checkpoint and is read-only. "": no checkpoint.
@@ -116,7 +117,8 @@ func (r MountRequest) withDefaults() MountRequest {
 	return r
 }
 
-// ofCaller returns the request with this process's user, group and umask in place of missing ones, unless ExactOwner is set.
+// ofCaller returns the request with this process's user, group and umask where the request has none, unless ExactOwner
+// is set.
 func (r MountRequest) ofCaller() MountRequest {
 	if !r.ExactOwner {
 		r.UID, r.GID = cmp.Or(r.UID, uint32(os.Getuid())), cmp.Or(r.GID, uint32(os.Getgid()))
@@ -140,7 +142,7 @@ type MountReply struct {
 	Ref     string  `json:"ref"`        // short name of the mounted ref; "": the commit was named by its id
 	Commit  string  `json:"commit"`     // id of the mounted commit in hexadecimal; "": the repository is empty
 	Session string  `json:"session"`    // name of the session; "": the mount has none
-	Resumed bool    `json:"resumed"`    // the session existed before
+	Resumed bool    `json:"resumed"`    // true if the session existed before
 	Changed int64   `json:"changed"`    // number of paths in the session that differ from the commit
 	Files   int64   `json:"files"`      // number of files and links in the tree; -1: the trees are still being fetched
 	Timings Timings `json:"timings_ms"` // times at which the states of the mount were reached
@@ -243,14 +245,15 @@ type MountStatus struct {
 	Commit string `json:"commit"`         // id of the commit that the mount shows
 	Head   string `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit
 	// State is "preparing", "mounted", "degraded" (the last request to the remote failed), "failed" or "unmounted".
-	State    State        `json:"state"`
-	Error    string       `json:"error,omitempty"` // reason why the state is degraded or failed, without secrets
-	Notes    []string     `json:"notes,omitempty"` // notes, such as on features that the remote or repository does not support
-	ReadOnly bool         `json:"read_only"`       // nothing can be changed in the mount
-	Since    time.Time    `json:"since"`           // time of the mount
-	PID      int          `json:"pid"`             // process that serves the mount
-	GitReady bool         `json:"git_ready"`       // the git directory is ready
-	History  HistoryState `json:"history"`         // "shallow", "deepening" (the history is being fetched) or "complete"
+	State State  `json:"state"`
+	Error string `json:"error,omitempty"` // reason why the state is degraded or failed, without secrets
+	// notes, for example about features that the remote or repository does not support
+	Notes    []string     `json:"notes,omitempty"`
+	ReadOnly bool         `json:"read_only"` // nothing can be changed in the mount
+	Since    time.Time    `json:"since"`     // time of the mount
+	PID      int          `json:"pid"`       // process that serves the mount
+	GitReady bool         `json:"git_ready"` // the git directory is ready
+	History  HistoryState `json:"history"`   // "shallow", "deepening" (the history is being fetched) or "complete"
 
 	Tree        TreeStatus       `json:"tree"`                   // directories and files of the base tree
 	Blobs       BlobStatus       `json:"blobs"`                  // contents of the files in the base tree
@@ -262,7 +265,8 @@ type MountStatus struct {
 	Redirects   []RedirectStatus `json:"redirects,omitempty"`    // paths that are stored outside of the mount
 	SubmoduleOf string           `json:"submodule_of,omitempty"` // directory of the mount that has this mount as a submodule
 	Refused     []RefusedObject  `json:"refused,omitempty"`      // objects whose answers were invalid, so they cannot be read
-	Follow      *FollowStatus    `json:"follow,omitempty"`       // following of the branch; missing: the mount does not follow
+	// state of following the branch; missing: the mount does not follow
+	Follow *FollowStatus `json:"follow,omitempty"`
 }
 
 // TreeStatus describes the base tree.
@@ -291,12 +295,15 @@ type NetworkStatus struct {
 
 // RelayStatus describes how a remote is reached through a relay. It counts for all mounts of the remote, since the start of the worker.
 type RelayStatus struct {
-	URL          string     `json:"url"`                       // URL of the relay
-	Answers      int64      `json:"answers"`                   // answers of the relay, including those that broke off
-	FallThroughs int64      `json:"fall_throughs"`             // requests that were sent to the git server, because the relay failed
-	Paused       bool       `json:"paused"`                    // requests are not sent to the relay at the moment, because it has failed
-	LastFailure  string     `json:"last_failure,omitempty"`    // reason of the last fall-through, without secrets
-	FailedAt     *time.Time `json:"last_failure_at,omitempty"` // time of the last fall-through for this reason
+	URL          string `json:"url"`           // URL of the relay
+	Answers      int64  `json:"answers"`       // answers of the relay, including incomplete ones
+	FallThroughs int64  `json:"fall_throughs"` // requests that were sent to the git server, because the relay failed
+	// true if requests are not sent to the relay for a while, because it has failed
+	Paused bool `json:"paused"`
+	// reason why the last request was sent to the git server, without secrets
+	LastFailure string `json:"last_failure,omitempty"`
+	// time at which a request was last sent to the git server for this reason
+	FailedAt *time.Time `json:"last_failure_at,omitempty"`
 }
 
 // QueueStatus counts the blobs that wait to be fetched.
@@ -367,7 +374,8 @@ type SessionStatus struct {
 	Checkpoints      int64      `json:"checkpoints"`               // number of checkpoints
 	LastCheckpoint   string     `json:"last_checkpoint,omitempty"` // id of the newest checkpoint
 	LastCheckpointAt *time.Time `json:"last_checkpoint_at"`        // time of the newest checkpoint; null: there is none
-	Dirty            bool       `json:"dirty"`                     // files or git state changed since the newest checkpoint
+	// true if files or git state changed since the newest checkpoint
+	Dirty bool `json:"dirty"`
 
 	// The following fields count the bytes that all mounts of the session on this host have transferred over the network.
 

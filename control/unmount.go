@@ -20,8 +20,8 @@ type UnmountRequest struct {
 	// the processes that use the mount fail.
 	Detach bool `json:"detach,omitempty"`
 
-	// RemoveDir also removes Dir if it is empty after the unmount, even if the daemon has not created it. Then it is no error if
-	// nothing is mounted at Dir, or if Dir does not exist.
+	// RemoveDir also removes Dir if it is empty after the unmount, even if the daemon has not created it. With
+	// RemoveDir, it is not an error if nothing is mounted at Dir, or if Dir does not exist.
 	RemoveDir bool `json:"remove_dir,omitempty"`
 }
 
@@ -33,7 +33,7 @@ type UnmountReply struct {
 	Pending int64  `json:"pending"`       // number of refs of the session that are not on the session remote yet
 	Why     string `json:"why,omitempty"` // reason why refs are pending
 	Kept    int64  `json:"kept"`          // number of changed paths in the session
-	// NotRemoved describes the parts of a discarded session that remain on the session remote, and the reason.
+	// NotRemoved describes which parts of a discarded session remain on the session remote, and why.
 	NotRemoved string `json:"not_removed,omitempty"`
 
 	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded

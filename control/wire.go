@@ -87,7 +87,8 @@ type message struct {
 	Trace    *Trace          `json:"trace,omitempty"`    // events of the operation trace
 	Result   json.RawMessage `json:"result,omitempty"`   // the request has succeeded; the value is the reply of the operation
 	Error    *Error          `json:"error,omitempty"`    // the request has failed
-	Ignored  []string        `json:"ignored,omitempty"`  // beside Result: names of the request's fields that the server does not know
+	// only with Result: names of the request's fields that the server does not know
+	Ignored []string `json:"ignored,omitempty"`
 }
 
 // wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, because json.Marshal leaves out the
@@ -345,9 +346,9 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
-	// A message of another version may have another form, so it is not checked here. The caller reports the version.
+	// Do not check a message of another version, because it may have another form. The caller reports the version.
 	if m.Version == Protocol && n != 1 {
-		return m, errors.New("read reply: want exactly one of progress, trace, result and error")
+		return m, errors.New("read reply: message must have exactly one of progress, trace, result and error")
 	}
 	return m, nil
 }
@@ -361,7 +362,7 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 		line = append(line, part...)
 		switch {
 		case len(line) > limit:
-			return nil, fmt.Errorf("line is longer than %d bytes", limit)
+			return nil, fmt.Errorf("line is longer than the limit of %d bytes", limit)
 		case err == nil:
 			return line[:len(line)-1], nil
 		case errors.Is(err, bufio.ErrBufferFull):

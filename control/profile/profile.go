@@ -26,11 +26,11 @@ const (
 type Profile struct {
 	Title   string    `json:"title,omitempty"`  // one line
 	Task    string    `json:"task,omitempty"`   // what the session is to achieve, as text of any length or as a URL
-	Owner   string    `json:"owner,omitempty"`  // user who answers for the session
+	Owner   string    `json:"owner,omitempty"`  // user who is responsible for the session
 	Tags    []string  `json:"tags,omitempty"`   // sorted
 	Expires time.Time `json:"expires,omitzero"` // time after which the retention of the server closes the session; zero: never
 	Hold    *Hold     `json:"hold,omitempty"`   // hold that was placed last
-	Edited  time.Time `json:"edited,omitzero"`  // time of the last change of the fields above, except hold
+	Edited  time.Time `json:"edited,omitzero"`  // time of the last change of the fields above, except Hold
 }
 
 // Hold keeps a session from being deleted, archived and shortened until a user releases the hold. A released hold stays in the profile,
@@ -58,7 +58,7 @@ func (e *OnHoldError) Error() string {
 // Held reports whether a hold applies.
 func (p Profile) Held() bool { return p.Hold != nil && p.Hold.Released.IsZero() }
 
-// OnHold returns an error of the type *OnHoldError if a hold applies. The parameter session is the name of the session.
+// OnHold returns an error of the type *OnHoldError if a hold applies. session is the name of the session.
 func (p Profile) OnHold(session string) error {
 	if !p.Held() {
 		return nil
@@ -85,7 +85,8 @@ type Change struct {
 	Hold    *string        `json:"hold,omitempty"`     // reason of a hold to place; "": the hold is released
 }
 
-// Restricted reports whether the change is one that programs inside a mount must not make: of the owner, the lifetime or the hold.
+// Restricted reports whether programs inside of a mount must not make the change: it concerns the owner, the lifetime
+// or the hold.
 func (c Change) Restricted() bool { return c.Owner != nil || c.TTL != nil || c.Hold != nil }
 
 // Validate returns an error if a field of the change is not valid.
@@ -101,7 +102,7 @@ func (c Change) Validate() error {
 		}
 	}
 	if c.Task != nil && (len(*c.Task) > maxTask || !utf8.ValidString(*c.Task)) {
-		return fmt.Errorf("task has %d bytes, want at most %d bytes of UTF-8", len(*c.Task), maxTask)
+		return fmt.Errorf("task has %d bytes, must be UTF-8 of at most %d bytes", len(*c.Task), maxTask)
 	}
 	if c.TTL != nil && (*c.TTL < 0 || *c.TTL > maxTTL) {
 		return fmt.Errorf("lifetime %s is negative or longer than 100 years", *c.TTL)
@@ -114,13 +115,14 @@ func (c Change) Validate() error {
 	return nil
 }
 
-// validLine returns an error unless text, if it is not nil, is a line of at most most bytes that can be shown in a table.
+// validLine returns an error if text, unless it is nil, is longer than most bytes or has characters that a table cannot
+// show. name is the name of the field in the error.
 func validLine(name string, text *string, most int) error {
 	if text == nil {
 		return nil
 	}
 	if len(*text) > most || !utf8.ValidString(*text) {
-		return fmt.Errorf("%s has %d bytes, want at most %d bytes of UTF-8", name, len(*text), most)
+		return fmt.Errorf("%s has %d bytes, must be UTF-8 of at most %d bytes", name, len(*text), most)
 	}
 	if strings.ContainsFunc(*text, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }) {
 		return fmt.Errorf("%s contains a line break or a control character", name)
@@ -128,7 +130,8 @@ func validLine(name string, text *string, most int) error {
 	return nil
 }
 
-// ValidTag returns an error unless text can be a tag: letters, digits and ._:/= and dashes, with a letter or digit first.
+// ValidTag returns an error unless text can be a tag: it consists of letters, digits and the characters ._:/=- and
+// begins with a letter or digit.
 func ValidTag(text string) error {
 	plain := func(r rune) bool {
 		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._:/=-", r)
@@ -136,12 +139,12 @@ func ValidTag(text string) error {
 	first, _ := utf8.DecodeRuneInString(text)
 	if text == "" || len(text) > maxTag || strings.ContainsFunc(text, func(r rune) bool { return !plain(r) }) ||
 		!unicode.IsLetter(first) && !unicode.IsDigit(first) {
-		return fmt.Errorf("invalid tag %.80q: want at most %d letters, digits, dots, dashes, colons, slashes and equals signs", text, maxTag)
+		return fmt.Errorf("invalid tag %.80q: must have at most %d letters, digits, dots, dashes, colons, slashes and equals signs", text, maxTag)
 	}
 	return nil
 }
 
-// Apply makes a change, which must be valid. The parameter actor is the user who makes it.
+// Apply makes a change, which must be valid. actor is the user who makes the change.
 func (p *Profile) Apply(c Change, actor string, now time.Time) error {
 	before := *p
 	set(&p.Title, c.Title)
@@ -150,7 +153,7 @@ func (p *Profile) Apply(c Change, actor string, now time.Time) error {
 	tags := slices.DeleteFunc(slices.Concat(p.Tags, c.AddTags), func(t string) bool { return slices.Contains(c.DelTags, t) })
 	slices.Sort(tags)
 	if tags = slices.Compact(tags); len(tags) > maxTags {
-		return fmt.Errorf("session would have %d tags, want at most %d", len(tags), maxTags)
+		return fmt.Errorf("session would have %d tags, must have at most %d", len(tags), maxTags)
 	}
 	if p.Tags = tags; len(tags) == 0 {
 		p.Tags = nil
@@ -175,12 +178,12 @@ func set(field, to *string) {
 	}
 }
 
-// hold places a hold, or releases the one that applies if the reason is "". It does nothing if the reason is nil.
+// hold places a hold or, if the reason is "", releases the hold that applies. It does nothing if reason is nil.
 func (p *Profile) hold(reason *string, actor string, now time.Time) {
 	switch {
 	case reason == nil || *reason == "" && !p.Held() || p.Held() && p.Hold.Reason == *reason:
 	case *reason == "":
-		h := *p.Hold // versions of a profile may share the old value
+		h := *p.Hold // change a copy, because several versions of a profile may share the value
 		h.Released, h.ReleasedBy = now.UTC(), actor
 		p.Hold = &h
 	default:

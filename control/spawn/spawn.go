@@ -1,5 +1,5 @@
-// Package spawn has the parts of starting a daemon process that need no protocol: the lock against two starts at the same time, the
-// environment, and what is done if the process does not answer.
+// Package spawn has the parts of starting a daemon process that need no protocol: the lock that prevents two starts at
+// the same time, the environment of the daemon, and the termination of a daemon that does not answer.
 package spawn
 
 import (
