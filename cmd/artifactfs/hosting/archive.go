@@ -48,7 +48,7 @@ Without sessions, archive lists the archived ones. The retention of a namespace 
 	}
 }
 
-// ago returns the age of a time; "-" for nil.
+// ago returns as text how long ago t was, or "-" if t is nil.
 func ago(t *time.Time) string {
 	if t == nil {
 		return "-"
@@ -102,7 +102,8 @@ be mounted.`,
 	return cmd
 }
 
-// Archive archives a session of a session remote. It returns false if Known does not know the server, so that there is no archive.
+// Archive archives a session of a session remote. It returns false if Known knows no login for the remote: then the
+// remote has no archive that this command can use.
 func Archive(ctx context.Context, a *cli.App, remote, session string) (bool, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -112,7 +113,8 @@ func Archive(ctx context.Context, a *cli.App, remote, session string) (bool, err
 	return err == nil, explain(c, err)
 }
 
-// Archived returns the archived sessions of a session remote; none if Known does not know the server, or if it has no archive.
+// Archived returns the archived sessions of a session remote. It returns none if Known knows no login for the remote,
+// or if the server has no archive.
 func Archived(ctx context.Context, a *cli.App, remote string) (all []control.SessionInfo, err error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -132,8 +134,8 @@ func Archived(ctx context.Context, a *cli.App, remote string) (all []control.Ses
 	return all, nil
 }
 
-// Reopen brings an archived session of a session remote back. It returns false if the session is not archived, or if Known does not know
-// the server.
+// Reopen returns an archived session to its session remote. Reopen returns false if the session is not archived, or if
+// Known knows no login for the remote.
 func Reopen(ctx context.Context, a *cli.App, remote, session, reason string) (bool, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -202,7 +204,7 @@ A file with rules has this form. Of several rules for the same action, the first
 	return cmd
 }
 
-// setRetention reads rules from a file and sends them.
+// setRetention reads retention rules from a file and sends them to the server.
 func setRetention(ctx context.Context, a *cli.App, x client.Extensions, namespace, file string) error {
 	in := io.Reader(os.Stdin)
 	if file != "-" {
@@ -227,7 +229,8 @@ func setRetention(ctx context.Context, a *cli.App, x client.Extensions, namespac
 	return printDone(a, "set", namespace)
 }
 
-// printSteps prints the steps of a plan or of a run. A run in which steps have failed is an error.
+// printSteps prints the steps of a retention plan or of a retention run. It returns an error if steps of a run have
+// failed.
 func printSteps(a *cli.App, s client.RetentionSteps, plan bool) error {
 	var failed error
 	if s.Error != nil {

@@ -21,11 +21,12 @@ import (
 	"github.com/artifactfs/artifactfs/server"
 )
 
-// stopTime is the longest time for which --stop waits. It is longer than the time that the server gives to requests.
+// stopTime is the maximum time for which --stop waits until the server has ended. It is longer than the time that the
+// server gives to requests in progress.
 const stopTime = 90 * time.Second
 
-// serveInBackground starts a process that serves, and returns when that process has printed that it is ready, or has failed. The flags
-// are passed in the environment, because a URL may contain a password.
+// serveInBackground starts another process that runs the server. It returns when that process has reported that it is
+// ready, or that it has failed. The flags are passed in the environment, because a URL may contain a password.
 func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	executable, err := os.Executable()
 	if err != nil {
@@ -42,7 +43,7 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 		}
 	})
 	set("state", a.State)
-	set("data", o.Data) // absolute, because the process runs in another directory
+	set("data", o.Data) // The path must be absolute, because the process runs in another directory.
 	set("detached", "true")
 	if cli.IsTerminal(a.Stdout) {
 		set("terminal", "true")
@@ -62,7 +63,7 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
-	// The process closes its output when it is ready, and when it fails.
+	// The process closes its stdout when the server is ready, and when it fails.
 	text, err := io.ReadAll(out)
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
@@ -70,9 +71,9 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	if len(text) == 0 {
 		var exit *exec.ExitError
 		if err := child.Wait(); errors.As(err, &exit) {
-			return cli.ExitCode(exit.ExitCode()) // the process has printed the reason to standard error
+			return cli.ExitCode(exit.ExitCode()) // The process has already printed the reason to standard error.
 		}
-		return errors.New("serve: the server in the background ended")
+		return errors.New("serve: server process in the background ended without a report")
 	}
 	if _, err := a.Stdout.Write(text); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -80,7 +81,8 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	return child.Process.Release()
 }
 
-// detach closes the output of a process in the background. Its parent reads the output to the end.
+// detach closes the stdout of a server process in the background. The parent of the process reads this stdout to its
+// end, and then knows that the server is ready.
 func detach() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -95,7 +97,7 @@ func detach() error {
 	return nil
 }
 
-// stop ends the server that uses the data directory of the options.
+// stop ends the server that uses the data directory in the options.
 func stop(ctx context.Context, a *cli.App, o server.Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("server did not end within %s", stopTime))
 	defer cancel()

@@ -15,10 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// runFunc is the function of a command that cobra calls with the arguments.
+// runFunc is the function that cobra calls to run a command.
 type runFunc = func(cmd *cobra.Command, args []string) error
 
-// group completes a command that only has subcommands. They share the flags that select the server.
+// group adds subcommands to cmd, which only has subcommands, and adds the flags that select the server. group returns
+// cmd.
 func (o *Connection) group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -27,7 +28,8 @@ func (o *Connection) group(cmd *cobra.Command, subcommands ...*cobra.Command) *c
 	return cmd
 }
 
-// run returns the function of a command that uses the server. The function connects, calls use, and explains the error of use.
+// run returns the function of a command that uses the server. The function connects to the server, calls use, and
+// explains the error that use returns.
 func (o *Connection) run(a *cli.App, use func(cmd *cobra.Command, c *Access, args []string) error) runFunc {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := Connect(a, *o)
@@ -38,7 +40,8 @@ func (o *Connection) run(a *cli.App, use func(cmd *cobra.Command, c *Access, arg
 	}
 }
 
-// runRepo is like run, for a command whose first argument is the name of a repository. The other arguments are passed to use.
+// runRepo is like run, for a command whose first argument is the name of a repository. use gets the parsed name, and
+// the other arguments in rest.
 func (o *Connection) runRepo(a *cli.App, use func(cmd *cobra.Command, c *Access, n name, rest []string) error) runFunc {
 	return func(cmd *cobra.Command, args []string) error {
 		n, err := parseName(args[0])
@@ -49,7 +52,7 @@ func (o *Connection) runRepo(a *cli.App, use func(cmd *cobra.Command, c *Access,
 	}
 }
 
-// choiceFlag adds a flag that has one of the values, with completion. initial is its value if the flag is not set.
+// choiceFlag adds a flag that accepts only the given values, and completes them. Without the flag, *value is initial.
 func choiceFlag(cmd *cobra.Command, value *string, initial, flag, usage string, values ...string) {
 	cmd.Flags().Var(cli.NewChoice(value, initial, values...), flag, usage)
 	cli.CompleteFlag(cmd, flag, values...)
@@ -64,9 +67,9 @@ func (c *Access) confirm(a *cli.App, object string, yes bool) error {
 	return cli.Ask(a, "delete", object, "delete "+object+"?")
 }
 
-// printList reads a list from the server and prints it: with --json as an object with the member key, else as a table with a line for
-// each item, and nothing if the list is empty. Columns of header and of the lines are separated by tabs. A limit above 0 is the maximum
-// number of items.
+// printList reads a list from the server and prints it. With --json, it prints an object whose member key is the list.
+// Otherwise it prints a table with a line for each item, or nothing if the list is empty; tabs separate the columns of
+// header and of the lines. If limit is above 0, it is the maximum number of items.
 func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, error], header string, line func(T) string) error {
 	all := []T{}
 	for item, err := range items {
@@ -94,7 +97,7 @@ func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, erro
 	return nil
 }
 
-// columns joins the columns of a line of printList.
+// columns joins the columns of one line for printList.
 func columns(texts ...string) string { return strings.Join(texts, "\t") }
 
 // orDash returns text on one line without control characters, or "-" for an empty text.
@@ -108,7 +111,8 @@ func orDash(text string) string {
 // oneLine returns text on one line without control characters, as errors are printed.
 func oneLine(text string) string { return (&control.Error{Cause: text}).Error() }
 
-// printToken prints a new token. The description goes to standard error, so that standard output is the secret alone.
+// printToken prints a new token. It prints the description of the token to standard error, so that standard output
+// contains only the secret.
 func printToken(a *cli.App, made client.NewToken, rights string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, made)
@@ -124,7 +128,7 @@ func printToken(a *cli.App, made client.NewToken, rights string) error {
 // localTime returns a time as text in the time zone of the user.
 func localTime(t time.Time) string { return t.Local().Format(time.DateTime) }
 
-// printDone prints what a command has done to an object.
+// printDone prints a line that states what a command has done: the verb and the object.
 func printDone(a *cli.App, verb, object string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{verb: object})

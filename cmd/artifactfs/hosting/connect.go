@@ -23,11 +23,13 @@ const defaultURL = "http://" + server.DefaultListen
 
 // Connection holds the flags that select the server of a command.
 type Connection struct {
-	URL       string // of the server; "": the URL in the environment, else that of the server on this host
-	TokenFile string // file with the token; "": the token in the environment, else that of the server on this host
+	// URL of the server; "": the URL in the environment or, without it, that of the server on this host
+	URL string
+	// file with the token; "": the token in the environment or, without it, that of the server on this host
+	TokenFile string
 }
 
-// AddFlags adds the flags to a command and its subcommands.
+// AddFlags adds the flags that fill o to a command and its subcommands.
 func (o *Connection) AddFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.SortFlags = false
@@ -40,11 +42,11 @@ func (o *Connection) AddFlags(cmd *cobra.Command) {
 // Dir returns the default data directory of a server.
 func Dir(a *cli.App) string { return filepath.Join(a.State, "server") }
 
-// Access is a client of a server, and the place where its token was found.
+// Access is a client of a server, together with the origin of its token.
 type Access struct {
 	*client.Client
 	TokenFile string         // absolute path of the file with the token; "" if Token is used
-	Token     control.Secret // token in the environment; "" if it is not set, or not meant for this server
+	Token     control.Secret // token from the environment; "" if it is not set, or not meant for this server
 }
 
 // Connect returns a client of the server that the flags and the environment select.
@@ -59,9 +61,9 @@ func Connect(a *cli.App, o Connection) (*Access, error) {
 	return access, nil
 }
 
-// resolve returns the URL of the server, at, and the token for it. A token is not sent to a server that it does not belong to: the token
-// in the environment is used only for the server in the environment, if one is named there, and the token of the server on this host
-// only for that server.
+// resolve returns an Access without its client, the URL of the server (at), and the token. A token is sent only to the
+// server to which it belongs. The token in the environment belongs to the server that the environment names; if it
+// names none, to any server. The token of the server on this host belongs only to that server.
 func (o Connection) resolve(a *cli.App) (access *Access, at string, token control.Secret, err error) {
 	running, runErr := server.ReadRunning(Dir(a))
 	if runErr != nil && !errors.Is(runErr, os.ErrNotExist) {
@@ -76,7 +78,8 @@ func (o Connection) resolve(a *cli.App) (access *Access, at string, token contro
 	ours := a.Server.URL == "" || sameServer(at, a.Server.URL)
 	access = &Access{}
 	switch {
-	// If only the variable is set, mount sets the flag to its value.
+	// If only the environment variable is set, mount sets the flag to the variable's value. Therefore a different value
+	// comes from the command line.
 	case o.TokenFile != "" && o.TokenFile != a.Server.TokenFile:
 		access.TokenFile = o.TokenFile
 	case ours && a.Server.Token != "":
@@ -121,7 +124,8 @@ func parseName(text string) (name, error) {
 	return name{namespace, repo}, nil
 }
 
-// explain returns an error of the client as an error with an exit code, a kind and a hint, and any other error, or nil, unchanged.
+// explain returns an error of the client as an error with an exit code, a kind and a hint. It returns nil and any other
+// error unchanged.
 func explain(c *Access, err error) error {
 	if err == nil {
 		return nil

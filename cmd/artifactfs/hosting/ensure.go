@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one
-// expires.
+// tokenTime is the lifetime of the tokens of mounts, as a value of the flag --ttl of "token create". A mount makes a
+// new token before the last token expires.
 const tokenTime = "1h"
 
 // mountTime is the maximum time for which a command waits for the token of a mount.
@@ -35,21 +35,22 @@ const mountTime = 15 * time.Second
 // commandTime is the lifetime in seconds of the token of a command that is not a mount.
 const commandTime = 600
 
-// Use is what a mount does with a repository. The tokens of the mount allow nothing else.
+// Use states what a mount does with a repository. The tokens of the mount allow nothing else.
 type Use struct {
 	ReadOnly bool
-	Session  string // the only session that is pushed to the repository; "": the mount may push any refs
+	Session  string // name of the only session that the mount pushes to the repository; "": the mount may push any refs
 }
 
-// Login contains the URL and the credentials with which a mount uses a repository of a server.
+// Login contains the URL and the credentials with which a mount accesses a repository of a server.
 type Login struct {
 	Remote string // URL of the repository for git
 	// TokenFile is the path of a program that prints a new token whenever it runs. It contains no secret.
 	TokenFile string
-	// Environment contains the variables that the program needs: the token of the REST API, unless a file contains it.
+	// Environment contains the variables that the program needs. They include the token for the REST API, unless that
+	// token is in a file.
 	Environment control.Environment
-	Made        bool // the repository was created, because it did not exist
-	Empty       bool // the repository has no refs
+	Made        bool // whether Ensure has created the repository, because it did not exist
+	Empty       bool // whether the repository has no refs
 }
 
 // Ensure creates a repository if it does not exist, and returns the login for it. The argument where is NAMESPACE/NAME, the URL of the
@@ -77,7 +78,7 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) 
 		if err == nil {
 			err = c.revokeFirst(ctx, n)
 		}
-		if errors.Is(err, client.ErrExists) { // another process has created it in the meantime
+		if errors.Is(err, client.ErrExists) { // another process has created the repository in the meantime
 			repo, err = c.Repo(ctx, n.namespace, n.repo)
 			l.Remote = repo.Remote
 		}
@@ -88,8 +89,9 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) 
 	return c.login(a, l, n, u)
 }
 
-// revokeFirst revokes the token with which a server creates a repository. It would be valid for a day and allow everything, and the mount
-// makes tokens of its own. The list of tokens begins with the newest one.
+// revokeFirst revokes the token that a server makes when it creates a repository. This token would be valid for a day
+// and allow everything, and the mount makes its own tokens. It is the first in the list, because the list of tokens
+// begins with the newest one.
 func (c *Access) revokeFirst(ctx context.Context, n name) error {
 	first := ""
 	for t, err := range c.Tokens(ctx, n.namespace, n.repo, "active") {
@@ -104,8 +106,9 @@ func (c *Access) revokeFirst(ctx context.Context, n name) error {
 	return c.RevokeToken(ctx, n.namespace, first)
 }
 
-// Known returns the login for a repository by its URL for git, if the server is the one in the environment, or the one that this user
-// runs on this host, and a token for it is known. Otherwise it returns false. It sends no request.
+// Known returns the login for a repository, given its URL for git. It returns false unless a token is known for the
+// server of the repository, and this server is the one that the environment names or the one that this user runs on
+// this host. Known sends no request.
 func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -115,7 +118,8 @@ func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
 	return l, err == nil, err
 }
 
-// known returns a client of the server of a repository, if Known knows a token for it, and nil otherwise.
+// known returns a client of the server of a repository, and the name of the repository. The client is nil if no token
+// for the server is known (see Known).
 func known(a *cli.App, remote string) (*Access, name, error) {
 	if !strings.Contains(remote, "://") {
 		return nil, name{}, nil
@@ -138,8 +142,8 @@ func known(a *cli.App, remote string) (*Access, name, error) {
 	return c, n, nil
 }
 
-// MountedBy returns the URL of the repository that a session of a session remote mounts, "" if Known does not know the server of the
-// session remote, or if the server does not have the session.
+// MountedBy returns the URL of the repository that a session mounts; the parameter remote is the session remote. It
+// returns "" if Known knows no login for the session remote, or if the server does not have the session.
 func MountedBy(ctx context.Context, a *cli.App, remote, session string) (string, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -152,10 +156,11 @@ func MountedBy(ctx context.Context, a *cli.App, remote, session string) (string,
 	return s.Remote, explain(c, err)
 }
 
-// WithToken returns the URL of a repository with the token for one command that is not a mount. This is the only rule for such commands
-// (doc/security.md): the credentials in the URL; the token of --token-file, $ARTIFACTFS_SESSION_TOKEN or $ARTIFACTFS_TOKEN; a new token of
-// the server, if Known knows it; the token of a mount of the repository. Without any of these it returns the URL as it is, and git's
-// credential helpers are asked. A new token allows changes, unless the token for the REST API does not.
+// WithToken returns the URL of a repository with the token for one command that does not mount. All such commands use
+// this rule (doc/security.md): the first that exists is used, of (1) the credentials in the URL, (2) the token of
+// --token-file, $ARTIFACTFS_SESSION_TOKEN or $ARTIFACTFS_TOKEN, (3) a new token that the server makes, if Known returns
+// a login, (4) the token with which a mount uses the repository. If there is none of these, WithToken returns the URL
+// unchanged, and git asks its credential helpers. A new token allows changes if the token for the REST API allows them.
 func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if at := a.Logins[remote]; at != "" {
 		return at, nil
@@ -174,8 +179,8 @@ func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	return OwnToken(ctx, a, remote)
 }
 
-// GivenToken returns the URL of a repository with the token that the user has given for it. It returns "" if there is none, or if a mount
-// on this host uses the same token for the repository.
+// GivenToken returns the URL of a repository with the token that the user has given for it. It returns "" if the user
+// has given no token, or if a mount on this host uses the same token for the repository.
 func GivenToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	u, err := url.Parse(remote)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
@@ -188,7 +193,7 @@ func GivenToken(ctx context.Context, a *cli.App, remote string) (string, error) 
 	return withSecret(remote, secret)
 }
 
-// OwnToken is WithToken without the tokens that the user has given.
+// OwnToken is like WithToken, but does not use the tokens that the user has given.
 func OwnToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	at, err := newToken(ctx, a, remote)
 	if err != nil || at != remote {
@@ -204,8 +209,9 @@ func OwnToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	return remote, nil
 }
 
-// givenToken returns the token that the user has given for a repository at a place, "" if there is none. Place is a scheme and a host.
-// A single token is for the place that is named first; of two tokens, $ARTIFACTFS_TOKEN is for the others.
+// givenToken returns the token that the user has given for a repository at place, or "" if there is none. The parameter
+// place is a scheme and a host. If the user has given one token, it is only for the place that the command uses first.
+// If the user has given two, $ARTIFACTFS_TOKEN is for all other places.
 func givenToken(a *cli.App, place string) (string, error) {
 	first := string(cmp.Or(a.SessionToken, a.Token))
 	if a.TokenFile != "" {
@@ -223,11 +229,11 @@ func givenToken(a *cli.App, place string) (string, error) {
 	case place != a.TokenPlace:
 		return "", nil
 	}
-	first, _, _ = strings.Cut(first, "?") // without the time at which it expires
+	first, _, _ = strings.Cut(first, "?") // Remove the time of expiry, which follows the question mark.
 	return first, nil
 }
 
-// mountToken returns the token with which a mount on this host uses a repository, "" if there is none.
+// mountToken returns the token with which a mount on this host uses a repository, or "" if there is none.
 func mountToken(ctx context.Context, a *cli.App, u *url.URL) string {
 	all, _ := a.Mounts(ctx)
 	for _, m := range all {
@@ -247,7 +253,8 @@ func mountToken(ctx context.Context, a *cli.App, u *url.URL) string {
 	return ""
 }
 
-// newToken returns the URL of a repository with a new token, if Known knows its server, and the URL as it is otherwise.
+// newToken returns the URL of a repository with a new token that the server makes. If Known knows no login for the
+// repository, newToken returns the URL unchanged.
 func newToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	c, n, err := known(a, remote)
 	if err != nil || c == nil {
@@ -262,7 +269,7 @@ func newToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if err != nil {
 		return "", explain(c, err)
 	}
-	secret, _, _ := strings.Cut(made.Plaintext, "?") // without the time at which it expires
+	secret, _, _ := strings.Cut(made.Plaintext, "?") // Remove the time of expiry, which follows the question mark.
 	at, err := withSecret(remote, secret)
 	if err != nil {
 		return "", err
@@ -274,8 +281,9 @@ func newToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	return at, nil
 }
 
-// WithControlToken returns the URL of a repository with the token for the REST API, for a change that needs more rights than a token
-// of a repository has. If Known does not know the server, it is WithToken.
+// WithControlToken returns the URL of a repository with the token for the REST API. A change that needs more rights
+// than a token for a repository has uses this token. If Known knows no login, WithControlToken does the same as
+// WithToken.
 func WithControlToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	c, _, err := known(a, remote)
 	if err != nil {
@@ -303,7 +311,7 @@ func withSecret(remote, secret string) (string, error) {
 	return u.String(), nil
 }
 
-// labelOf returns a label for tokens that this host makes for a purpose.
+// labelOf returns the label for a token that this host makes for a purpose.
 func labelOf(purpose string) string {
 	if host, err := os.Hostname(); err == nil {
 		purpose += " on " + host
@@ -311,7 +319,7 @@ func labelOf(purpose string) string {
 	return purpose
 }
 
-// login completes l with the program that makes tokens, and with its environment.
+// login returns l completed with the program that makes tokens, and with the program's environment.
 func (c *Access) login(a *cli.App, l Login, n name, u Use) (_ Login, err error) {
 	if c.Token != "" {
 		l.Environment = control.Environment{cli.ServerTokenVariable + "=" + string(c.Token)}
@@ -320,7 +328,8 @@ func (c *Access) login(a *cli.App, l Login, n name, u Use) (_ Login, err error) 
 	return l, err
 }
 
-// parseWhere parses the name of a repository, with or without a server. The URL of the server, at, is "" if where does not name one.
+// parseWhere parses the name of a repository, with or without a server. It returns the URL of the server in at, or ""
+// if the parameter where names no server.
 func parseWhere(where string) (at string, n name, err error) {
 	if !strings.Contains(where, "://") {
 		n, err = parseName(where)
@@ -328,14 +337,14 @@ func parseWhere(where string) (at string, n name, err error) {
 	}
 	u, err := url.Parse(where)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", n, errors.New("want an http or https URL")
+		return "", n, errors.New("invalid URL of a repository: want a URL that starts with http:// or https://")
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", n, errors.New("the URL must end in NAMESPACE/NAME and must not contain credentials")
+		return "", n, errors.New("invalid URL of a repository: it must end in NAMESPACE/NAME and must not contain credentials")
 	}
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	if len(parts) < 2 {
-		return "", n, errors.New("the URL must end in NAMESPACE/NAME")
+		return "", n, errors.New("invalid URL of a repository: it must end in NAMESPACE/NAME")
 	}
 	end := len(parts) - 2
 	if n, err = parseName(parts[end] + "/" + parts[end+1]); err != nil {
@@ -348,12 +357,13 @@ func parseWhere(where string) (at string, n name, err error) {
 	return strings.TrimRight(u.String(), "/"), n, nil
 }
 
-// writeProgram writes the program that makes tokens for a repository below the state directory, so that a daemon finds it after a
-// restart. The name of the file is derived from its contents, so that mounts of one repository share it and its tokens.
+// writeProgram writes the program that makes tokens for a repository to a file in the state directory, so that a daemon
+// finds the program after a restart. The name of the file is derived from its contents. Therefore all mounts of one
+// repository share the program and its tokens.
 func writeProgram(a *cli.App, c *Access, n name, u Use) (string, error) {
 	executable, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("make tokens for %s: %w", n, err)
+		return "", fmt.Errorf("write the program that makes tokens for %s: %w", n, err)
 	}
 	scope := client.Write
 	if u.ReadOnly {

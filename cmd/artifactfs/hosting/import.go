@@ -85,11 +85,12 @@ to on this server since the last import stay as they are; all others are copied 
 // importPoll is the interval at which awaitImport asks for the state of an import.
 const importPoll = 250 * time.Millisecond
 
-// awaitImport returns when the import of a repository has succeeded or failed.
+// awaitImport waits until the import of a repository has succeeded or failed. It returns an error if the import has
+// failed.
 func awaitImport(ctx context.Context, c *Access, n name) error {
 	for {
 		s, err := c.Extensions().ImportStatus(ctx, n.namespace, n.repo)
-		if errors.Is(err, client.ErrNotFound) { // the server does not have the route for the state of imports
+		if errors.Is(err, client.ErrNotFound) { // the server has no request for the state of imports
 			s.State, err = listedState(ctx, c, n)
 		}
 		switch {
@@ -108,8 +109,8 @@ func awaitImport(ctx context.Context, c *Access, n name) error {
 	}
 }
 
-// listedState returns the state of an import from the list of repositories, for a server without the route of ImportStatus. Such a
-// server does not report that an import has failed.
+// listedState returns the state of an import from the list of repositories, for a server that does not support
+// ImportStatus. Such a server does not report that an import has failed.
 func listedState(ctx context.Context, c *Access, n name) (string, error) {
 	// Some servers return the status of a repository only in lists.
 	for r, err := range c.Repos(ctx, n.namespace, client.ListRepos{Search: n.repo}) {

@@ -77,7 +77,7 @@ Each flag can be set by an environment variable, for example --objects by $ARTIF
 	return cmd
 }
 
-// completeRelay checks the options and makes paths absolute.
+// completeRelay checks the options of a relay and makes their paths absolute.
 func completeRelay(a *cli.App, o *relay.Options) error {
 	if o.Data == "" {
 		o.Data = filepath.Join(a.State, "relay")
@@ -93,7 +93,7 @@ func completeRelay(a *cli.App, o *relay.Options) error {
 		*path = abs
 	}
 	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return errors.New("--tls-cert and --tls-key need each other")
+		return errors.New("--tls-cert and --tls-key must be given together")
 	}
 	if o.CacheSize == 0 {
 		o.CacheSize = relay.DefaultCacheSize
@@ -117,9 +117,10 @@ func completeRelay(a *cli.App, o *relay.Options) error {
 	return nil
 }
 
-// runRelay runs a relay until ctx ends, which SIGTERM and Ctrl-C do.
+// runRelay runs a relay until ctx ends, as it does after SIGTERM or Ctrl-C.
 func runRelay(ctx context.Context, a *cli.App, o relay.Options) error {
-	if err := serving.KeepMemory(); err != nil { // the memory contains credentials of requests in progress
+	// The memory of the process contains the credentials of requests in progress, so protect it from other processes.
+	if err := serving.KeepMemory(); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
 	log, end, err := a.NewLog(zapcore.InfoLevel)

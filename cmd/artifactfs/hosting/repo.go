@@ -70,7 +70,7 @@ artifactfs mount --create creates a repository too, and makes and renews the tok
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
 			if (base.URL == "") != (base.Commit == "") {
-				return cli.Usage(cmd, errors.New("--base-url and --base-commit need each other"))
+				return cli.Usage(cmd, errors.New("--base-url and --base-commit must be given together"))
 			}
 			if r.Name = n.repo; base.URL != "" {
 				r.Base = &base
@@ -222,7 +222,7 @@ support these two flags, --refs, --transcripts, and forks in another namespace.`
 		Args: cli.Arguments(2, 2, "NAMESPACE/NAME [NAMESPACE/]NEW"),
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, parent name, args []string) error {
 			fork, err := parseName(args[0])
-			if err != nil { // a name without a namespace; the server refuses any other text
+			if err != nil { // The text is a name without a namespace. If it is invalid, the server refuses it.
 				fork = name{parent.namespace, args[0]}
 			}
 			if f.Name = fork.repo; fork.namespace != parent.namespace {

@@ -29,9 +29,9 @@ import (
 type serveOptions struct {
 	server.Options
 	newToken   bool
-	background bool // start a process in the background, which serves
-	detached   bool // this is the process in the background
-	terminal   bool // a terminal shows the output
+	background bool // whether to start another process that runs the server in the background
+	detached   bool // whether this is the process in the background
+	terminal   bool // whether the output is shown by a terminal
 	stop       bool
 }
 
@@ -88,7 +88,7 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 	return cmd
 }
 
-// addFlags adds the flags of the command "serve". compat is the value of --compat.
+// addFlags adds the flags of the command "serve". The parameter compat receives the value of --compat.
 func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -139,7 +139,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	}
 }
 
-// times is the value of --upkeep, such as "interval=1s,crowd=4".
+// times is the value of the flag --upkeep, such as "interval=1s,crowd=4".
 type times struct{ *upkeep.Times }
 
 func (t times) Type() string   { return "TIMES" }
@@ -162,7 +162,7 @@ func (t times) Set(text string) error {
 		case name == "crowd":
 			t.Crowd, err = strconv.Atoi(value)
 		default:
-			err = fmt.Errorf("unknown name %q", name)
+			err = fmt.Errorf("unknown name %q in --upkeep", name)
 		}
 		if err != nil {
 			return err
@@ -177,7 +177,7 @@ const leastMemory = 64 << 20
 // account matches the ids that --account accepts.
 var account = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// completeServe checks the options and makes paths absolute.
+// completeServe checks the options of the server and makes their paths absolute.
 func completeServe(a *cli.App, o *server.Options) error {
 	if o.Data == "" {
 		o.Data = Dir(a)
@@ -194,7 +194,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 	}
 	switch {
 	case (o.TLSCert == "") != (o.TLSKey == ""):
-		return errors.New("--tls-cert and --tls-key need each other")
+		return errors.New("--tls-cert and --tls-key must be given together")
 	case o.Git.Processes < 0:
 		return fmt.Errorf("invalid number %d for --git-processes: want at least 1", o.Git.Processes)
 	case o.Git.Time < 0:
@@ -210,7 +210,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 	return nil
 }
 
-// explainServe returns err as an error with an exit code, and with a hint if the user can remove the cause.
+// explainServe returns err as an error with an exit code. If the user can remove the cause, the error has a hint.
 func explainServe(o server.Options, err error) error {
 	if err == nil {
 		return nil
@@ -222,9 +222,10 @@ func explainServe(o server.Options, err error) error {
 	return e
 }
 
-// explainStart explains the errors that the commands serve and relay have in common: err is the error of the command verb, which stores
-// data in the directory data and listens at the address listen. inUse and objects are its errors for a directory that another process
-// uses and for an object store that cannot be used.
+// explainStart explains the errors that the commands serve and relay have in common. The parameter err is the error of
+// the command verb, which stores its data in the directory data and listens at the address listen. The parameters inUse
+// and objects are the errors to recognize: that another process uses the data directory, and that the object store
+// cannot be used.
 func explainStart(verb, data, listen string, err, inUse, objects error) *control.Error {
 	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: data, Cause: err.Error()}
 	switch {
@@ -255,7 +256,7 @@ func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
 	return printLine(a.Stdout, string(token))
 }
 
-// serve runs the server until ctx ends, which SIGTERM and Ctrl-C do.
+// serve runs the server until ctx ends, as it does after SIGTERM or Ctrl-C.
 func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	if err := serving.KeepMemory(); err != nil {
 		return fmt.Errorf("serve: %w", err)
@@ -284,8 +285,8 @@ func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	return explainServe(o.Options, errors.Join(err, s.Close()))
 }
 
-// announce prints the address of the server and, if it is new, the admin token. Only a terminal gets the token: a file, the journal or the
-// log of a container keeps it for others to read.
+// announce prints the address of the server and, if the admin token is new and the output is a terminal, the admin
+// token. A file, the journal or the log of a container would keep the token for other readers.
 func announce(a *cli.App, o serveOptions, s *server.Server) error {
 	terminal := o.terminal || cli.IsTerminal(a.Stdout)
 	if a.JSON {

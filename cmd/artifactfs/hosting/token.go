@@ -27,7 +27,7 @@ with any user name.`,
 	}, tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRotateCommand(a, &o), tokenRevokeCommand(a, &o))
 }
 
-// denials are the kinds of changes of a ref that a rule of a token can deny.
+// denials lists the changes of a ref that a rule of a token can forbid.
 var denials = []string{"no-push", "no-force-push", "append-only", "no-delete"}
 
 // parseRule parses GLOB or GLOB=DENIAL+DENIAL, the value of --refs.
@@ -39,7 +39,7 @@ func parseRule(text string) (client.RefRule, error) {
 	}
 	for _, d := range r.Deny {
 		if !slices.Contains(denials, d) {
-			return r, fmt.Errorf("--refs %s: want GLOB or GLOB=DENIAL, with a denial of %s", text, strings.Join(denials, ", "))
+			return r, fmt.Errorf("--refs %s: want GLOB or GLOB=DENIAL, where DENIAL is one of %s", text, strings.Join(denials, ", "))
 		}
 	}
 	if glob == "" {

@@ -16,56 +16,63 @@ import (
 )
 
 const (
-	answerTime = 5 * time.Second // maximum time of a request; a host that takes longer counts as not answering
-	atOnce     = 64              // number of hosts that are asked at the same time
-	maxAnswer  = 64 << 20        // maximum size of an answer in bytes
+	// maximum time of a request; a host that takes longer counts as a host that does not answer
+	answerTime = 5 * time.Second
+	atOnce     = 64       // number of hosts that are asked at the same time
+	maxAnswer  = 64 << 20 // maximum size of an answer in bytes
 )
 
 // Host is the state of the daemon of one host. Rates are averages since the previous sample; they are nil in the first one.
 type Host struct {
 	Target string `json:"host"`
 	Up     bool   `json:"up"`              // whether the daemon answered
-	Error  string `json:"error,omitempty"` // reason why it did not
+	Error  string `json:"error,omitempty"` // reason why the daemon did not answer
 
 	Version  string `json:"version,omitempty"`
 	Mounts   int64  `json:"mounts"`   // number of mounts, including those that are degraded
 	Degraded int64  `json:"degraded"` // mounts whose last request to the remote failed
 	Failed   int64  `json:"failed"`   // mounts that were detached because of a failure
-	Rates    *Rates `json:"rates"`    // null: there was no previous sample
+	Rates    *Rates `json:"rates"`    // null if there was no previous sample
 
-	ReceivedBytes   int64   `json:"received_bytes"`   // bytes that were received from remotes since the daemon's worker started
-	PendingSessions int64   `json:"pending_sessions"` // sessions with refs that are not on the session remote
-	PendingSeconds  float64 `json:"pending_seconds"`  // longest time for which refs of a session have not been there
-	MemoryBytes     int64   `json:"memory_bytes"`     // memory of the worker that belongs to no file
-	Errors          int64   `json:"errors"`           // requests of programs that failed because of the host or the remote
+	// bytes that this host has received from remotes since the daemon's worker started
+	ReceivedBytes   int64 `json:"received_bytes"`
+	PendingSessions int64 `json:"pending_sessions"` // sessions with refs that are not on the session remote
+	// longest time in seconds for which refs of a session have been missing on the session remote
+	PendingSeconds float64 `json:"pending_seconds"`
+	MemoryBytes    int64   `json:"memory_bytes"` // memory of the worker in bytes, without memory that maps files
+	// requests of programs that failed because of this host or the remote
+	Errors int64 `json:"errors"`
 
 	counters counters
 }
 
 // Rates are averages per second between two samples.
 type Rates struct {
-	Requests       float64  `json:"requests_per_second"`        // requests of the kernel
-	RemoteRequests float64  `json:"remote_requests_per_second"` // requests to remotes
-	ReceivedBytes  float64  `json:"received_bytes_per_second"`
-	Processor      float64  `json:"processor"` // processor time per second
-	Hits           *float64 `json:"hit_ratio"` // part of the requests of the kernel that needed no remote; null: there was no request
+	Requests       float64 `json:"requests_per_second"`        // requests of the kernel to the daemon
+	RemoteRequests float64 `json:"remote_requests_per_second"` // requests to remotes
+	ReceivedBytes  float64 `json:"received_bytes_per_second"`
+	Processor      float64 `json:"processor"` // seconds of processor time per second
+	// fraction of the kernel's requests that needed no remote; null if there was no request
+	Hits *float64 `json:"hit_ratio"`
 }
 
 // counters are the counters of a daemon, from which rates are computed.
 type counters struct {
 	at                                      time.Time
 	requests, fetched, remote, bytes, procs float64
-	started                                 float64 // start of the worker; a successor counts from zero
+	// time at which the worker started; the counters of a new worker start at zero
+	started float64
 }
 
-// Sampler reads the metrics of hosts, and remembers the previous sample of each. The zero Sampler sends no token.
+// Sampler reads the metrics of hosts, and remembers the previous sample of each host. A Sampler whose Token is empty
+// sends no token.
 type Sampler struct {
-	Token string // sent to every host with a port; "": none
+	Token string // token that is sent to every host with a port; "": no token
 
-	before map[string]counters // by target
+	before map[string]counters // previous sample of each target
 }
 
-// Sample reads the metrics of all targets at the same time. Every target has a Host in the result, in the same order.
+// Sample reads the metrics of all targets concurrently. The result has a Host for every target, in the same order.
 func (s *Sampler) Sample(ctx context.Context, targets []string) []Host {
 	all := make([]Host, len(targets))
 	turns := make(chan struct{}, atOnce)
@@ -96,7 +103,8 @@ func (s *Sampler) Sample(ctx context.Context, targets []string) []Host {
 // since returns the rates between two samples.
 func (c counters) since(last counters) *Rates {
 	if last.started != c.started {
-		last = counters{at: last.at} // another worker, whose counters began at zero
+		// The samples are of different workers, and the counters of the new one started at zero.
+		last = counters{at: last.at}
 	}
 	seconds := c.at.Sub(last.at).Seconds()
 	if seconds <= 0 {
@@ -132,7 +140,7 @@ func (s *Sampler) read(ctx context.Context, target string) Host {
 		err = metrics.Read(io.LimitReader(answer.Body, maxAnswer), h.add)
 	}
 	if err == nil && h.counters.started == 0 {
-		err = errors.New("answer has no metrics of artifactfs")
+		err = errors.New("answer contains no metrics of artifactfs")
 	}
 	if err != nil {
 		return Host{Target: target, Error: reason(err)}
@@ -141,7 +149,7 @@ func (s *Sampler) read(ctx context.Context, target string) Host {
 	return h
 }
 
-// reason returns the text of an error without the request and the address.
+// reason returns the text of an error of an HTTP request, without the method and the address.
 func reason(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -175,7 +183,7 @@ func (s *Sampler) get(ctx context.Context, target string) (*http.Response, error
 	return client.Do(request)
 }
 
-// add adds a sample of the metrics.
+// add adds one value of the metrics to h.
 func (h *Host) add(name string, labels map[string]string, v float64) {
 	switch name {
 	case "artifactfs_build_info":
@@ -198,7 +206,8 @@ func (h *Host) add(name string, labels map[string]string, v float64) {
 	case "artifactfs_anonymous_memory_bytes":
 		h.MemoryBytes = int64(v)
 	case "artifactfs_mount_operation_errors_total":
-		if labels["error"] != "EACCES" { // also the answer if another session has locked the file
+		// EACCES does not count, because it is also the result if another session has locked the file.
+		if labels["error"] != "EACCES" {
 			h.Errors += int64(v)
 		}
 	case "artifactfs_operation_duration_seconds_count":

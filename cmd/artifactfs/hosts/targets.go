@@ -1,7 +1,8 @@
-// Package hosts reads the metrics of the daemons of many hosts, and sums them up: a sample for each host, and rates between two samples.
+// Package hosts reads the metrics of the daemons of many hosts and summarizes them: a sample for each host, and the
+// rates between two samples.
 //
-// Terms. A target is the address of the metrics of one daemon: HOST:PORT or unix:PATH. A list names targets: directly, by a file in the
-// format of Prometheus's file-based service discovery, or by a name in the DNS.
+// Terms. A target is the address of the metrics of one daemon: HOST:PORT or unix:PATH. A list names targets: directly,
+// by a file in the format of Prometheus's file-based service discovery, or by a name in the DNS.
 package hosts
 
 import (
@@ -19,18 +20,19 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	dnsPrefix  = "dns:" // dns:NAME:PORT, addresses of a name, as those of a headless service of Kubernetes
-	srvPrefix  = "srv:" // srv:NAME, targets of an SRV record
+	// prefix of dns:NAME:PORT: all addresses of a name, for example of a headless service of Kubernetes
+	dnsPrefix = "dns:"
+	srvPrefix = "srv:" // prefix of srv:NAME: the targets of an SRV record
 )
 
 // resolver looks up names. Tests replace it.
 var resolver = net.DefaultResolver
 
-// FileName is the name of the file with the hosts that are used if none are named.
+// FileName is the name of the file that lists the hosts if the command line names none.
 const FileName = "hosts.json"
 
-// DefaultList returns the file with the hosts that are used if none are named: that of the user, or else that of the system. If neither
-// exists, the error names both.
+// DefaultList returns the path of the file that lists the hosts if the command line names none: the user's file or, if
+// it does not exist, the system's file. If neither exists, DefaultList returns an error that names both.
 func DefaultList() (string, error) {
 	var paths []string
 	if dir, err := os.UserConfigDir(); err == nil {
@@ -45,9 +47,9 @@ func DefaultList() (string, error) {
 	return "", fmt.Errorf("no list of hosts in %s", strings.Join(paths, " and "))
 }
 
-// Resolve returns the targets that a list names, sorted and without repetitions. list consists of items that are separated by commas: the
-// path of a file, which contains a slash or ends in .json, dns:NAME:PORT, srv:NAME, HOST:PORT or unix:PATH. It is called again for each
-// sample, because files and names change.
+// Resolve returns the targets that a list names, sorted and without duplicates. The list consists of items that are
+// separated by commas. An item is the path of a file (it contains a slash or ends in .json), dns:NAME:PORT, srv:NAME,
+// HOST:PORT or unix:PATH. The caller calls Resolve again for each sample, because files and names change.
 func Resolve(ctx context.Context, list string) ([]string, error) {
 	var all []string
 	for item := range strings.SplitSeq(list, ",") {
@@ -67,7 +69,7 @@ func Resolve(ctx context.Context, list string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// resolve returns the targets that an item of a list names.
+// resolve returns the targets that one item of a list names.
 func resolve(ctx context.Context, item string) ([]string, error) {
 	if strings.HasPrefix(item, unixPrefix) {
 		return []string{item}, nil
@@ -112,7 +114,7 @@ func srv(ctx context.Context, name string) (all []string, err error) {
 	return all, nil
 }
 
-// readFile returns the targets of a file in the JSON format of Prometheus's file-based service discovery
+// readFile returns the targets in a file in the JSON format of Prometheus's file-based service discovery
 // (prometheus.io/docs/prometheus/latest/configuration, file_sd_config).
 func readFile(path string) (all []string, err error) {
 	text, err := os.ReadFile(path)
