@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// CheckpointNames is a topic of the help: how commands name a checkpoint, on this machine and on others.
+// CheckpointNames is a help topic. It explains how commands name a checkpoint of this host or of other hosts.
 const CheckpointNames = `Checkpoints are made automatically, and by artifactfs checkpoint. artifactfs session log lists them.
 
 Names of a checkpoint:
@@ -77,14 +77,14 @@ contains the current directory. With --session-remote URL, sessions of another m
 	return cmd
 }
 
-// work is the session to which a command applies.
+// work is the session to which a command applies, with the way to reach it.
 type work struct {
 	// client is a client of the daemon that serves the session, or of the shared daemon.
 	client *control.Client
 	of     string      // name of the session or directory of its mount, as it is sent in requests
 	remote string      // session remote on which the session is looked up; "" if it is looked up on this host
-	at     string      // remote with the credentials for this command, as it is sent in requests
-	mount  *cli.Served // mount of the session; nil if the session is not mounted
+	at     string      // session remote with the credentials for this command, as it is sent in requests
+	mount  *cli.Served // mount of the session, or nil if the session is not mounted
 }
 
 // name returns the name of the session for error messages: the directory of its mount if the session is mounted.
@@ -126,14 +126,15 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 			Cause: "argument is neither a directory nor a valid session name", Hint: "run artifactfs session list to see the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
-		return work{}, noSession(verb, of) // return this error without starting a daemon
+		return work{}, noSession(verb, of) // Return this error without starting a daemon.
 	}
 	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: of}, err
 }
 
-// asGiven returns the session as the user of a token reads and writes it, if the token was given to the command (--token-file or
-// $ARTIFACTFS_SESSION_TOKEN), and is not that of the mount: it is then looked up on its session remote, which records whose token it was.
+// asGiven returns the session w in the form in which the user of a token reads and writes it. If the token was given to
+// this command (--token-file or $ARTIFACTFS_SESSION_TOKEN), and is not the token of the mount, the session is looked up
+// on its session remote, so that the remote records whose token was used. Otherwise asGiven returns w unchanged.
 func (w work) asGiven(ctx context.Context, a *cli.App) (work, error) {
 	if w.at != "" || w.mount == nil || a.TokenFile == "" && a.SessionToken == "" {
 		return w, nil
@@ -169,7 +170,8 @@ func rank(m cli.Served) int {
 	return 2
 }
 
-// Mounted returns the mount of a session, or an error if the session is not mounted.
+// Mounted returns the mount of the session, or an error if the session is not mounted. The parameter verb names the
+// command in the error.
 func (w work) Mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
 		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "session is not mounted",
@@ -183,7 +185,7 @@ func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
 		"(`DIR|SESSION`; default: the current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
-		panic(err) // this happens only for a flag that does not exist, as in cli.CompleteFlag
+		panic(err) // The error means that the flag does not exist, as in cli.CompleteFlag.
 	}
 }
 
@@ -260,7 +262,7 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if len(sockets) == 0 {
 		session, err := a.Mounts(ctx)
 		if err != nil || len(session) == 0 {
-			return nil, err // an empty list needs no daemon
+			return nil, err // No daemon is needed, because there are no sessions.
 		}
 		if len(session) == 1 && session[0].Mounted() { // only the daemon of this mount can be reached, as in a container
 			reply, err := session[0].Client.Sessions(ctx)
@@ -340,8 +342,8 @@ func sessionList(ctx context.Context, a *cli.App, remote string, only filter) er
 	return asked
 }
 
-// sessionsAt returns the sessions on the session remote named, with those that artifactfs serve has archived, or the sessions of this
-// host if named is "".
+// sessionsAt returns the sessions on the session remote in the parameter named, including sessions that a server
+// (artifactfs serve) has archived. If named is "", it returns the sessions of this host.
 func sessionsAt(ctx context.Context, a *cli.App, named string) ([]control.SessionInfo, error) {
 	remote, err := loginAt(ctx, a, "list", named)
 	if err != nil {

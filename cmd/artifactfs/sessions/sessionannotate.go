@@ -18,10 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// annotateOptions are the flags of "session annotate".
+// annotateOptions holds the flags of "session annotate".
 type annotateOptions struct {
 	of, remote, path       string
-	reply, resolve, reopen string // ids of threads
+	reply, resolve, reopen string // IDs of the threads that the flags --reply, --resolve and --reopen name
 	request                control.SessionAnnotateRequest
 }
 
@@ -72,12 +72,12 @@ several may annotate a session at the same time. Text that looks like a secret i
 	return cmd
 }
 
-// choose sets the operation and the text of the request.
+// choose sets the operation and the text of the request from the flags.
 func (o *annotateOptions) choose(cmd *cobra.Command) error {
 	r := &o.request
 	r.Op, r.Thread = control.AnnotateOpen, cmp.Or(o.reply, o.resolve, o.reopen)
 	for _, op := range []string{control.AnnotateReply, control.AnnotateResolve, control.AnnotateReopen} {
-		if !cmd.Flags().Changed(op) { // the flags have the names of the operations
+		if !cmd.Flags().Changed(op) { // Each flag has the name of its operation.
 			continue
 		}
 		if r.Op != control.AnnotateOpen {
@@ -121,7 +121,7 @@ func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point s
 	r := o.request
 	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
 	switch {
-	case r.Op != control.AnnotateOpen && id == "@": // SESSION@ names the session of the thread
+	case r.Op != control.AnnotateOpen && id == "@": // The argument SESSION@ names the session of the thread.
 		r.ID = ""
 	case r.Op != control.AnnotateOpen && id != "":
 		return &control.Error{Code: control.ExitUsage, Verb: "annotate", Object: point,
@@ -172,8 +172,9 @@ func splitLines(word string) (file string, first, last int) {
 	return word[:i], first, last
 }
 
-// annotatedPath returns a path relative to the root of the working tree of the session w. Paths of a mounted session are relative to
-// the current directory, or to the directory that -C names; other paths are relative to the root already.
+// annotatedPath returns a path relative to the root of the working tree of the session w. For a mounted session, the
+// given path is relative to the current directory, or to the directory that -C names. Otherwise the given path is
+// already relative to the root.
 func annotatedPath(verb string, w work, of, point, path string) (string, error) {
 	if w.mount == nil || w.remote != "" {
 		return strings.TrimPrefix(strings.TrimSuffix(path, "/"), "./"), nil
@@ -228,7 +229,7 @@ printed only with --all.
 	return cmd
 }
 
-// sessionAnnotations requests the threads and prints them.
+// sessionAnnotations requests the threads of a session and prints them.
 func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnotationsRequest, of, remote, point string) error {
 	w, id, err := workAt(ctx, a, "annotations", of, remote, point)
 	if err != nil {
@@ -250,7 +251,7 @@ func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnota
 	return printThreads(a.Stdout, reply.Threads, time.Now())
 }
 
-// printThreads prints threads as text.
+// printThreads prints the threads of annotations as text.
 func printThreads(out io.Writer, threads []control.AnnotationThread, now time.Time) error {
 	var b strings.Builder
 	clean := func(text string) string { return (&control.Error{Cause: text}).Error() }

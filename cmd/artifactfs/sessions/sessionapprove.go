@@ -105,8 +105,9 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 		p := a.NewProgress()
 		_, err := w.client.Sync(ctx, control.SyncRequest{Dir: w.mount.Dir}, p.Show)
 		p.Stop()
-		// The session remote may refuse a branch because it is protected, which must not prevent the request. The daemon checks that the
-		// newest checkpoint was pushed, and a checkpoint contains all commits.
+		// The session remote may refuse a branch because the branch is protected. This must not prevent the request, so
+		// ignore the exit code for unsynced sessions. The daemon checks that the newest checkpoint was pushed, and a
+		// checkpoint contains all commits.
 		if e := control.AsError(err); err != nil && e.Code != control.ExitUnsynced {
 			return cli.Failure("request approval of", w.name(), err)
 		}
@@ -142,8 +143,8 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	return nil
 }
 
-// reviewed returns a session with the session remote and the credentials for a request about approvals. As for the deletion of a session,
-// the daemon has no credentials for the server of a session that is not mounted.
+// reviewed returns a session together with the session remote and the credentials for a request about approvals. If the
+// session is not mounted, the daemon has no credentials for its server, as for a deletion (deleteAt).
 func reviewed(ctx context.Context, a *cli.App, w work) (work, error) {
 	w, err := w.asGiven(ctx, a)
 	if err == nil && w.at == "" && w.mount == nil {
@@ -152,7 +153,7 @@ func reviewed(ctx context.Context, a *cli.App, w work) (work, error) {
 	return w, err
 }
 
-// actionText describes the action that a request is for.
+// actionText describes the action for which approval is requested.
 func actionText(r control.Approval) string {
 	switch r.Action {
 	case control.ApproveMerge:
@@ -163,7 +164,7 @@ func actionText(r control.Approval) string {
 	return "delete"
 }
 
-// changeText describes the size of an approved change.
+// changeText describes the size of the change for which approval is requested.
 func changeText(r control.SessionApproveReply) string {
 	c := r.Changes
 	text := fmt.Sprintf("files +%d ~%d -%d, lines +%d -%d", c.Added, c.Modified, c.Removed, c.LinesAdded, c.LinesRemoved)
@@ -173,7 +174,7 @@ func changeText(r control.SessionApproveReply) string {
 	return text
 }
 
-// approvalStatus describes the state of a request.
+// approvalStatus describes the state of a request for approval.
 func approvalStatus(r control.Approval) string {
 	text := r.Status
 	if r.Status == "open" && r.Missing != "" {
@@ -185,8 +186,8 @@ func approvalStatus(r control.Approval) string {
 	return text
 }
 
-// answerCommand returns a command that answers a request, or takes it back. The parameter op is a value of
-// control.SessionApproveRequest.Op.
+// answerCommand returns a command that answers a request for approval, or withdraws the request. The parameter op is a
+// value of control.SessionApproveRequest.Op.
 func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Command {
 	var of, remote, to string
 	r := control.SessionApproveRequest{Op: op}
@@ -228,7 +229,8 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 	return cmd
 }
 
-// printAnswer prints the state of a request after an answer. The parameter op is a value of control.SessionApproveRequest.Op.
+// printAnswer prints the state of a request for approval after an answer. The parameter op is a value of
+// control.SessionApproveRequest.Op.
 func printAnswer(a *cli.App, op string, reply control.SessionApproveReply) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)

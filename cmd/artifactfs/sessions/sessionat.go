@@ -12,12 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/control/sessionlink"
 )
 
-// addressHelp is a part of several help texts: it explains how to name checkpoints of other sessions.
+// addressHelp is a part of several help texts. It explains how to name checkpoints of other sessions.
 const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest one. With --session-remote URL, sessions are
 looked up on that git repository, and no mount is needed on this host. A link, URL#session=SESSION@ID, names the session
 remote, the session and the checkpoint.`
 
-// farFlag adds the flag --session-remote, which looks up sessions on a session remote, and --token-file with the token for it.
+// farFlag adds two flags: --session-remote, which makes a command look up sessions on a session remote, and
+// --token-file with the token for this remote.
 func farFlag(a *cli.App, cmd *cobra.Command, remote *string) {
 	cmd.Flags().StringVar(&a.TokenFile, "token-file", "", "read the token for the session remote from `FILE` (default:\n"+
 		"$ARTIFACTFS_SESSION_TOKEN, else $ARTIFACTFS_TOKEN, else that of the server or\nof a mount)")

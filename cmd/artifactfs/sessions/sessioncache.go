@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
-// exitConflict is the exit code of "session cache cas" and "session cache delete" if the present entry is not as expected.
+// exitConflict is the exit code of "session cache cas" and "session cache delete" if the present entry differs from the
+// expected one.
 const exitConflict = 3
 
 // sessionCacheCommand returns the command "session cache" with its subcommands.
@@ -53,16 +54,17 @@ Do not trust a value more than the users who may push to the session remote: eac
 	return cmd
 }
 
-// cacheFlags are the flags that select the session remote.
+// cacheFlags holds the flags that select the session or the session remote.
 type cacheFlags struct{ of, remote string }
 
-// add adds the flags to a command.
+// add adds the flags to cmd.
 func (f *cacheFlags) add(a *cli.App, cmd *cobra.Command) {
 	ofFlag(a, cmd, &f.of)
 	cmd.Flags().StringVar(&f.remote, "session-remote", "", "use the entries on the git repository `URL`")
 }
 
-// work returns the session, or only the session remote, that the flags select. -C may be a link.
+// work returns the session that the flags select, or only the session remote if they select no session. The value of -C
+// may be a link.
 func (f cacheFlags) work(ctx context.Context, a *cli.App, verb string) (work, error) {
 	link, isLink, err := cli.LinkIn(verb, f.of)
 	switch {
@@ -129,7 +131,7 @@ is not found. If the entry cannot be read or stored, a warning is printed, and t
   artifactfs session cache run "plan/$(git rev-parse HEAD^{tree})" -- ./plan --json >plan.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 || a.JSON {
-				return cli.Usage(cmd, errors.New("want KEY -- CMD [ARG...], without --json"))
+				return cli.Usage(cmd, errors.New("invalid arguments: want KEY -- CMD [ARG...], without --json"))
 			}
 			w, err := flags.work(cmd.Context(), a, "cache run")
 			if err != nil {
@@ -193,7 +195,8 @@ func hashOf(e *control.CacheEntry) string {
 	return e.Hash
 }
 
-// changed prints the reply to a change with an expectation. If the entry was not as expected, it returns an error with the exit code 3.
+// changed prints the reply to a conditional change of an entry. If the entry was not as expected, it returns an error
+// with the exit code 3.
 func changed(a *cli.App, verb, key string, reply control.CacheChangeReply) error {
 	var err error
 	if a.JSON {
@@ -230,7 +233,7 @@ SHA-256 of the value that the entry then has. If the entry is not as expected, i
 		Args: cli.Arguments(1, 2, "KEY [FILE|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expect == "" || cacheentry.ValidExpect(expect) != nil {
-				return cli.Usage(cmd, errors.New("want --expect with the SHA-256 of the present value, or none"))
+				return cli.Usage(cmd, errors.New("--expect is missing or invalid: want the SHA-256 of the present value, or none"))
 			}
 			w, err := flags.work(cmd.Context(), a, "cache cas")
 			if err != nil {
@@ -264,7 +267,7 @@ exit code is 3, and the present SHA-256 is printed. If there is no entry, the ex
 		Args:    cli.Arguments(1, 1, "KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expect == cacheentry.None || cacheentry.ValidExpect(expect) != nil {
-				return cli.Usage(cmd, errors.New("want --expect with the SHA-256 of the present value"))
+				return cli.Usage(cmd, errors.New("--expect is invalid: want the SHA-256 of the present value"))
 			}
 			w, err := flags.work(cmd.Context(), a, "cache delete")
 			if err != nil {
@@ -345,7 +348,8 @@ func cacheKeys(ctx context.Context, a *cli.App, w work, prefix string, expired b
 		if !e.Expires.IsZero() {
 			expires = e.Expires.Local().Format(time.DateTime)
 		}
-		by, key := &control.Error{Cause: e.Actor}, &control.Error{Cause: e.Key} // Error removes control characters
+		// Error removes control characters from the texts.
+		by, key := &control.Error{Cause: e.Actor}, &control.Error{Cause: e.Key}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cli.BytesOf(e.Size), cli.Ago(e.Time, now), expires, by.Error(), key.Error())
 	}
 	if err := t.Flush(); err != nil {

@@ -59,9 +59,10 @@ this host. A link, URL#session=SESSION@ID, names the session remote, the session
 	return cmd
 }
 
-// comparedSessions parses the words that name checkpoints. It returns the request and a client. The client is connected to the
-// daemon of the first mounted session among the sessions, or to the shared daemon. If this host does not know a session and the
-// current directory is in a mount, the daemon of that mount looks the session up, so this is not an error.
+// comparedSessions parses the words that name checkpoints. It returns the request and a client of the daemon that
+// serves the first mounted session among them; if none is mounted, the client is connected to the shared daemon. A
+// session that this host does not know is not an error if the current directory is in a mount: the daemon of that mount
+// then looks the session up.
 func comparedSessions(ctx context.Context, a *cli.App, remote string,
 	words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
 	current, currentErr := SessionOf(ctx, a, "compare", "")

@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// diffOptions holds the flags of session diff.
+// diffOptions holds the flags of "session diff".
 type diffOptions struct {
-	// of is the session of -C, and remote is the session remote of --session-remote.
+	// of is the session that -C names, and remote is the value of --session-remote.
 	of, remote string
 	// stat, nameOnly and nameStatus select the output format; at most one is set.
 	stat, nameOnly, nameStatus bool

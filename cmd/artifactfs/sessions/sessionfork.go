@@ -56,7 +56,8 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		ValidArgsFunction: completeCheckpoints(a, &o.of, 1),
 	}
 	o.AddFlags(cmd)
-	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint determines these values
+	// The checkpoint determines the values of these flags, so remove them.
+	for _, name := range []string{"ref", "at", "take-over"} {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			panic(err)
 		}
@@ -107,7 +108,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
-	if w.remote != "" { // the session on the session remote determines which remote is mounted
+	if w.remote != "" { // The session on the session remote determines which remote is mounted.
 		o.Request.Remote = ""
 	}
 	start := time.Now()
@@ -143,7 +144,8 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 		if checkpoint != "" {
 			return workAt(ctx, a, "fork", "", "", word)
 		}
-		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // the word names a checkpoint of the current mount's session
+		// The word names a checkpoint of the session that is mounted at the current directory.
+		if w, err := SessionOf(ctx, a, "fork", ""); err == nil {
 			return w, word, nil
 		}
 		w, err := SessionOf(ctx, a, "fork", name)
@@ -170,7 +172,7 @@ func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 	return "", cmp.Or[error](err, noSession("fork", w.of))
 }
 
-// noSession returns the error for a name that no session has.
+// noSession returns the error for a name if no session has this name.
 func noSession(verb, name string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb,
 		Object: "session " + name, Cause: "no such session", Hint: "run artifactfs session list to see the sessions"}
@@ -226,7 +228,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	if link {
 		if cmd.Flags().Changed("session-remote") {
-			return cli.Usage(cmd, errors.New("link and --session-remote exclude each other: the link already names it"))
+			return cli.Usage(cmd, errors.New("link and --session-remote exclude each other: the link already names the session remote"))
 		}
 		name, o.Request.SessionOptions.Remote = l.Session, l.Remote
 	}

@@ -80,7 +80,7 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 	info, err := w.client.SessionSet(ctx, r)
 	var none *control.Error
 	if r.State == string(session.Open) && errors.As(err, &none) && none.Kind == control.CodeNotFound && w.remote != "" {
-		// The session remote does not list a session that it has archived.
+		// Reopen the session first if it is archived: the session remote does not list archived sessions.
 		var back bool
 		if back, err = hosting.Reopen(ctx, a, w.remote, w.of, r.Reason); err == nil && !back {
 			err = none
@@ -100,7 +100,7 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 	return err
 }
 
-// sessionStates lists the commands that change the state of a session.
+// sessionStates lists the commands that change the state of a session, with their help texts.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
 	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died, so that others can resume it",
 		`Pause releases the claim on a session whose mount has died, so that another machine can resume the session. An unmount
@@ -120,7 +120,7 @@ back that artifactfs serve has archived.`, `  artifactfs session reopen fix-logi
   artifactfs session reopen https://git.example.org/git/team/app.git#session=fix-login`},
 }
 
-// sessionStateCommands returns the commands of sessionStates.
+// sessionStateCommands returns the commands that sessionStates lists.
 func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string

@@ -71,7 +71,8 @@ sessions from deletion. A policy without rules protects nothing.`,
 	return cmd
 }
 
-// policyAt returns a repository as it is sent in a request. Servers of this program accept a policy only from the owner.
+// policyAt returns the URL of a repository as it is sent in a request. If the parameter change is set, the URL has the
+// token for the REST API, because artifactfs serve accepts a policy only from the owner of the repository.
 func policyAt(ctx context.Context, a *cli.App, remote string, change bool) (string, error) {
 	if !change {
 		return loginAt(ctx, a, "policy", remote)
@@ -100,8 +101,8 @@ func readPolicy(name string) (string, error) {
 	return string(text), nil
 }
 
-// policy prints the policy of a repository, after it has replaced the policy if the request contains one. It returns an error if the
-// policy of the repository is not valid.
+// policy prints the policy of a repository. If the request contains a policy, policy first stores it in the repository.
+// It returns an error if the policy of the repository is not valid.
 func policy(ctx context.Context, a *cli.App, of, remote string, r control.SessionPolicyRequest) error {
 	name := "repository"
 	var client *control.Client
@@ -124,7 +125,7 @@ func policy(ctx context.Context, a *cli.App, of, remote string, r control.Sessio
 	if err != nil {
 		return err
 	}
-	if r.Of == "" || r.Policy != nil && at != remote { // otherwise the credentials of the mount are enough
+	if r.Of == "" || r.Policy != nil && at != remote { // the request needs more than the credentials of a mount
 		r.Remote = at
 	}
 	reply, err := client.SessionPolicy(ctx, r)

@@ -48,9 +48,10 @@ type promoteReply struct {
 
 // pullRequest describes an open pull request.
 type pullRequest struct {
-	URL     string `json:"url"`
-	Number  int64  `json:"number"`
-	Created bool   `json:"created"` // false: it existed already
+	URL    string `json:"url"`
+	Number int64  `json:"number"`
+	// whether this command has created the pull request; false if the pull request existed already
+	Created bool `json:"created"`
 }
 
 // sessionPromoteCommand returns the command "session promote".
@@ -108,7 +109,7 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
 	return cmd
 }
 
-// request returns the request of the flags. The session and the checkpoint are added by the caller.
+// request returns the request that the flags describe. The caller adds the session and the checkpoint.
 func (f promoteFlags) request(cmd *cobra.Command, a *cli.App) (r control.SessionPromoteRequest, err error) {
 	usage := func(text string) (control.SessionPromoteRequest, error) { return r, cli.Usage(cmd, errors.New(text)) }
 	if f.ff && f.squash || f.ff && f.merge || f.squash && f.merge {
@@ -135,7 +136,8 @@ func (f promoteFlags) request(cmd *cobra.Command, a *cli.App) (r control.Session
 	return r, err
 }
 
-// splitTarget splits URL[:BRANCH]. A colon in the authority of a URL, or after the host of an address HOST:PATH, does not begin a branch.
+// splitTarget splits an argument of the form URL[:BRANCH]. A colon in the authority of a URL, or after the host in an
+// address HOST:PATH, does not begin a branch.
 func splitTarget(word string) (to, branch string) {
 	from := 0
 	if scheme, rest, ok := strings.Cut(word, "://"); ok {
@@ -169,7 +171,7 @@ func sessionPromote(cmd *cobra.Command, a *cli.App, f promoteFlags, point string
 	}
 	r.Of, r.SessionRemote, r.ID = w.of, w.at, id
 	if r.To == "" && w.mount == nil && w.remote == "" {
-		// The daemon has the credentials of mounts only.
+		// The daemon has credentials only for the remotes of its mounts.
 		all, _ := a.Mounts(ctx)
 		i := slices.IndexFunc(all, func(m cli.Served) bool { return !m.Mounted() && m.Session.Name == w.of })
 		if i >= 0 {
@@ -180,7 +182,7 @@ func sessionPromote(cmd *cobra.Command, a *cli.App, f promoteFlags, point string
 	}
 	var hub *forge.Forge
 	if f.pullRequest && !f.dryRun {
-		// Find out what can fail before anything is pushed.
+		// Check before the push everything that can fail after it.
 		if hub, err = f.hub(ctx, a, w, r); err != nil {
 			return err
 		}
@@ -201,7 +203,8 @@ func sessionPromote(cmd *cobra.Command, a *cli.App, f promoteFlags, point string
 	return printPromoted(a, out)
 }
 
-// printPromoted prints the result. The address of a pull request is printed to stdout, everything else in that case to stderr.
+// printPromoted prints the result. If there is a pull request, its address is printed to stdout and everything else to
+// stderr.
 func printPromoted(a *cli.App, r promoteReply) error {
 	out := a.Stdout
 	if r.PullRequest != nil {
@@ -242,7 +245,8 @@ func printPromoted(a *cli.App, r promoteReply) error {
 	return err
 }
 
-// hub returns the forge of the repository to which the commits are to be pushed, with its token. A dry run determines the repository.
+// hub returns the forge of the repository to which the commits are to be pushed, with the token for its API. To find
+// the repository, hub requests a dry run of the promotion.
 func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.SessionPromoteRequest) (*forge.Forge, error) {
 	r.DryRun = true
 	reply, err := control.SessionPromote(ctx, w.client, r)
@@ -267,7 +271,7 @@ func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.Ses
 	return hub, nil
 }
 
-// open opens a pull request of the branch that was pushed.
+// open opens a pull request for the branch that was pushed.
 func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r control.SessionPromoteReply) (*pullRequest, error) {
 	ask := control.SessionSummaryRequest{Of: w.of, SessionRemote: w.at, ID: r.Checkpoint, Committed: true}
 	s, err := control.SessionSummary(ctx, w.client, ask)
@@ -286,8 +290,9 @@ func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r cont
 	return &pullRequest{URL: opened.URL, Number: opened.Number, Created: opened.Created}, nil
 }
 
-// token returns the token for the API of the forge: that of the flag or the environment, else the password that the mount or git's
-// credential helpers have for the URL of the repository. It returns "" if there is none.
+// token returns the token for the API of the forge. This is the token of the flag or of the environment or, without
+// one, the password that the mount or git's credential helpers have for the URL of the repository. token returns "" if
+// there is none.
 func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository string) (string, error) {
 	if f.tokenFile != "" {
 		return tokenfile.New(f.tokenFile).Token(os.Environ())
@@ -315,13 +320,15 @@ func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository 
 			}
 		}
 	}
-	// Programs in the mount can write its settings, so git does not run there: it would run the credential helpers that they name.
+	// Do not run git in the mount: programs in the mount can change git's settings there, and git would run the
+	// credential helpers that these settings name.
 	cmd := gitcmd.New(ctx, "credential", "fill")
 	cmd.Env = append(cmd.Env, gitcmd.NoPrompt, "GIT_ASKPASS=", "SSH_ASKPASS=")
 	cmd.Stdin = strings.NewReader(question)
 	out, err := gitcmd.Output(cmd)
 	if err != nil {
-		return "", ctx.Err() // without a helper git would prompt, which is an error here
+		// The command fails if no helper has a password, because git must not prompt. This is not an error.
+		return "", ctx.Err()
 	}
 	return credential.PasswordIn(out), nil
 }

@@ -44,7 +44,8 @@ states what needs approvals, and of whom. A server of this program enforces it; 
 	return cmd
 }
 
-// oldReviewCommands returns commands of "session review" by the names that they had before, which scripts use.
+// oldReviewCommands returns hidden commands with the former names of the commands of "session review", because scripts
+// use these names.
 func oldReviewCommands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
 		cli.Renamed(reviewRequestCommand(a), "request-approval", "artifactfs session review request"),

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// setFlags are the flags of "session set". A flag that is not set changes nothing.
+// setFlags holds the flags of "session set". A flag that is not on the command line changes nothing.
 type setFlags struct {
 	of, remote         string
 	title, task, owner string
@@ -74,7 +74,7 @@ SESSION is a name or a directory of a mount (default: the current directory), or
 	return cmd
 }
 
-// change returns the change that the flags request; nil if no flag does.
+// change returns the change that the flags request, or nil if no flag requests one.
 func (o setFlags) change(cmd *cobra.Command) (*profile.Change, error) {
 	var c profile.Change
 	set := func(flag string, value *string) *string {
@@ -92,7 +92,7 @@ func (o setFlags) change(cmd *cobra.Command) (*profile.Change, error) {
 	}
 	c.Title, c.Task, c.Owner, c.Hold = set("title", &o.title), set("task", &o.task), set("owner", &o.owner), set("hold", &o.hold)
 	if c.Hold != nil && strings.TrimSpace(o.hold) == "" {
-		return nil, errors.New("the reason of the hold is empty; --no-hold releases a hold")
+		return nil, errors.New("reason of the hold is empty: use --no-hold to release a hold")
 	}
 	if o.noHold {
 		c.Hold = new(string)
@@ -109,7 +109,7 @@ func (o setFlags) change(cmd *cobra.Command) (*profile.Change, error) {
 		if err := age.Set(o.ttl); err != nil {
 			return nil, fmt.Errorf("--ttl: %w", err)
 		}
-		if age == 1 { // Days stores 1 ns for 0
+		if age == 1 { // Days stores a 0 from the command line as 1 ns.
 			age = 0
 		}
 		c.TTL = new(time.Duration)
@@ -145,8 +145,9 @@ func sessionDescribe(ctx context.Context, a *cli.App, o setFlags, name string, c
 	return nil
 }
 
-// releaseThere prepares the release of a hold. artifactfs serve accepts it only with a token for the REST API: if the session is changed on
-// its session remote, the request gets this token; otherwise the hold is first released on the session remote, and then on this host.
+// releaseThere prepares the release of a hold. A server (artifactfs serve) accepts the release only with a token for
+// the REST API. If the request changes the session on its session remote, releaseThere adds this token to the request.
+// Otherwise it releases the hold on the session remote at once, and the caller then releases it on this host.
 func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest, w work) (err error) {
 	if w.remote != "" {
 		r.SessionRemote, err = hosting.WithControlToken(ctx, a, w.remote)
@@ -159,7 +160,7 @@ func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest,
 	}
 	at, err := hosting.WithControlToken(ctx, a, all[i].SessionRemote)
 	if err != nil || at == all[i].SessionRemote {
-		return err // not a server that is known
+		return err // no token for the REST API of this remote is known
 	}
 	there := *r
 	there.Of, there.SessionRemote = all[i].Name, at
@@ -183,7 +184,7 @@ func lifeWork(ctx context.Context, a *cli.App, verb, of, remote, name string) (w
 	return SessionOf(ctx, a, verb, of+name)
 }
 
-// printProfile prints the fields of a profile that are set.
+// printProfile prints those fields of a profile that are set.
 func printProfile(out io.Writer, p profile.Profile) {
 	line := func(label, text string) {
 		if text != "" {
@@ -202,17 +203,18 @@ func printProfile(out io.Writer, p profile.Profile) {
 	}
 }
 
-// filter selects sessions of a list.
+// filter selects sessions for a list.
 type filter struct {
-	owner string   // "": any
-	tags  []string // a session must have all of them
+	owner string   // owner of the sessions; "": any owner
+	tags  []string // tags that a session must have, all of them
 }
 
 func (f filter) apply(all []control.SessionInfo) []control.SessionInfo {
 	return slices.DeleteFunc(all, func(s control.SessionInfo) bool { return f.owner != "" && s.Owner != f.owner || !s.Tagged(f.tags...) })
 }
 
-// titleColumns returns the columns for owner and title of a row of session list; "" if no session of the list has them.
+// titleColumns returns the columns with owner and title for a line of "session list". It returns "" if shown is false,
+// because no session in the list has either.
 func titleColumns(shown bool, owner, title string) string {
 	if !shown {
 		return ""

@@ -63,7 +63,7 @@ func sessionSummary(ctx context.Context, a *cli.App, of, remote, since, point st
 // plain returns a text as one line without control characters.
 func plain(text string) string { return (&control.Error{Cause: text}).Error() }
 
-// code returns a text as Markdown code in one line.
+// code returns a text as Markdown code on one line.
 func code(text string) string {
 	text = plain(text)
 	if strings.Contains(text, "`") {
@@ -72,7 +72,7 @@ func code(text string) string {
 	return "`" + text + "`"
 }
 
-// markdown returns the summary without its title.
+// markdown returns the summary as Markdown, without its title.
 func markdown(r control.SessionSummaryReply) string {
 	var b strings.Builder
 	section := func(title string) { fmt.Fprintf(&b, "## %s\n\n", title) }
@@ -140,7 +140,7 @@ func markdown(r control.SessionSummaryReply) string {
 	return b.String()
 }
 
-// more ends a list from which n entries were left out.
+// more ends a list with a line that states how many entries were omitted, n, and with an empty line.
 func more(b *strings.Builder, n int64) {
 	if n > 0 {
 		fmt.Fprintf(b, "- ... and %d more\n", n)

@@ -92,7 +92,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 			request.Head = reply.Head
 		case !o.follow || ctx.Err() != nil || !errors.Is(err, control.ErrNoServer) && len(printed) == 0 && request.Head == "":
 			return cli.Failure("transcript", w.name(), err)
-		} // during a takeover, the loop continues, because the next worker has the same records
+		} // During a takeover, continue the loop: the next worker has the same records.
 		if !o.follow {
 			return nil
 		}
@@ -217,7 +217,7 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, l := range lines {
-		lines[i] = (&control.Error{Cause: l}).Error() // Error removes control characters
+		lines[i] = (&control.Error{Cause: l}).Error() // Error removes control characters from the line.
 	}
 	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
 	return err

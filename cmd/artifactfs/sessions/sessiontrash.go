@@ -49,15 +49,16 @@ branch.`,
 	return cmd
 }
 
-// deleteAt returns the session remote for a request to delete a session. The daemon has credentials for a mounted session, but not for
-// one whose mount has ended, so the session remote of such a session is returned with a token if this user has one for its server.
+// deleteAt returns the session remote for a request to delete a session. The daemon has credentials for a mounted
+// session, but not for a session that is not mounted. If the session is not mounted and this user has a token for the
+// server of the session remote, the result contains this token.
 func deleteAt(ctx context.Context, a *cli.App, w work, remote string) (string, error) {
 	if remote != "" || w.mount != nil {
 		return loginAt(ctx, a, "delete", remote)
 	}
 	all, err := sessions(ctx, a)
 	if err != nil {
-		return "", nil // the daemon deletes the session with the credentials that git has
+		return "", nil // The daemon then deletes the session with the credentials that git has.
 	}
 	for _, s := range all {
 		if s.Name == w.of {
@@ -67,14 +68,15 @@ func deleteAt(ctx context.Context, a *cli.App, w work, remote string) (string, e
 	return "", nil
 }
 
-// undeleteAt returns the session remote for a request to restore a session, as deleteAt does.
+// undeleteAt returns the session remote for a request to restore a session, with a token under the same conditions as
+// deleteAt.
 func undeleteAt(ctx context.Context, a *cli.App, client *control.Client, session, remote string) (string, error) {
 	if remote != "" {
 		return loginAt(ctx, a, "undelete", remote)
 	}
 	trash, err := client.SessionTrash(ctx, control.SessionTrashRequest{})
 	if err != nil {
-		return "", nil // the error of the request to restore the session has the cause
+		return "", nil // Ignore the error: the request to restore the session fails with the same cause.
 	}
 	for _, s := range trash.Deleted {
 		if s.Name == session {
@@ -84,7 +86,7 @@ func undeleteAt(ctx context.Context, a *cli.App, client *control.Client, session
 	return "", nil
 }
 
-// withNewToken returns the URL of a session remote with a token, and "" if this user has none for it.
+// withNewToken returns the URL of a session remote with a token, or "" if this user has no token for it.
 func withNewToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	at, err := hosting.WithToken(ctx, a, remote)
 	if err != nil || at == remote {
@@ -93,7 +95,8 @@ func withNewToken(ctx context.Context, a *cli.App, remote string) (string, error
 	return at, nil
 }
 
-// loginAt returns a session remote as it is sent in a request: as an absolute path, or as a URL with the credentials for it.
+// loginAt returns a session remote in the form in which it is sent in a request: as an absolute path, or as a URL with
+// the credentials for it.
 func loginAt(ctx context.Context, a *cli.App, verb, remote string) (string, error) {
 	remote, err := cli.FarRemote(verb, remote)
 	if err != nil {

@@ -103,7 +103,7 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	return err
 }
 
-// printRedacted prints how many texts were removed because they looked like secrets.
+// printRedacted prints how many texts were removed because they looked like secrets; n is this number.
 func printRedacted(a *cli.App, n int64) {
 	if n > 0 {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was removed\n", cli.Plural(n, "text"))
