@@ -148,7 +148,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	return nil
 }
 
-// orDash returns s with all its words on one line, or "-" if s is empty.
+// orDash returns s on one line, with single spaces between its words, or "-" if s is empty.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -160,7 +160,8 @@ func orDash(s string) string {
 // running daemons, or the default quota if no daemon runs.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
-		found, _ := a.Survey(ctx) // ignore the error, because the command "artifactfs status" reports daemons that do not answer
+		// Ignore the error: the command "artifactfs status" reports daemons that do not answer.
+		found, _ := a.Survey(ctx)
 		for _, d := range found.Daemons {
 			quota = max(quota, d.Cache.Quota)
 		}

@@ -198,7 +198,8 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 	}
 	s := reply.Session
 	warnDiverged(a, "sync", m.Dir, s.SessionRemote, s.DivergedRefs)
-	if err == nil && s.Pending > 0 && s.Error != "" { // if there is no error, the pending refs were created after the sync
+	// The sync itself succeeded, so the pending refs were created after it.
+	if err == nil && s.Pending > 0 && s.Error != "" {
 		err = unsynced("sync", m.Dir, s)
 	}
 	if err == nil && !a.JSON {
@@ -220,7 +221,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 		cause += ": " + sentence(s.Error)
 	}
 	hint := "the changes are stored on this host, and the push is retried automatically"
-	if verb != "sync" { // the mount has ended, so no daemon retries the push
+	if verb != "sync" { // No daemon serves the mount any more, so none retries the push.
 		hint = "the changes are stored on this host and will be pushed when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
@@ -249,5 +250,5 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD", cli.ShellWord(remote), d.RemoteRef)
 }
 
-// sentence returns several errors, which are on one line each, as one line.
+// sentence joins the lines of several errors to one line.
 func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }

@@ -48,7 +48,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 
 	var wanted []os.Signal
 	for _, s := range forwarded {
-		if !signal.Ignored(s) { // a signal that this process ignores is also ignored by CMD, because CMD inherits this
+		if !signal.Ignored(s) { // CMD inherits the signals that this process ignores.
 			wanted = append(wanted, s)
 		}
 	}

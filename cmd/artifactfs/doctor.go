@@ -22,7 +22,8 @@ import (
 type examination struct {
 	// The values of the flags --fix, --deep and --offline.
 	fix, deep, offline bool
-	// remotes lists the remotes on the command line. They are checked in addition to the remotes of the mounts.
+	// remotes lists the remotes that the command line names. The command checks them in addition to the remotes of the
+	// mounts.
 	remotes []string
 	// tokenFile is the path of the file with the token for the remotes on the command line.
 	tokenFile string
@@ -85,7 +86,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 			if at, err := hosting.OwnToken(ctx, a, url); err == nil {
 				return at
 			}
-			return url // the check of the remote reports why it cannot be reached
+			// No token could be made. The check of the remote then reports why the remote cannot be reached.
+			return url
 		}}
 		for _, m := range found.Mounts {
 			if m.Mounted() && m.Remote != "" {
@@ -112,8 +114,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	return err
 }
 
-// daemonFindings returns the findings about the running daemons. The parameter asked is the error that the survey of the daemons
-// has returned. A daemon of another version is reported as a warning.
+// daemonFindings returns the findings about the running daemons. The parameter asked is the error that the survey of
+// the daemons has returned, or nil. A daemon of another version is reported as a warning.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
 		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})

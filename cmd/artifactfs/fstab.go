@@ -168,7 +168,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			switch letter {
 			case 's':
 				sloppy = true
-			case 'f': // -f means force for umount, and fake for mount
+			case 'f': // In umount, -f means force; in mount, it means fake.
 				if h.unmount {
 					h.flags |= unix.MNT_FORCE
 				} else {
@@ -287,7 +287,7 @@ func (h *helperRun) restrict() error {
 	var st unix.Statfs_t
 	err := unix.Statfs(h.dir, &st)
 	if err == nil {
-		// The flags used here have the same numbers in statfs(2) and mount(2) (include/linux/statfs.h).
+		// These flags have the same numbers in statfs(2) and mount(2) (include/linux/statfs.h).
 		flags := h.flags | uintptr(st.Flags)&(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
 		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}

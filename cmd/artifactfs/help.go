@@ -26,7 +26,7 @@ Changes and commits made in a mount belong to a session. The session is saved au
 A background daemon serves the mounts. The first mount starts the daemon, and it exits after 5 minutes without a mount.
 mount --foreground serves a mount without the daemon.`
 
-// exitCodes describes how commands fail.
+// exitCodes is the part of the help text that lists the exit codes of commands.
 const exitCodes = `Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, access refused, or not found; 4 no such mount
 or session; 5 success, but not everything is on the session remote yet. With --json, a command that fails prints the
 error as the last line of stdout: {"error":{"code":"not-found","message":"...","hint":"...","retryable":false}};
@@ -37,9 +37,11 @@ const rootTail = `For operators: daemon, csi, keep, relay, doctor, top, ui, cach
 Topics: artifactfs help checkpoints, artifactfs help exit-codes
 `
 
-// addCommands adds all commands to root. The help of root without --all lists those of the first groups.
+// addCommands adds all commands to root, in groups. Without --all, the help of root lists only the commands of the
+// first groups.
 func addCommands(root *cobra.Command, a *cli.App) {
-	cobra.EnableCommandSorting = false // list the commands in the order below, which is about that of their use
+	// The help lists commands in the order below, which is roughly the order in which a user needs them.
+	cobra.EnableCommandSorting = false
 	cli.SetBrief(root, cli.Brief{Text: rootText, Tail: rootTail})
 	cli.AddGroups(root,
 		cli.Group{Title: "Work", Commands: []*cobra.Command{
@@ -58,7 +60,7 @@ func addCommands(root *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Agents, shells and this program", OnlyAll: true, Commands: []*cobra.Command{
 			mcpCommand(a), completionCommand(a), versionCommand(a)}},
 	)
-	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a), manCommand(a)) // they are hidden
+	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a), manCommand(a)) // these commands are hidden
 	root.InitDefaultHelpCmd()
 }
 
@@ -75,7 +77,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return e
 }
 
-// topic is a text that the command "help" prints, and that is not the help of a command.
+// topic is a text that the command "help" prints but that does not describe a command.
 type topic struct {
 	name, about, text string
 }
@@ -86,8 +88,8 @@ var topics = []topic{
 	{"exit-codes", "exit codes and errors", exitCodes},
 }
 
-// helpCommand returns the command that prints the same as --help, or a topic. It is hidden, because each help text names
-// --help.
+// helpCommand returns the command "help". It prints a topic, or the same text as the flag --help. It is hidden, because
+// each help text mentions --help.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND|TOPIC] [--all]", Hidden: true,

@@ -99,14 +99,15 @@ ends. REMOTE is needed if several remotes have a profile with that name.`,
 	}
 }
 
-// storedProfile is a profile of the output of `profile list --json`.
+// storedProfile is one profile in the output of `profile list --json`.
 type storedProfile struct {
-	Name   string `json:"name"`
-	Remote string `json:"remote"` // URL or path of the remote, without secrets; "": nothing was fetched from it on this host
-	Paths  int    `json:"paths"`  // number of paths
-	Whole  bool   `json:"whole"`  // programs read the whole tree
+	Name string `json:"name"`
+	// URL or path of the remote, without secrets; "" if nothing was fetched from the remote on this host
+	Remote string `json:"remote"`
+	Paths  int    `json:"paths"` // number of paths in the profile
+	Whole  bool   `json:"whole"` // whether the profile stands for the whole tree instead of single paths
 
-	Recordings uint64     `json:"recordings"`         // number of recordings
+	Recordings uint64     `json:"recordings"`         // number of recordings from which the profile was made
 	Recorded   *time.Time `json:"recorded,omitempty"` // end of the newest recording
 	Error      string     `json:"error,omitempty"`    // reason why the profile cannot be read
 
@@ -114,8 +115,8 @@ type storedProfile struct {
 	profile readprofile.Profile
 }
 
-// storedProfiles returns the profiles of the stores of a state directory. If name is not "", it returns only profiles with that name.
-// remotes contains the remote whose profiles are returned; if it is empty, the profiles of all remotes are returned.
+// storedProfiles returns the profiles in the stores of a state directory. If name is not "", it returns only profiles
+// with that name. If remotes is not empty, it returns only profiles of these remotes.
 func storedProfiles(state, name string, remotes []string) ([]storedProfile, error) {
 	stores, _, err := statedir.StoreDirs(state)
 	if err != nil {
@@ -150,13 +151,15 @@ func storedProfiles(state, name string, remotes []string) ([]storedProfile, erro
 	return list, nil
 }
 
-// isRemote reports whether url is the URL without secrets, or the path, of the remote that the user has named.
+// isRemote reports whether the parameter named, from the command line, names the remote with this URL. It compares URLs
+// without secrets, or paths.
 func isRemote(url, named string) bool {
 	abs, err := filepath.Abs(named)
 	return url == named || url == statedir.WithoutSecrets(named) || err == nil && url == abs
 }
 
-// oneProfile returns the profile with a name. It returns an error with a hint if there is none, or if several remotes have one.
+// oneProfile returns the profile with this name. It returns an error with a hint if there is no such profile, or if
+// several remotes have a profile with this name.
 func oneProfile(a *cli.App, verb, name string, remotes []string) (storedProfile, error) {
 	fail := func(code int, kind control.ErrorCode, cause, hint string) error {
 		return &control.Error{Code: code, Kind: kind, Verb: verb, Object: name, Cause: cause, Hint: hint}

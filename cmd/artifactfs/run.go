@@ -137,7 +137,7 @@ func makePlace(o runOptions, remote string) (place, error) {
 		return place{dir: o.dir}, nil
 	}
 	parent, err := os.MkdirTemp("", "artifactfs-run-")
-	if err == nil && o.Request.AllowOther { // other users need access to the mount
+	if err == nil && o.Request.AllowOther { // Other users need access to the directory that contains the mount.
 		err = os.Chmod(parent, 0o755)
 	}
 	if err != nil {
@@ -153,14 +153,15 @@ func makePlace(o runOptions, remote string) (place, error) {
 // remove removes the temporary directory.
 func (p place) remove() {
 	if p.parent != "" {
-		os.Remove(p.parent) // this fails while the directory still contains a mount, and then keeps the directory
+		os.Remove(p.parent) // This fails, and keeps the directory, as long as the directory contains a mount.
 	}
 }
 
 // runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command has
 // succeeded but the unmount fails, it returns the error of the unmount.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
-	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user, and must not read the secrets in the memory of this process
+	// CMD runs as the same user, so keep it from reading the secrets in the memory of this process.
+	if err := serving.KeepMemory(); err != nil {
 		return cli.Failure("run", o.Request.Dir, err)
 	}
 	p := a.NewProgress()
@@ -171,12 +172,13 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	}
 	a.Serving = true // from now on, all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
-	if err == nil && !mountedAt(reply.Dir) { // in another mount namespace, CMD would run in an empty directory
+	// The mount is not visible here, as in another mount namespace. CMD would run in an empty directory.
+	if err == nil && !mountedAt(reply.Dir) {
 		err = &control.Error{Verb: "run", Object: reply.Dir,
 			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
 			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
 	}
-	if err == nil { // err is nil, so no signal has arrived before or during the mount
+	if err == nil { // If err is nil, no signal has arrived before or during the mount.
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {

@@ -186,7 +186,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("refused", "and %s more (--json shows all)", cli.Count(int64(n)))
 	}
 	if m.State == control.StatePreparing {
-		return // the daemon does not yet know the values that are printed below
+		return // The daemon does not know yet the values that are printed below.
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))

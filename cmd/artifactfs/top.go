@@ -21,11 +21,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 )
 
-// longPending is the time for which a session may have refs that are not pushed before its host is listed first. The alert
-// ArtifactfsSessionNotPushed has the same time.
+// longPending is the time after which a session with refs that are not pushed counts as a problem, so that its host is
+// listed first. The alert ArtifactfsSessionNotPushed uses the same time.
 const longPending = 5 * time.Minute
 
-// topOptions are the flags of the command "top".
+// topOptions holds the flags of the command "top".
 type topOptions struct {
 	hosts     string
 	allHosts  bool
@@ -97,14 +97,14 @@ the exit code is 1 if a host does not answer.`,
 	return cmd
 }
 
-// watchMounts shows the mounts of this host.
+// watchMounts shows the mounts of this host until ctx ends or, if once is set, one time.
 func watchMounts(ctx context.Context, a *cli.App, every time.Duration, once bool) error {
 	if !once {
 		return watchStatus(ctx, a, nil, every)
 	}
 	var w watcher
 	all, asked := a.Survey(ctx)
-	if !a.JSON { // rates need two samples
+	if !a.JSON { // Rates need two samples, so take the first one now.
 		w.table(io.Discard, all.Mounts, time.Now(), false)
 		select {
 		case <-time.After(every):
@@ -125,7 +125,8 @@ func topHosts(ctx context.Context, a *cli.App, o topOptions) error {
 	for first := true; ; first = false {
 		targets, err := hosts.Resolve(ctx, o.hosts)
 		if err == nil && o.tokenFile != "" {
-			s.Token, err = tokenfile.New(o.tokenFile).Token(nil) // it may be replaced while top runs
+			// Read the token each time, because the file may be replaced while top runs.
+			s.Token, err = tokenfile.New(o.tokenFile).Token(nil)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -135,13 +136,13 @@ func topHosts(ctx context.Context, a *cli.App, o topOptions) error {
 			if first || o.once {
 				return e
 			}
-			cli.PrintError(a.Stderr, e) // a name server may answer again
+			cli.PrintError(a.Stderr, e) // Continue: the name server may answer at the next attempt.
 		} else {
 			all := s.Sample(ctx, targets)
 			if ctx.Err() != nil {
 				return nil
 			}
-			// The first sample has no rates.
+			// The first sample has no rates, so with --once it is not shown.
 			if !o.once || !first {
 				if err := printHosts(a, all, screen, first || o.once); err != nil {
 					return err
@@ -159,7 +160,7 @@ func topHosts(ctx context.Context, a *cli.App, o topOptions) error {
 	}
 }
 
-// unanswered returns an error if hosts did not answer.
+// unanswered returns an error if at least one host did not answer.
 func unanswered(all []hosts.Host) error {
 	down := 0
 	for _, h := range all {
@@ -207,7 +208,7 @@ func printHosts(a *cli.App, all []hosts.Host, screen, header bool) error {
 	return nil
 }
 
-// hostsHead writes the sums of all hosts.
+// hostsHead writes the sums over all hosts.
 func hostsHead(out io.Writer, all []hosts.Host, now time.Time) {
 	var up, mounts, degraded, failed, pending int64
 	for _, h := range all {
@@ -220,7 +221,8 @@ func hostsHead(out io.Writer, all []hosts.Host, now time.Time) {
 		cli.Plural(int64(len(all)), "host"), cli.Plural(mounts, "mount"), degraded, failed, cli.Plural(pending, "session"))
 }
 
-// urgency returns 0 for a host that needs attention most, and higher numbers for others.
+// urgency returns the position of a host in the list: 0 for the hosts that need attention most, and a higher number for
+// others.
 func urgency(h hosts.Host) int {
 	switch {
 	case !h.Up:
@@ -235,7 +237,7 @@ func urgency(h hosts.Host) int {
 	return 4
 }
 
-// hostsTable writes a line for each host, those that need attention first.
+// hostsTable writes a line for each host, beginning with those that need attention.
 func hostsTable(out io.Writer, all []hosts.Host, now time.Time, header bool) {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(x, y hosts.Host) int { return cmp.Compare(urgency(x), urgency(y)) })

@@ -66,7 +66,7 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
-			t.broken() // the connection was lost; another worker may continue the mount
+			t.broken() // The connection was lost. Another worker may continue to serve the mount.
 		case t.again.IsZero():
 			return cli.Failure("trace", m.Dir, err)
 		}
@@ -86,8 +86,8 @@ type follower struct {
 	app *cli.App
 	// out is the buffered standard output, which is flushed after each message.
 	out   *bufio.Writer
-	pid   int       // process that serves the mount; 0 if it is not known yet
-	again time.Time // deadline for the next worker; zero while a worker serves
+	pid   int       // process ID of the worker that serves the mount; 0 if it is not known yet
+	again time.Time // time until which the next worker is awaited; zero while a worker serves
 }
 
 // broken starts the wait for the next worker.

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/hostui"
 )
 
-// uiCommand returns the command "ui", which serves the page of this host until a signal.
+// uiCommand returns the command "ui". The command serves the web page of this host until it receives a signal.
 func uiCommand(a *cli.App) *cobra.Command {
 	var listen string
 	var open bool
@@ -57,7 +57,8 @@ refused. To use the page from another machine, forward its port:
 	return cmd
 }
 
-// serveUI serves the page until ctx ends. The argument of is the directory of a mount, the name of a session, or "".
+// serveUI serves the web page until ctx ends. The parameter of is the directory of a mount, the name of a session, or
+// "".
 func serveUI(ctx context.Context, a *cli.App, of, listen string, open bool) error {
 	path, err := uiPath(ctx, a, of)
 	if err != nil {
@@ -110,7 +111,8 @@ func serveUI(ctx context.Context, a *cli.App, of, listen string, open bool) erro
 	return hostui.Serve(ctx, l, page)
 }
 
-// uiPath returns the path of the page for the argument of the command.
+// uiPath returns the path of the page to open first. The parameter of is the argument of the command: the directory of
+// a mount, the name of a session, or "".
 func uiPath(ctx context.Context, a *cli.App, of string) (string, error) {
 	if of == "" {
 		return "/", nil
@@ -150,15 +152,17 @@ func mountsOf(ctx context.Context, a *cli.App) (list []hostui.Mount, running boo
 	return list, running, err
 }
 
-// openBrowser opens a URL in the browser of the user. The URL contains a secret, and other users can see the arguments of processes, so the
-// browser gets the name of a private file with the URL, which forget removes.
+// openBrowser opens a URL in the user's browser. The URL contains a secret, and other users can see the arguments of
+// processes. Therefore the browser gets the name of a private file that contains the URL. The returned function forget
+// removes this file.
 func openBrowser(ctx context.Context, url string) (forget func(), err error) {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil {
 		return nil, &control.Error{Code: control.ExitFailed, Verb: "open", Object: "browser", Cause: "xdg-open is not installed",
 			Hint: "open the URL yourself, or install xdg-utils"}
 	}
-	f, err := os.CreateTemp(os.Getenv("XDG_RUNTIME_DIR"), "artifactfs-ui-*.html") // mode 0600
+	// CreateTemp creates the file with mode 0600.
+	f, err := os.CreateTemp(os.Getenv("XDG_RUNTIME_DIR"), "artifactfs-ui-*.html")
 	if err != nil {
 		return nil, fmt.Errorf("open browser: %w", err)
 	}
@@ -167,7 +171,7 @@ func openBrowser(ctx context.Context, url string) (forget func(), err error) {
 	if err = errors.Join(err, f.Close()); err == nil {
 		cmd := exec.CommandContext(ctx, opener, f.Name())
 		if err = cmd.Start(); err == nil {
-			go cmd.Wait() // the browser may run as long as the page
+			go cmd.Wait() // Wait in the background, because the browser may run as long as the page is served.
 			return forget, nil
 		}
 	}

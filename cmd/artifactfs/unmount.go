@@ -73,7 +73,7 @@ Unmount also removes a dead mount, which a daemon that was killed has left.`,
 			case o.yes && !o.discard:
 				return errors.New("--yes requires --discard")
 			case !o.all && named == 0:
-				return errors.New("want a directory, --session NAME, or --all")
+				return errors.New("nothing to unmount is named: want a directory, --session NAME, or --all")
 			}
 			for _, name := range o.sessions {
 				if err := control.ValidSession(name); err != nil {
@@ -120,7 +120,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	}
 	targets, wrong := choose(mounts, asked, o)
 	errs = append(errs, wrong...)
-	var late []control.UnmountReply // replies whose sessions may have refs that are missing on the session remote
+	var late []control.UnmountReply // replies about sessions that may have refs that are missing on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
 			if err := cli.Confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
@@ -178,8 +178,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
-// removeDead removes the dead mounts at some of the directories dirs, whose daemons have ended without unmounting. It returns the other
-// directories in rest.
+// removeDead removes dead mounts, whose daemons have ended without unmounting, at those of the directories dirs that
+// have one. It returns the other directories in rest.
 func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served, dirs []string) (done []unmounted, rest []string, errs []error) {
 	done = []unmounted{}
 	for _, dir := range dirs {

@@ -17,11 +17,12 @@ import (
 const (
 	exitNotFound  = 127 // the command was not found, as in a shell
 	exitCannotRun = 126 // the command cannot be executed
-	exitSignal    = 128 // plus the number of the signal that has ended the command
+	exitSignal    = 128 // exit code of a command that a signal has ended, minus the number of the signal
 )
 
-// Run prints the value of an entry. If there is no entry, or if it cannot be read, Run runs the command, and stores its output as r says if
-// the command succeeds. Run returns the exit code of the command as cli.ExitCode. A failure to read or to store the entry is a warning.
+// Run prints the value of a cache entry. If there is no entry, or if it cannot be read, Run runs the command. If the
+// command succeeds, Run stores its output as an entry, with the key and the lifetime in r. Run returns the exit code of
+// the command as cli.ExitCode. If the entry cannot be read or stored, Run only prints a warning.
 func Run(ctx context.Context, a *cli.App, c *control.Client, r control.CachePutRequest, command []string) error {
 	file, remove, err := spool(a)
 	if err != nil {
@@ -63,11 +64,13 @@ func warn(a *cli.App, err error) {
 	fmt.Fprintf(a.Stderr, "artifactfs: warning: %v\n", err)
 }
 
-// execute runs a command whose output goes to stdout and to the parameter output. It returns a cli.ExitCode if the command fails.
+// execute runs a command. It writes the stdout of the command to its own stdout and to the parameter output. It returns
+// a cli.ExitCode if the command fails.
 func execute(ctx context.Context, a *cli.App, command []string, output io.Writer) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, io.MultiWriter(a.Stdout, output), a.Stderr
-	// A terminal sends SIGINT to the command, too. It may need some time to end.
+	// A terminal sends SIGINT to the command as well as to this process. The command may need some time to end, so it
+	// is not killed.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -79,7 +82,8 @@ func execute(ctx context.Context, a *cli.App, command []string, output io.Writer
 			return cli.ExitCode(exitSignal + int(status.Signal()))
 		}
 		return cli.ExitCode(exit.ExitCode())
-	case cmd.Process != nil: // for example, nobody reads stdout any more
+	// the command was started, and copying its output has failed: for example, nobody reads stdout any more
+	case cmd.Process != nil:
 		return cli.Failure("run", command[0], err)
 	}
 	code := exitCannotRun
@@ -89,8 +93,8 @@ func execute(ctx context.Context, a *cli.App, command []string, output io.Writer
 	return &control.Error{Code: code, Verb: "run", Object: command[0], Cause: err.Error()}
 }
 
-// copied writes the output of a command to a file. After a failure, or if the output is too large for an entry, it drops the rest, so that
-// the command continues.
+// copied writes the output of a command to a file. After a failed write, or if the output is too large for an entry,
+// copied drops the rest of the output and returns no error, so that the command continues.
 type copied struct {
 	file *os.File
 	size int

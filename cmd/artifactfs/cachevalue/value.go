@@ -13,12 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
-// spool creates an empty temporary file in the state directory. The function remove closes and removes it.
+// spool creates an empty temporary file in the state directory. The returned function remove closes the file and
+// removes it.
 func spool(a *cli.App) (file *os.File, remove func() error, err error) {
 	return disk.TempFile(a.State, "cache-value")
 }
 
-// Get prints the value of an entry, or writes it to the file output. With --json it prints the description, and the value only to a file.
+// Get prints the value of an entry, or writes it to the file output. With --json, Get prints the description of the
+// entry, and writes the value only if output names a file.
 func Get(ctx context.Context, a *cli.App, c *control.Client, r control.CacheGetRequest, output string) error {
 	r.Describe = a.JSON && output == ""
 	file, remove, err := spool(a)
@@ -64,7 +66,8 @@ func deliver(a *cli.App, value io.Reader, output string) error {
 	return nil
 }
 
-// Put stores the contents of the file name, or of stdin if name is "" or "-". The parameter verb is that of errors.
+// Put stores the contents of the file name, or of stdin if name is "" or "-". The parameter verb names the command in
+// error messages.
 func Put(
 	ctx context.Context, a *cli.App, c *control.Client, verb string, r control.CachePutRequest, name string,
 ) (control.CacheChangeReply, error) {
@@ -77,7 +80,7 @@ func Put(
 		defer file.Close()
 		from = file
 	}
-	// The daemon reads the value several times, so it must not change.
+	// The daemon reads the value several times, and it must not change in between, so copy it to a temporary file.
 	file, remove, err := spool(a)
 	if err != nil {
 		return control.CacheChangeReply{}, cli.Failure(verb, r.Key, err)

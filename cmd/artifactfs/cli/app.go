@@ -25,7 +25,8 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
-// ServerAccess is a server with a REST API, and the token for it or the file with the token. Each field may be "".
+// ServerAccess states how to reach a server with a REST API: its URL, and the token for it or the file with the token.
+// Each field may be "".
 type ServerAccess struct {
 	URL       string
 	Token     control.Secret
@@ -38,10 +39,12 @@ type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
 	SessionToken   control.Secret // token for the session remote, from the environment
-	TokenFile      string         // file with the token of a command that is not a mount; "" for the tokens above
-	TokenPlace     string         // scheme and host of the first repository to which this command has sent one of these tokens
-	ForgeToken     control.Secret // token for the REST API of a forge, from the environment
-	Server         ServerAccess   // server of the commands that use a REST API, from the environment
+	// file with the token, for a command that does not mount; "": the command uses Token and SessionToken
+	TokenFile string
+	// scheme and host of the first repository to which this command has sent Token or SessionToken
+	TokenPlace string
+	ForgeToken control.Secret // token for the REST API of a forge, from the environment
+	Server     ServerAccess   // server of the commands that use a REST API, from the environment
 	// NewHost creates the Host that serves mounts in this process.
 	NewHost func(daemon.Config) (Host, error)
 
@@ -51,9 +54,10 @@ type App struct {
 	JSON, Verbose, Quiet         bool
 	LogFile, LogLevel, LogFormat string
 	Metrics                      metricsAddress // address at which a daemon serves its metrics
-	MetricsTokenFile             string         // file with the token that requests for metrics need; "": they need none
+	// file with the token that a request for metrics must contain; "": requests need no token
+	MetricsTokenFile string
 
-	// Logins contains the URLs with the tokens that this command has made for repositories, by their URLs without tokens.
+	// Logins maps the URL of a repository to the same URL with the token that this command has made for it.
 	Logins map[string]string
 
 	Passing bool   // whether the mount must not be mounted again after a restart of the machine

@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Keys of annotations of commands and flags, from which the help pages are made.
+// These are the keys of annotations of commands and flags. The help pages are made from the annotations.
 const (
 	briefText    = "brief"         // text of the page without --all, instead of the command's Long
 	briefExample = "brief-example" // examples of the page without --all
 	briefTail    = "brief-tail"    // lines at the end of the page without --all
-	onlyWithAll  = "only-with-all" // of a flag: the page lists it only with --all
-	renamed      = "renamed"       // name of the command that does the same and is not hidden
+	onlyWithAll  = "only-with-all" // annotation of a flag: the page lists the flag only with --all
+	renamed      = "renamed"       // annotation of a hidden command: the name of the visible command that does the same
 )
 
 // hiddenGroup begins the ID of a group that a page lists only with --all.
@@ -29,7 +29,7 @@ type Group struct {
 	Commands []*cobra.Command
 }
 
-// AddGroups adds commands to their parent, in groups in which its help lists them.
+// AddGroups adds commands to parent, in the groups in which the help of parent lists them.
 func AddGroups(parent *cobra.Command, groups ...Group) {
 	for _, g := range groups {
 		id := g.Title
@@ -44,16 +44,17 @@ func AddGroups(parent *cobra.Command, groups ...Group) {
 	}
 }
 
-// Brief is what the help of a command prints without --all. A part that is empty is the same as with --all.
+// Brief is the text that the help of a command prints without --all. For an empty field, the help prints the same text
+// as with --all.
 type Brief struct {
 	Text, Example string
 	Flags         []string // names of the flags to list
-	Tail          string   // lines at the end
+	Tail          string   // lines at the end of the page
 }
 
 // SetBrief sets what the help of the command prints without --all. The flags of the command must exist.
 func SetBrief(cmd *cobra.Command, b Brief) {
-	marks := maps.Clone(cmd.Annotations) // several commands may have the same map
+	marks := maps.Clone(cmd.Annotations) // Several commands may share one map of annotations, so change a copy.
 	if marks == nil {
 		marks = map[string]string{}
 	}
@@ -94,8 +95,8 @@ func Renamed(cmd *cobra.Command, old, now string) *cobra.Command {
 	return cmd
 }
 
-// helpAbout returns the command line that prints the help about an error of the command cmd: with --all if it is about a
-// flag that the help lists only then, or about a flag that does not exist.
+// helpAbout returns the command line that prints the help about err, an error of the command cmd. The command line
+// contains --all if err is about a flag that does not exist, or one that the help lists only with --all.
 func helpAbout(cmd *cobra.Command, err error) string {
 	line := annotated(cmd, renamed, cmd.CommandPath()) + " --help"
 	more := func(f *pflag.Flag) bool { _, ok := f.Annotations[onlyWithAll]; return ok }
@@ -114,10 +115,12 @@ func helpAbout(cmd *cobra.Command, err error) string {
 	return line
 }
 
-// SetHelp sets the help of root and all commands below it, and adds the flag --all to root, with which the help is complete.
+// SetHelp sets the help of root and all commands below it. It adds the flag --all to root: with this flag, the help
+// lists everything.
 func SetHelp(root *cobra.Command) {
 	root.PersistentFlags().Bool("all", false, "with --help: print all flags and all commands")
-	if err := root.PersistentFlags().MarkHidden("all"); err != nil { // the pages that lack something name the flag
+	// Hide the flag: every page that omits something mentions it.
+	if err := root.PersistentFlags().MarkHidden("all"); err != nil {
 		panic(err)
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(cmd.OutOrStdout(), helpPage(cmd, forAll(cmd))) })
@@ -127,8 +130,8 @@ func SetHelp(root *cobra.Command) {
 	})
 }
 
-// forAll reports whether the command line has the flag --all of SetHelp. Some commands have a flag of their own with this
-// name.
+// forAll reports whether the command line has the flag --all that SetHelp has added. It returns false for a command
+// with its own flag of this name.
 func forAll(cmd *cobra.Command) bool {
 	f := cmd.Root().PersistentFlags().Lookup("all")
 	return f != nil && f.Value.String() == "true"
@@ -142,7 +145,7 @@ func onlyForHelp(cmd *cobra.Command) error {
 	return nil
 }
 
-// helpPage returns the help of a command. With all, it has all groups of commands and all flags.
+// helpPage returns the help of a command. If all is set, the help contains all groups of commands and all flags.
 func helpPage(cmd *cobra.Command, all bool) string {
 	text, example, tail := cmd.Long, cmd.Example, ""
 	if !all {
@@ -172,7 +175,7 @@ func helpPage(cmd *cobra.Command, all bool) string {
 	return b.String()
 }
 
-// annotated returns the annotation of the command, or otherwise the text.
+// annotated returns the command's annotation key or, if there is none, the text in the parameter otherwise.
 func annotated(cmd *cobra.Command, key, otherwise string) string {
 	if text, ok := cmd.Annotations[key]; ok {
 		return text
@@ -208,8 +211,8 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command, all bool) {
 	list("Commands:", "")
 }
 
-// writeFlags lists the flags of cmd, and returns the number of those that it has left out because all is false. Global
-// flags are flags of the root command, which lists them only with all.
+// writeFlags lists the flags of cmd. If all is false, it omits some of them and returns their number in left. Global
+// flags are flags of the root command, whose help lists them only with --all.
 func writeFlags(b *strings.Builder, cmd *cobra.Command, all bool) (left int) {
 	if !cmd.HasParent() && !all {
 		return 0

@@ -53,7 +53,8 @@ func NamesCheckpoint(word string) bool {
 	return err == nil || strings.HasPrefix(word, "@")
 }
 
-// FarRemote checks remote, the session remote on which sessions are searched. It makes a path absolute, and returns "" for "".
+// FarRemote checks remote, the session remote on which sessions are looked up. It returns an absolute path if remote is
+// a path, and "" if remote is "".
 func FarRemote(verb, remote string) (string, error) {
 	switch remote {
 	case "":

@@ -70,7 +70,7 @@ func (d *Days) Set(text string) error {
 	if err != nil || t < 0 {
 		return errors.New("invalid duration; examples are 7d and 12h")
 	}
-	*d = Days(max(t, 1)) // in a request 0 means the default, so replace the user's 0 by 1 ns
+	*d = Days(max(t, 1)) // In a request, 0 means the default, so replace a 0 from the user by 1 ns.
 	return nil
 }
 
@@ -82,8 +82,8 @@ func First(args []string) string {
 	return args[0]
 }
 
-// Confirm asks the user whether to remove a session. It returns an error if standard input is not a terminal, or if the answer is
-// not yes.
+// Confirm asks the user whether to remove the session that the parameter what names. It returns an error if standard
+// input is not a terminal, or if the answer is not yes.
 func Confirm(a *App, verb, what string) error {
 	return Ask(a, verb, what, fmt.Sprintf("%s %s here and on its session remote?", verb, what))
 }
@@ -110,7 +110,8 @@ func PrintStays(a *App, r control.SessionDeleteReply) {
 	}
 }
 
-// LeftText returns a text with a path that a checkpoint does not contain, and the reason why.
+// LeftText returns a text with a path that a checkpoint does not contain, and the reason why the checkpoint does not
+// contain it.
 func LeftText(l control.LeftOut) string {
 	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "not a file that git can store",
 		"worktree": "a linked worktree that cannot be read: uncommitted changes in it are only on this host"}[l.Why]
@@ -202,7 +203,8 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	return err
 }
 
-// RefName returns the mounted ref, or else the abbreviated commit, or "empty" for an empty repository.
+// RefName returns the name ref or, if it is empty, the abbreviated commit or, if that is also empty, the word "empty"
+// for an empty repository.
 func RefName(ref, commit string) string {
 	switch {
 	case ref != "":

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// HookCommand returns the hidden command that coding agents run. It is not meant for users, who run "session hooks".
+// HookCommand returns the hidden command that coding agents run as a hook. Users run "session hooks" instead.
 func HookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
@@ -67,7 +67,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return err
 	}
 	if m.Session.Name == "" {
-		return nil // a read-only mount has no session
+		return nil // A read-only mount has no session in which to record the event.
 	}
 	return recordEvent(ctx, a, m, dir, event)
 }
@@ -101,8 +101,8 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 
 const (
 	maxNotedPrompt = 500 // maximum length of the prompt in a note, in bytes
-	// maxNoted is the maximum number of commits that get a note after one event. More new commits than this are the result of a
-	// rebase and not of a turn.
+	// maxNoted is the maximum number of commits that get a note after one event. If there are more new commits, they
+	// come from a rebase and not from the agent's turn.
 	maxNoted = 100
 )
 
@@ -137,7 +137,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		return err
 	}
 	if e.Kind == agenthook.Prompt || e.Kind == agenthook.SessionStart {
-		made = nil // the user has made these commits, because they were made between two turns
+		made = nil // The commits were made between two turns, so the user has made them.
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
 		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, checkpoint})

@@ -134,7 +134,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
-			// If no hooks are left, the stored state between two events is not needed any more.
+			// If no hooks are left, remove the state that was stored between two events.
 			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
 				if err := agenthook.ForgetTurns(gitDir); err != nil {
 					return cli.Failure("uninstall hooks", args[0], err)
@@ -152,7 +152,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// printHooks prints a change of an agent's configuration.
+// printHooks prints how an agent's configuration was changed.
 func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})

@@ -1,4 +1,5 @@
-// Package locking has the commands for locks of sessions: "session lock", "session unlock" and "session locks".
+// Package locking contains the commands that manage the locks of sessions: "session lock", "session unlock" and
+// "session locks".
 package locking
 
 import (
@@ -18,13 +19,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// flags are the flags of the commands.
+// flags holds the values of the flags of these commands.
 type flags struct {
 	of, remote string
 	request    control.SessionLocksRequest
 }
 
-// add adds the flags that select the session and the session remote.
+// add adds to cmd the flags that select the session and the session remote.
 func (f *flags) add(a *cli.App, cmd *cobra.Command) {
 	cmd.Flags().SortFlags = false
 	cmd.Flags().StringVarP(&f.of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
@@ -32,12 +33,12 @@ func (f *flags) add(a *cli.App, cmd *cobra.Command) {
 	name := func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }
 	sessions := a.CompleteListed(1<<10, name, cobra.ShellCompDirectiveDefault)
 	if err := cmd.RegisterFlagCompletionFunc("of", sessions); err != nil {
-		panic(err) // this happens only for a flag that does not exist, as in cli.CompleteFlag
+		panic(err) // The error means that the flag does not exist, as in cli.CompleteFlag.
 	}
 	cmd.Flags().StringVar(&f.remote, "session-remote", "", "use the locks on the git repository `URL`, without a mount")
 }
 
-// Commands returns the commands.
+// Commands returns the commands "session lock", "session unlock" and "session locks".
 func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{lockCommand(a), unlockCommand(a), locksCommand(a)}
 }
@@ -138,7 +139,7 @@ func run(ctx context.Context, a *cli.App, f flags) error {
 		}
 		for i, p := range r.Patterns {
 			if r.Op == control.LockRelease && !strings.ContainsAny(p, "./*") && len(p) >= 8 && strings.HasPrefix(p, "0") {
-				continue // the id of a lock
+				continue // the argument is the ID of a lock, not a path
 			}
 			inside, err := cli.PathsIn(r.Op, served.Dir, from, []string{p})
 			if err != nil {
@@ -159,8 +160,8 @@ func run(ctx context.Context, a *cli.App, f flags) error {
 	return show(a, r.Op, reply, time.Now())
 }
 
-// find finds the session remote of the request: that of a mounted session, or the one of --session-remote. served is the mount; nil
-// without a mount.
+// find fills the request r with the session remote: the remote of a mounted session, or the value of --session-remote.
+// It returns the mount and a client of the daemon; without a mount, it returns nil for the mount.
 func (f *flags) find(ctx context.Context, a *cli.App, r *control.SessionLocksRequest) (*control.Client, *cli.Served, error) {
 	remote, err := cli.FarRemote(r.Op, f.remote)
 	if err != nil {
@@ -201,7 +202,7 @@ func (f *flags) find(ctx context.Context, a *cli.App, r *control.SessionLocksReq
 	return client, nil, err
 }
 
-// show prints a reply as text.
+// show prints the reply to a request as text. The parameter op is the operation of the request.
 func show(a *cli.App, op string, r control.SessionLocksReply, now time.Time) error {
 	if op == control.LockList {
 		return list(a.Stdout, r, now)
@@ -225,7 +226,7 @@ func show(a *cli.App, op string, r control.SessionLocksReply, now time.Time) err
 	return nil
 }
 
-// list prints locks as a table.
+// list prints the locks of a reply as a table.
 func list(out io.Writer, r control.SessionLocksReply, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tSESSION\tBY\tEXPIRES\tPATH\tREASON")
@@ -250,5 +251,5 @@ func holder(l control.SessionLock) string {
 	return fmt.Sprintf("session %s (%s)", l.Session, clean(l.Actor+"@"+l.Host))
 }
 
-// clean removes control characters.
+// clean returns text on one line without control characters.
 func clean(text string) string { return (&control.Error{Cause: text}).Error() }

@@ -2,7 +2,8 @@ package mounts
 
 import "github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 
-// mountBrief is what the help of "mount" prints without --all: the flags that most mounts need, on one screen.
+// mountBrief is the help that "mount" prints without --all. It lists only the flags that most mounts need, so that it
+// fits on one screen.
 var mountBrief = cli.Brief{
 	Text: `Mount mounts REMOTE at DIR, and returns as soon as the root directory can be read. From then on all files and
 directories can be used: a read waits only for the contents that it needs.

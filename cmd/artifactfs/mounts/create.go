@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// creation is the value of the flag --create: the repositories that a mount creates on a server.
+// creation is the value of the flag --create. It names the repositories that a mount creates on a server.
 type creation string
 
 const (
@@ -41,7 +41,7 @@ func (c *creation) Set(text string) error {
 	return fmt.Errorf("must be one of %s|%s|%s", createRemote, createSession, createBoth)
 }
 
-// addCreateFlags adds the flags for repositories of a server.
+// addCreateFlags adds --create and the flags that select the server.
 func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(&o.create, "create", "create REMOTE (remote), the repository of --session-remote (session-remote), or\n"+
@@ -54,8 +54,9 @@ func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "create", string(createRemote), string(createSession), string(createBoth))
 }
 
-// createRepos creates the repositories that --create names, and makes the mount log in to them; logIn does this for other repositories.
-// It returns the arguments with the URL of the repository.
+// createRepos creates the repositories that --create names, and adds their login to the request. For other
+// repositories, logIn adds the login. createRepos returns the arguments, in which REMOTE is replaced by the URL of the
+// created repository.
 func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string, a *cli.App) ([]string, error) {
 	r := &o.Request
 	if o.create == createNothing {
@@ -64,7 +65,7 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	if o.create != createSession {
 		switch {
 		case r.TokenFile != "" || r.Token != "":
-			return nil, cli.Usage(cmd, errors.New("--create makes the token for REMOTE itself: unset --token-file and $ARTIFACTFS_TOKEN"))
+			return nil, cli.Usage(cmd, errors.New("--create makes the token for REMOTE itself: remove --token-file and unset $ARTIFACTFS_TOKEN"))
 		case args[0] == "":
 			return nil, cli.Usage(cmd, errors.New("--create needs REMOTE, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME"))
 		}
@@ -75,10 +76,10 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 		args = append([]string{l.Remote}, args[1:]...)
 		r.TokenFile = l.TokenFile
 		if !r.ReadOnly && r.SessionOptions.Remote == "" {
-			// The server is the home of the session, and it has the history of REMOTE, even while that is empty.
+			// The server stores the session and also has the history of REMOTE, even while REMOTE is empty.
 			r.SessionOptions.Remote = control.RemoteOrigin
 			r.SessionOptions.Base = cmp.Or(r.SessionOptions.Base, control.BaseShared)
-			if l.Empty { // no branch of another user can be in the way
+			if l.Empty { // In an empty repository, no other user has a branch that the session could overwrite.
 				r.SessionOptions.Branches = cmp.Or(r.SessionOptions.Branches, session.BranchesAsIs)
 			}
 		}
@@ -102,8 +103,8 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	return args, nil
 }
 
-// logIn makes the mount log in to repositories that are not to be created, if they are on a server whose token the user has. If remote is
-// "", the mounted session determines the repository to mount.
+// logIn adds to the request the login for existing repositories, if they are on a server for which the user has a
+// token. If the parameter remote is "", the repository to mount is the one of the mounted session.
 func (o *MountOptions) logIn(ctx context.Context, a *cli.App, remote string) (err error) {
 	r := &o.Request
 	if remote == "" && r.Token == "" && r.TokenFile == "" {
@@ -113,7 +114,7 @@ func (o *MountOptions) logIn(ctx context.Context, a *cli.App, remote string) (er
 	}
 	for _, part := range []struct {
 		remote string
-		given  bool // the user has named a token
+		given  bool // whether the user has named a token
 		use    hosting.Use
 		file   *string
 	}{
@@ -137,18 +138,19 @@ func (o *MountOptions) logIn(ctx context.Context, a *cli.App, remote string) (er
 	return nil
 }
 
-// passOn adds the variables that a program for tokens needs to the environment of the request.
+// passOn adds the variables that the program for tokens needs to the environment in the request.
 func (o *MountOptions) passOn(l hosting.Login) {
 	if len(l.Environment) == 0 || slices.Contains(o.Request.Environment, l.Environment[0]) {
 		return
 	}
-	if o.Request.Environment == nil { // an environment replaces that of the daemon, so it must be complete
+	// The environment in the request replaces that of the daemon, so it must be complete.
+	if o.Request.Environment == nil {
 		o.Request.Environment = control.CallerEnvironment()
 	}
 	o.Request.Environment = append(o.Request.Environment, l.Environment...)
 }
 
-// ensure creates one repository.
+// ensure creates a repository if it does not exist, and returns the login for it.
 func (o *MountOptions) ensure(ctx context.Context, a *cli.App, where string, u hosting.Use) (hosting.Login, error) {
 	l, err := hosting.Ensure(ctx, a, o.server, where, u)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package mounts holds the commands that create mounts and update them: "mount" and "refresh". The commands "session fork",
-// "session resume" and "run" have the same flags (MountOptions).
+// Package mounts contains the commands that create mounts and update them: "mount" and "refresh". The commands "session
+// fork", "session resume" and "run" have the same flags as "mount" (MountOptions).
 package mounts
 
 import (
@@ -34,10 +34,10 @@ type MountOptions struct {
 	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
-	follow        string // branch to follow; followMounted stands for the mounted branch
+	follow        string // branch that the mount follows; the value followMounted stands for the mounted branch
 	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
 	create        creation
-	server        hosting.Connection // of create
+	server        hosting.Connection // server of the flag --create
 }
 
 // MountCommand returns the command "mount".
@@ -217,10 +217,10 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	r.Passing, r.Through, r.ExactOwner, r.Umask = a.Passing, a.Through, true, control.CallerUmask()
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
-		r.GitDir = "" // send "" instead, because daemons of earlier versions do not know the value "outside"
+		r.GitDir = "" // An empty string means "outside". Daemons of earlier versions do not know the word.
 	}
 	if r.Profile == readprofile.Auto {
-		r.Profile = "" // the default, which daemons of earlier versions accept too
+		r.Profile = "" // An empty string means the default. Daemons of earlier versions accept it, too.
 	}
 	if o.device >= 0 && !o.foreground {
 		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground, because the descriptor belongs to this process"))
@@ -252,7 +252,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if err := o.completeFollow(cmd); err != nil {
 		return err
 	}
-	if link { // the remote is that of the session in the link
+	if link { // The link names a session, and the session determines the remote.
 		dir := r.Session
 		if len(args) > 1 {
 			dir = args[1]
@@ -285,7 +285,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
 	}
 	r.Remote = args[0]
-	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the remote to mount
+	// The session on the session remote determines which remote is mounted.
+	elsewhere := r.Session != "" && r.SessionOptions.Remote != ""
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
@@ -395,7 +396,7 @@ func completeStoreFrom(r *control.MountRequest) (err error) {
 // RepositoryName returns the directory name that git clone would choose, or "" if the remote has no such name.
 func RepositoryName(remote string) string {
 	if _, rest, ok := strings.Cut(remote, "://"); ok {
-		_, remote, _ = strings.Cut(rest, "/") // the directory is never named after the host
+		_, remote, _ = strings.Cut(rest, "/") // Remove the host, because the directory is never named after the host.
 	} else if !cli.IsPath(remote) {
 		_, remote, _ = strings.Cut(remote, ":")
 	}

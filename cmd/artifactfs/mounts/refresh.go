@@ -103,7 +103,7 @@ func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 	}
 }
 
-// distanceText describes how far HEAD and the branch on the remote are apart.
+// distanceText describes how many commits HEAD and the branch on the remote are apart.
 func distanceText(r control.RefreshReply) string {
 	switch {
 	case r.Ahead == nil || r.Behind == nil:
@@ -116,8 +116,8 @@ func distanceText(r control.RefreshReply) string {
 	return fmt.Sprintf("; they have diverged: %s and %s are on one side only", cli.Plural(*r.Ahead, "commit"), cli.Plural(*r.Behind, "commit"))
 }
 
-// refreshHint returns what the user can do if a refresh has not updated the branch; "" if there is nothing to advise. It advises what git
-// status does, and more if the branch was rewritten on the remote.
+// refreshHint returns what the user can do if a refresh has not updated the branch, or "" if there is nothing to do. It
+// gives the same advice as git status, and more if the branch was rewritten on the remote.
 func refreshHint(r control.RefreshReply) string {
 	if r.Ahead == nil || r.Behind == nil || r.Head != r.Branch {
 		return ""

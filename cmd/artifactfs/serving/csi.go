@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// csiProgram is the name of the program with the CSI driver (cmd/artifactfs-csi), which is installed beside this one.
+// csiProgram is the name of the program with the CSI driver (cmd/artifactfs-csi). It is installed in the same directory
+// as this program.
 const csiProgram = "artifactfs-csi"
 
-// CSICommand returns the command "csi". The driver is another program, which parses the flags.
+// CSICommand returns the command "csi". It passes its flags to the driver, which is a separate program.
 func CSICommand(*cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "csi",
@@ -28,14 +29,14 @@ program artifactfs-csi, which must be in the same directory as artifactfs; its h
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := runCSI(args)
 			if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
-				return cmd.Help() // the driver, which has its own help, is not installed
+				return cmd.Help() // Without the driver, which prints its own help, print the help of this command.
 			}
 			return err
 		},
 	}
 }
 
-// runCSI replaces this process by the driver. It returns only an error.
+// runCSI replaces this process by the driver. It returns only if this fails.
 func runCSI(args []string) error {
 	path, err := exec.LookPath(csiProgram)
 	if own, executableErr := os.Executable(); executableErr == nil {

@@ -22,8 +22,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// defaultWatchdog is the default time after which a worker that sends no sign of life is replaced. It is longer than the time
-// between two signs of life of a healthy worker, and short for a program that waits for a reply.
+// defaultWatchdog is the default time without a sign of life after which the supervisor replaces a worker. It is longer
+// than the time between two signs of life of a healthy worker, and so short that a program that waits for a reply
+// hardly notices the failure.
 const defaultWatchdog = 3 * time.Second
 
 const (
@@ -38,8 +39,8 @@ const (
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
-	storeFrom      string // absolute state directory of another daemon; "": none
-	fdstore        string // socket of a descriptor store; "": there is none
+	storeFrom      string // absolute path of the state directory of another daemon whose objects are used; "": none
+	fdstore        string // path of the socket of a descriptor store; "" if there is none
 	onTerm         onTerm
 }
 
@@ -210,12 +211,12 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 		Log:     log,
 	})
 	if code != 0 {
-		return cli.ExitCode(code) // the worker has printed the reason
+		return cli.ExitCode(code) // The worker has already printed the reason.
 	}
 	return nil
 }
 
-// keepsMounts reports whether a daemon that receives SIGTERM keepsMounts its mounts in the descriptor store.
+// keepsMounts reports whether a daemon that receives SIGTERM leaves its mounts in the descriptor store.
 func (f DaemonFlags) keepsMounts() bool {
 	switch f.onTerm {
 	case termLeave:
@@ -229,8 +230,8 @@ func (f DaemonFlags) keepsMounts() bool {
 // becomeDaemon does the setup that supervisor and worker have in common. It names the process, disables core dumps and
 // changes to the root directory.
 func becomeDaemon(a *cli.App) error {
-	// The kernel names a process that was started through a descriptor after the number of the descriptor. SetName sets the name
-	// of the first thread, which is shown as the name of the process.
+	// The kernel names a process that was started through a descriptor after the descriptor's number. SetName changes
+	// the name of the first thread, which is shown as the name of the process.
 	_ = proc.SetName("artifactfs")
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// metricsTime is the time for which a successor tries to listen at the address. A process that has just died may still hold
-	// the address for a moment.
+	// metricsTime is the time for which a successor tries to listen at the address of the metrics. A predecessor that
+	// has just died may still hold the address for a moment.
 	metricsTime = 5 * time.Second
 	metricsPoll = 20 * time.Millisecond
 )

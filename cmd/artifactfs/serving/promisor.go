@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/promisor"
 )
 
-// PromisorCommand returns the hidden command that git runs, as upload-pack of a remote in a mount's git directory, to
-// fetch missing objects.
+// PromisorCommand returns a hidden command. To fetch missing objects, git runs it as the upload-pack program of a
+// remote of the mount's git directory.
 func PromisorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",

@@ -28,7 +28,8 @@ func HideSecrets() {
 		args[i] = strings.Clone(arg) // os.Args points to the memory that is overwritten; os.Environ has returned a copy
 	}
 	os.Args = args
-	if err := overwriteSecrets(); err != nil { // this error is not fatal, because it only means that the secrets stay visible
+	// Log the error but continue, because it only means that the secrets stay visible.
+	if err := overwriteSecrets(); err != nil {
 		fmt.Fprintf(os.Stderr, "artifactfs: hide secrets from the process list: %v\n", err)
 	}
 }
@@ -61,9 +62,9 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden returns the range of bytes that must be hidden in s, which is an argument or an environment variable in the form
-// NAME=VALUE. In a token variable, it is the value. In an http URL, it is all of USER:PASSWORD, because a token may be in the
-// place of the user. In any other URL, it is the password.
+// Hidden returns the range of bytes that must be hidden in s, which is an argument or an environment variable in the
+// form NAME=VALUE. For a variable that contains a token, the range is the value. For an http URL, it is USER:PASSWORD,
+// because a token may be in the place of the user. For any other URL, it is the password.
 func Hidden(s string) (from, to int) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable, cli.ForgeTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {

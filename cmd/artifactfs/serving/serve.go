@@ -26,16 +26,16 @@ const (
 	// closeTime is the timeout for unmounting everything.
 	closeTime = 30 * time.Second
 
-	// A daemon is mostly idle, and a host may run many daemons. Therefore the heap of a daemon grows by less than Go's default of
-	// 100 % between collections, and memory that was used in a burst returns to the system. The memory limit, in bytes, is soft:
-	// live data may exceed it.
+	// A daemon is mostly idle, and a host may run many daemons. Therefore the heap of a daemon grows by only 40 %
+	// between two collections, instead of Go's default of 100 %, and memory that was used for a short time returns to
+	// the system. The memory limit, in bytes, is soft: live data may exceed it.
 	gcPercent   = 40
 	memoryLimit = 64 << 20
 
-	// The threads of a daemon mostly block in reads of the kernel's requests. If GOMAXPROCS is as low as the number of processors
-	// of a small host, Go takes the processor from such a thread after 20 microseconds and must assign one again when the request
-	// arrives. With 4, 10,000 creates need a quarter less processor time and half the futex calls than with 2; 8 bring no further
-	// improvement.
+	// The threads of a daemon mostly block in reads of the kernel's requests. If GOMAXPROCS is small, Go takes the
+	// processor from such a thread after 20 microseconds, and must assign it again when the request arrives. With a
+	// GOMAXPROCS of 4, creating 10,000 files needs a quarter less processor time and half as many futex calls as with
+	// 2; with 8, nothing improves further.
 	leastProcs = 4
 )
 
@@ -74,7 +74,7 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	reply, err := h.Mount(ctx, r, p.Show)
 	p.Stop()
 	if err != nil && control.AsError(err).ErrorCode() == control.CodeNotMounted {
-		return nil // the directory was mounted, and then unmounted as the user asked
+		return nil // The directory was mounted and later unmounted, as the user has requested.
 	}
 	if err != nil {
 		return cli.Failure("mount", r.Dir, err)
@@ -89,7 +89,7 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	return nil
 }
 
-// alone is the control.Handler of a process without a supervisor.
+// alone is the control.Handler of a process that has no supervisor.
 type alone struct {
 	cli.Host
 	since time.Time
@@ -121,7 +121,8 @@ func serveUntilClosed(server *control.Server) (end func()) {
 		close(ended)
 	}()
 	return func() {
-		server.Close() // the caller whose unmount ends this process still receives the reply
+		// Close waits for requests in progress, so the caller whose unmount ends this process still receives the reply.
+		server.Close()
 		select {
 		case <-ended:
 		case <-time.After(closeTime):

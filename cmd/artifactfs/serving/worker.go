@@ -29,7 +29,8 @@ const (
 	resumeTime      = 10 * time.Second       // time limit for resuming the predecessor's mounts before READY is sent
 	supervisorPause = time.Second            // pause between attempts to start a supervisor
 
-	// These are the names under which the supervisor keeps the descriptors of the control socket and of its lock.
+	// SocketDescriptor and the next constant are the names under which the supervisor keeps the descriptors of the
+	// control socket and of its lock.
 	SocketDescriptor = "control"
 	LockDescriptor   = "control-lock"
 
@@ -69,14 +70,16 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 
 // worker serves the mounts. It is the Handler of the control socket.
 type worker struct {
-	// Host is valid after the daemon was created.
+	// Host is set after the daemon was created.
 	cli.Host
 	conn  *keeper.Conn
 	start keeper.Start
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // whether the worker is stopped by a signal or idle, so that a failure of the supervisor no longer matters
+	// whether the worker ends because of a signal or because it is idle, so that a failure of the supervisor no longer
+	// matters
+	ending atomic.Bool
 
 	mu     sync.Mutex    // protects failed, news and start.Reason
 	failed string        // reason why the last upgrade failed
@@ -88,7 +91,7 @@ type worker struct {
 // A successor that cannot take over the mounts ends without unmounting them, because another worker may succeed.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
-	// A new process has a small heap, for which garbage collections are frequent: they would take a third of the processor time
+	// A new process has a small heap and would collect garbage often, which would take a third of the processor time
 	// until READY. The start produces little garbage, so turn the collector off.
 	collector.SetIdle(-1)
 	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
@@ -98,7 +101,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer closeLog()
 	start, descriptors, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
-		return nil // this worker was a spare that was not needed
+		return nil // This worker was a spare, and it was not needed.
 	} else if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -123,10 +126,10 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer func() {
 		w.ending.Store(true)
 		if err != nil && start.Count > 0 {
-			return // do not unmount, because another worker may be able to continue the mounts
+			return // Do not unmount: another worker may be able to take over the mounts.
 		}
 		err = errors.Join(err, closeHost(w.Host))
-		conn.SendKey(keeper.Stopping, "1") // report that no successor is needed from now on
+		conn.SendKey(keeper.Stopping, "1") // tell the supervisor that no successor is needed from now on
 	}()
 	endMetrics, err := serveMetrics(a, w.WriteMetrics, log, start.Count > 0)
 	if err != nil {
@@ -162,7 +165,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, context.DeadlineExceeded):
 			w.log.Warn("wait for mounts of the previous worker", zap.Error(err))
-		default: // if this happens during an upgrade, the supervisor starts the old executable again
+		default: // During an upgrade, the supervisor then starts the old executable again.
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
@@ -228,7 +231,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 			stacks := make([]byte, maxStacks)
 			w.log.Error("daemon does not respond", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
-		if ctx.Err() != nil { // everything is being unmounted, for which another timeout applies
+		if ctx.Err() != nil { // The worker is unmounting everything, for which another timeout applies.
 			w.conn.SendKey(keeper.Watchdog, "1")
 		}
 		select {
