@@ -14,7 +14,8 @@ import (
 )
 
 // A step is filmed: after each system call that may have changed something, the process is stopped (ptrace(2)) and the tree
-// is recorded.
+// is recorded. Reading the tree in a loop while the step runs finds too few of its moments, 16 of the 189 of a git checkout of 80 files, so
+// most correct checkpoints would be rejected.
 
 // temporary matches the names that tools give to temporary files.
 var temporary = regexp.MustCompile(`(^|/)(sed|\.merge_file_)[A-Za-z0-9]{6}$`)
