@@ -116,6 +116,20 @@ func common(runs []byRole) byRole {
 	return got
 }
 
+// repeated returns the functions that at least two parts of the idle interval have. What happens once there is a late
+// effect of the warm-up, and belongs to an operation.
+func repeated(parts [3]walk) walk {
+	got := walk{}
+	for i, part := range parts {
+		for f := range part {
+			if parts[(i+1)%len(parts)][f] {
+				got[f] = true
+			}
+		}
+	}
+	return got
+}
+
 // parseFunctions reads the output of "go tool covdata func" and returns the functions of which a statement was run. A
 // line is "FILE:LINE:", the name of a function and a percentage, separated by tabs. The last line is a total.
 func parseFunctions(text io.Reader) (walk, error) {

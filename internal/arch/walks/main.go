@@ -9,9 +9,10 @@
 // are set to zero before each run. A run is complete when the daemon has entered nothing but its background work for
 // some seconds.
 //
-// Background work does not count: functions that the daemon enters in an idle interval, which is as long as a run may
-// take, and functions that every command enters, as "artifactfs version" does. Automatic checkpoints and prefetch are
-// off. A function that belongs to both the background work and the operation is therefore missing from the walk.
+// Background work does not count: functions that the daemon enters repeatedly in an idle interval, which is as long as
+// a run may take, and functions that every command enters, as "artifactfs version" does. Automatic checkpoints and
+// prefetch are off. A function that belongs to both the background work and the operation is therefore missing from
+// the walk.
 //
 // The table counts what was entered in all three runs. With -v, each walk is printed: packages before those that they
 // import, and the functions of a package in the order of its source.
@@ -37,7 +38,8 @@ const runs = 3 // measured runs of each operation
 func main() {
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: walks [flags] [OPERATION...], of %s\n\n"+
-			"Functions that the daemon enters in an idle interval, and those that every command enters, do not count.\n\n",
+			"Functions that the daemon enters repeatedly in an idle interval, and those that every command enters, do\n"+
+			"not count.\n\n",
 			strings.Join(operationNames(), ", "))
 		flag.PrintDefaults()
 	}

@@ -228,16 +228,20 @@ func (r *rig) rest() error {
 	if _, err := r.ended(); err != nil {
 		return err
 	}
-	start := time.Now()
-	idle := walk{}
-	for time.Since(start) < r.idle {
-		time.Sleep(quietPoll)
-		got, err := r.entered()
-		if err != nil {
-			return err
+	var parts [3]walk
+	for i := range parts {
+		parts[i] = walk{}
+		for start := time.Now(); time.Since(start) < r.idle/time.Duration(len(parts)); {
+			time.Sleep(quietPoll)
+			got, err := r.entered()
+			if err != nil {
+				return err
+			}
+			parts[i].add(got)
 		}
-		idle.add(got)
 	}
+	idle := repeated(parts)
+	progress("%d functions of the daemon are background work", len(idle))
 	if _, err := r.run(r.afs(), "version"); err != nil {
 		return err
 	}

@@ -45,6 +45,14 @@ func TestParseFunctions(t *testing.T) {
 	}
 }
 
+func TestBackgroundWorkIsRepeated(t *testing.T) {
+	a, b, c := function{name: "a"}, function{name: "b"}, function{name: "c"}
+	got := repeated([3]walk{{a: true, b: true}, {c: true}, {a: true, c: true}})
+	if len(got) != 2 || !got[a] || !got[c] {
+		t.Errorf("got %v, want a and c", got)
+	}
+}
+
 func TestCommonIsWhatAllRunsEnter(t *testing.T) {
 	a, b, c := function{name: "a"}, function{name: "b"}, function{name: "c"}
 	got := common([]byRole{
