@@ -241,6 +241,10 @@ func (r *rig) rest() error {
 		}
 	}
 	idle := repeated(parts)
+	r.seen = walk{}
+	for _, part := range parts {
+		r.seen.add(part)
+	}
 	progress("%d functions of the daemon are background work", len(idle))
 	if _, err := r.run(r.afs(), "version"); err != nil {
 		return err
@@ -284,12 +288,12 @@ func (r *rig) settle(start time.Time) (walk, error) {
 		if err != nil {
 			return nil, err
 		}
-		if news := got.without(r.background[daemon]); len(news) > 0 {
+		all.add(got.without(r.background[daemon]))
+		if len(got.without(r.seen)) > 0 {
 			calm = -1
-			all.add(news)
 		}
 		if calm < 0 && time.Since(start) > r.idle {
-			return nil, fmt.Errorf("the daemon is not quiet after %v", r.idle)
+			return nil, fmt.Errorf("the daemon is not quiet after %v, as -idle allows", r.idle)
 		}
 	}
 	return all, nil

@@ -35,6 +35,7 @@ type rig struct {
 	covdata    string        // path of go tool covdata
 	idle       time.Duration // length of the idle interval, and of the longest run
 	background byRole        // what does not count
+	seen       walk          // all of the idle interval; the daemon is quiet while it enters nothing else
 	saved      string        // ID of the last checkpoint
 	fetched    int64         // number of contents that were fetched before a read
 	server     *exec.Cmd     // nil: not started
