@@ -7,8 +7,8 @@
 // state directory; the successor is the process that takes over the mounts of a dead process, its predecessor; the keeper is the
 // interface to the supervisor, which holds descriptors for a successor.
 //
-// Lock order: the lock of the registry, then Mount.mu. No goroutine holds one of these locks while it waits for the network, the
-// disk or the kernel.
+// Lock order: the lock of the registry, then the lock of a mount's phase, then the locks of its other parts. No
+// goroutine holds one of these locks while it waits for the network, the disk or the kernel.
 package mount
 
 import (
@@ -35,12 +35,23 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
-// the request, the start, the acquired resources, the serving, and the end.
+// Mount is one working tree at one directory. It owns the following parts, and starts and ends them in order. Only
+// submodules knows mounts; the other parts get what they need when they are created.
+//
+//	beginning    finds and acquires what is mounted
+//	home         the directory below the state directory, with the record of the session
+//	contents     what the mount reads: the store, the objects of the session, the snapshot, and the view of the files
+//	attachment   the working tree, and what attaches it to the kernel
+//	sessionSide  the agent, which makes and pushes checkpoints, and the locks of other sessions
+//	git          serves git commands
+//	work         background work; moves and follower change the working tree while the mount is served
+//	submodules   mounts inside this one
+//	succession   the predecessor and the successor of this process
+//	ending       what the unmount does with the session
 //
 // New creates a mount that is being prepared. Start acquires its resources and mounts it, and startBackground makes it
-// served. finish ends it and removes it from the registry. The field phase has these steps. In a takeover, Inherit is
-// called instead of New, and Succeed instead of Start.
+// served. finish ends it and removes it from the registry. The part phase decides which goroutine does this. In a
+// takeover, Inherit is called instead of New, and Succeed instead of Start.
 //
 //	New ----> preparing -- Start ----> mounted <-> degraded    degraded: the last request to the remote has failed
 //	              |                       |
@@ -54,48 +65,32 @@ import (
 //	                          |
 //	                          +-> failed                       a later successor may serve it
 //
-// mu protects the fields whose comments say so. As long as the mount is being prepared, only the goroutine that runs
-// Start or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The
-// methods may be called from any goroutine.
+// As long as the mount is being prepared, only the goroutine that runs Start or Succeed may use the fields, except
+// phase and Events. After that they do not change, and every goroutine may read them. The methods may be called from
+// any goroutine.
 type Mount struct {
-	host *Host
-	requested
-	acquired
-	serving
-	ending ending // what the unmount does with the session, and what came of it
-
-	phase      *phase.Phase // decides which goroutine starts and ends the mount
-	succession *succession  // connects the mount with its predecessor and its successor
-}
-
-// requested contains the identity of a mount and the request for it.
-type requested struct {
+	host    *Host
 	ID      string   // name of the home, which is the mount's directory below the state directory
 	Dir     string   // clean absolute path of the mount's root directory
-	Request *Request // request for the mount, with its current credentials
 	Session string   // name of the session, which equals ID; "": the mount has no session
+	Request *Request // request for the mount, with its current credentials
 	Parent  *Mount   // mount that contains this one as a submodule; nil: this mount is not a submodule
-}
 
-// acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
-// both.
-type acquired struct {
-	home      *home.Home         // directory of the mount below the state directory, with the record of the session
-	contents  *contents.Contents // what the mount reads
-	beginning *beginning         // finds and acquires what is mounted
-}
+	phase      *phase.Phase
+	succession *succession
+	beginning  *beginning
+	home       *home.Home
+	contents   *contents.Contents
+	attachment *attach.Attachment
 
-// serving contains the parts that a mount needs while it is mounted in the kernel.
-type serving struct {
-	attachment  *attach.Attachment // working tree, and what attaches it to the kernel
-	submodules  submodules         // mounts of submodules inside this one
-	sessionSide *sessionSide       // makes and pushes the checkpoints of the session, and keeps its locks
-
-	Events   *gitside.Events              // events of the background work for which requests wait
-	git      atomic.Pointer[gitside.Side] // serves git commands; nil until the working tree is open
-	moves    *moves.Mover                 // switches, restores and merges; set when the mount begins to be served
-	work     *background.Work             // runs the background work, and records its failures
-	follower *follow.Follower             // follows the branch; set when the mount begins to be served
+	sessionSide *sessionSide
+	git         atomic.Pointer[gitside.Side] // nil until the working tree is open
+	Events      *gitside.Events              // events of the background work for which requests wait
+	work        *background.Work             // runs the background work, and records its failures
+	moves       *moves.Mover                 // switches, restores and merges; set when the mount begins to be served
+	follower    *follow.Follower             // follows the branch; set when the mount begins to be served
+	submodules  submodules
+	ending      ending
 }
 
 // StartPoint is the state from which a mount starts, if the request alone does not determine it. All fields may be nil.
@@ -122,9 +117,7 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, b, abort)
-	m.Parent = b.Parent
-	return m
+	return newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, b, abort)
 }
 
 // newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
@@ -133,15 +126,11 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	abort context.CancelFunc) *Mount {
 	of.Homes, of.Log = host.Homes, host.Log
 	m := &Mount{
-		host: host,
-		requested: requested{
-			ID: of.ID, Dir: of.Dir, Session: of.Session,
-			Request: &Request{MountRequest: r, remotes: host.Remotes},
-		},
-		serving: serving{work: background.New(of.Dir, host.State, host.Log)},
-		phase:   phase.New(abort), succession: s,
+		host: host, ID: of.ID, Dir: of.Dir, Session: of.Session, Parent: b.Parent,
+		Request: &Request{MountRequest: r, remotes: host.Remotes},
+		phase:   phase.New(abort), succession: s, home: home.New(of),
+		work: background.New(of.Dir, host.State, host.Log),
 	}
-	m.home = home.New(of)
 	m.contents = contents.New(contents.Owner{
 		ID: of.ID, Dir: of.Dir, State: host.State, Since: of.Since, Request: &m.Request.MountRequest, Log: host.Log,
 	})
@@ -154,13 +143,11 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	})
 	m.sessionSide = newSessionSide(&sessionSide{
 		name: of.Session, dir: of.Dir, host: host, request: m.Request, phase: m.phase, home: m.home,
-		contents:   m.contents,
-		attachment: m.attachment, events: m.Events, work: m.work, git: m.Git,
+		contents: m.contents, attachment: m.attachment, events: m.Events, work: m.work, git: m.Git,
 	}, s, func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) })
 	m.beginning = &beginning{
 		base: b.Base, from: b.From, far: b.Far, known: b.Known, session: of.Session, since: of.Since,
-		request: m.Request,
-		home:    m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
+		request: m.Request, home: m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
 	}
 	return m
 }
