@@ -51,7 +51,7 @@ func (m *Mount) finish() {
 	if !m.phase.End() {
 		return
 	}
-	m.work.Wait()
+	m.activity.wait()
 	m.attachment.Events.Close()
 	m.contents.Profiles.End(context.Background())
 	m.succession.inherited.Close()

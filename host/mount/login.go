@@ -94,6 +94,6 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 	if err := m.Git().WriteLogins(ctx); err != nil {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
-	m.work.Retry() // the work may have failed because of the old token
+	m.activity.work.Retry() // the work may have failed because of the old token
 	m.sessionSide.agent.Retry()
 }

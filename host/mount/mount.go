@@ -24,11 +24,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
-	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/host/mount/moves"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -44,7 +42,7 @@ import (
 //	attachment   the working tree, and what attaches it to the kernel
 //	sessionSide  the agent, which makes and pushes checkpoints, and the locks of other sessions
 //	git          serves git commands
-//	work         background work; moves and follower change the working tree while the mount is served
+//	activity     the background work, and the changes of the working tree that requests and the followed branch cause
 //	submodules   mounts inside this one
 //	succession   the predecessor and the successor of this process
 //	ending       what the unmount does with the session
@@ -86,9 +84,7 @@ type Mount struct {
 	sessionSide *sessionSide
 	git         atomic.Pointer[gitside.Side] // nil until the working tree is open
 	Events      *gitside.Events              // events of the background work for which requests wait
-	work        *background.Work             // runs the background work, and records its failures
-	moves       *moves.Mover                 // switches, restores and merges; set when the mount begins to be served
-	follower    *follow.Follower             // follows the branch; set when the mount begins to be served
+	activity    *activity
 	submodules  submodules
 	ending      ending
 }
@@ -129,7 +125,6 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 		host: host, ID: of.ID, Dir: of.Dir, Session: of.Session, Parent: b.Parent,
 		Request: &Request{MountRequest: r, remotes: host.Remotes},
 		phase:   phase.New(abort), succession: s, home: home.New(of),
-		work: background.New(of.Dir, host.State, host.Log),
 	}
 	m.contents = contents.New(contents.Owner{
 		ID: of.ID, Dir: of.Dir, State: host.State, Since: of.Since, Request: &m.Request.MountRequest, Log: host.Log,
@@ -141,9 +136,13 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 		Request: &m.Request.MountRequest, Home: m.home, Contents: m.contents, Handover: &s.Handover,
 		Latencies: &host.Times, Log: host.Log, Sampled: host.Sampled,
 	})
+	m.activity = &activity{
+		work: background.New(of.Dir, host.State, host.Log), dir: of.Dir, host: host, request: m.Request, home: m.home,
+		contents: m.contents, attachment: m.attachment, events: m.Events, succession: s,
+	}
 	m.sessionSide = newSessionSide(&sessionSide{
 		name: of.Session, dir: of.Dir, host: host, request: m.Request, phase: m.phase, home: m.home,
-		contents: m.contents, attachment: m.attachment, events: m.Events, work: m.work, git: m.Git,
+		contents: m.contents, attachment: m.attachment, events: m.Events, work: m.activity.work, git: m.Git,
 	}, s, func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) })
 	m.beginning = &beginning{
 		base: b.Base, from: b.From, far: b.Far, known: b.Known, session: of.Session, since: of.Since,

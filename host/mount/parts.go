@@ -5,7 +5,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitdir"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/mount/follow"
 	"github.com/artifactfs/artifactfs/host/mount/gitside"
@@ -41,43 +40,17 @@ func (m *Mount) openSide() {
 		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.attachment.Changed,
 		Redirects: m.attachment.Redirects.Paths,
 		Refresh:   func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
-		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
+		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.activity.moves.Finish(ctx, dir) },
 	}))
 }
 
 // Moves returns the part of a served mount that switches to other commits, restores files, and merges sessions.
-func (m *Mount) Moves() *moves.Mover { return m.moves }
-
-// newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
-func (m *Mount) newMover() *moves.Mover {
-	return &moves.Mover{
-		Mount: m.Listed(), Tree: m.attachment.Tree, Server: m.attachment.Server, View: m.contents.View,
-		Local:         m.contents.Objects.Local,
-		SessionRemote: m.contents.Objects.SessionRemote,
-		Events:        m.attachment.Events, Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone,
-		Handover: &m.succession.Handover,
-		State:    m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes,
-		HomeOf: m.host.Registry.HomeOf,
-		Ready:  m.Git().Ready, Base: func() object.ID { return m.contents.Snapshot().Tree },
-		Redirects: m.attachment.Redirects.Paths, Show: m.contents.Shown.Show,
-		Refuses: m.sessionSide.locking.refuses,
-	}
-}
-
-// newFollower creates the part of the mount that follows the branch. The caller must have set m.moves.
-func (m *Mount) newFollower() *follow.Follower {
-	return follow.New(follow.Follower{
-		Mount: m.moves.Mount, Ready: m.moves.Ready, MoveTo: m.moves.MoveTo,
-		On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
-		Snapshot: m.contents.Snapshot, Note: m.work.Note,
-		Git: m.Git().Dir,
-	})
-}
+func (m *Mount) Moves() *moves.Mover { return m.activity.moves }
 
 // Following returns the part of the mount that follows the branch. It returns nil until the mount is served.
 func (m *Mount) Following() *follow.Follower {
 	if !m.phase.Served() {
 		return nil
 	}
-	return m.follower
+	return m.activity.follower
 }

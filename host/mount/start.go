@@ -168,8 +168,9 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		case !mountpoint.MayBind():
 		case m.Request.Through != "":
 			// BindExisting can take longer than the client should wait for its reply, so it runs in the background.
-			m.work.Go("mount redirected directories",
-				func() { m.attachment.Redirects.BindExisting(context.WithoutCancel(ctx)) })
+			m.activity.work.Go("mount redirected directories", func() {
+				m.attachment.Redirects.BindExisting(context.WithoutCancel(ctx))
+			})
 		default:
 			m.attachment.Redirects.BindExisting(ctx)
 		}
@@ -199,6 +200,29 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
+// startBackground starts the background work of a mount after the kernel has received its root inode, and returns
+// immediately. The parameter before states which parts of this work the predecessor has completed; it is the zero value
+// for a new mount. reply is the reply to the mount request. If the start of the mount was cancelled, startBackground
+// starts nothing and returns false.
+func (m *Mount) startBackground(reply control.MountReply, before takeover.State) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	served := m.phase.Serve(reply, cancel, func() {
+		m.attachment.RaiseEvents()
+		m.activity.begin(ctx, before, m.Listed(), m.Git(), m.sessionSide)
+		// umount(8) ends the mount without a request to this process, so this goroutine waits until the server has
+		// ended.
+		go func() {
+			m.attachment.Server.Wait()
+			m.unregisterUnmounted()
+			m.finish()
+		}()
+	})
+	if !served {
+		cancel()
+	}
+	return served
+}
+
 // await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
 func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
@@ -221,7 +245,7 @@ func (m *Mount) await(ctx context.Context, progress func(control.Progress)) erro
 		}
 	}
 	if len(waitFor) > 0 && !(relinks && len(waitFor) == 1) { // without a git directory, the mount has no linked worktrees
-		return m.work.Failure()
+		return m.activity.work.Failure()
 	}
 	return nil
 }

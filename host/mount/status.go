@@ -38,7 +38,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.GitReady = true
 		s.Head = git.HeadName()
 	}
-	if err := m.work.Failure(); err != nil {
+	if err := m.activity.work.Failure(); err != nil {
 		s.Error = err.Error()
 	}
 	stats := m.contents.Store.Stats()
@@ -46,7 +46,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(s.Notes, m.attachment.Redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.sessionSide.agent.Notices()...)
-	s.Notes = append(s.Notes, m.moves.Unfinished()...)
+	s.Notes = append(s.Notes, m.activity.moves.Unfinished()...)
 	s.Notes = append(s.Notes, m.sessionSide.locking.notes()...)
 	s.Notes = append(s.Notes, m.beginning.shownCheckpoint()...)
 	s.Notes = append(s.Notes, gitNotes(m)...)
