@@ -3,11 +3,13 @@ package mount
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
@@ -189,4 +191,73 @@ func (a *activity) joinPacks(ctx context.Context) {
 	t := packs.Tender{Dir: a.dir, Log: a.host.Log, Watch: a.host.Watch, Busy: a.contents.Store.Busy}
 	t.Run(ctx, packs.NewDirectory(filepath.Join(a.home.GitDir(), "objects"), a.contents.Objects.Local.Join),
 		packs.NewDirectory(filepath.Join(a.contents.Store.GitDir(), "objects"), a.contents.Store.Join))
+}
+
+// await waits until everything for which the request wants to wait has succeeded or failed, and returns the first
+// error. gone is closed when the mount has ended. relinks states whether linked worktrees are restored before git
+// commands can run.
+func (a *activity) await(ctx context.Context, gone <-chan struct{}, relinks bool,
+	progress func(control.Progress)) error {
+	var waitFor []<-chan struct{}
+	relinks = relinks && a.request.Wait == control.WaitTree
+	if a.request.Wait != control.WaitTree || relinks {
+		waitFor = append(waitFor, a.events.GitTried)
+	}
+	if a.request.History == control.HistoryFull {
+		waitFor = append(waitFor, a.events.HistoryTried)
+	}
+	if a.request.Wait == control.WaitAll {
+		waitFor = append(waitFor, a.events.HistoryTried, a.events.HydrateTried)
+	}
+	if len(waitFor) > 0 {
+		a.events.WantGit() // the git directory is created before anything else is fetched
+	}
+	for _, ch := range waitFor {
+		if err := a.awaitOne(ctx, ch, gone, progress); err != nil {
+			return err
+		}
+	}
+	// Without a git directory, the mount has no linked worktrees.
+	if len(waitFor) > 0 && !(relinks && len(waitFor) == 1) {
+		return a.work.Failure()
+	}
+	return nil
+}
+
+// awaitOne waits until ch is closed, and reports progress every 250 ms. It returns an error if ctx or the mount ends
+// first.
+func (a *activity) awaitOne(ctx context.Context, ch, gone <-chan struct{}, progress func(control.Progress)) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-gone:
+			return fault.ErrUnmounted
+		case <-tick.C:
+			progress(a.step(ctx))
+		}
+	}
+}
+
+// step returns the progress of the background work that the mount is doing now.
+func (a *activity) step(ctx context.Context) control.Progress {
+	if snap := a.contents.Snapshot(); !snap.Whole() {
+		n, _ := snap.Arrived()
+		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	if !a.events.GitWasTried() { // no count: it would take the processor time that the index needs
+		return control.Progress{Phase: "git"}
+	}
+	select {
+	case <-a.events.HydrateTried:
+		st := a.contents.Store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - a.contents.Before.BytesIn, Unit: "bytes"}
+	default:
+		h := a.contents.View.Counts(ctx)
+		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
+	}
 }

@@ -37,10 +37,16 @@ func (m *Mount) openSide() {
 			Before: m.contents.Before.Blobs, Handover: &m.succession.Handover, Turns: m.host.Turns, Log: m.host.Log,
 			Snapshot: m.contents.Snapshot,
 		},
-		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Modules: m.wholeModules, Changed: m.attachment.Changed,
+		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Changed: m.attachment.Changed,
 		Redirects: m.attachment.Redirects.Paths,
 		Refresh:   func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
-		Finish:    func(ctx context.Context, dir *gitdir.Dir) { m.activity.moves.Finish(ctx, dir) },
+		Modules: func(ctx context.Context) []gitdir.Submodule {
+			if !m.Request.Submodules && m.Parent == nil {
+				return nil
+			}
+			return wholeModules(ctx, m.contents)
+		},
+		Finish: func(ctx context.Context, dir *gitdir.Dir) { m.activity.moves.Finish(ctx, dir) },
 	}))
 }
 

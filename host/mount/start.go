@@ -35,7 +35,7 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		for _, note := range m.contents.Store.Stats().Notices {
 			progress(control.Progress{Message: note})
 		}
-		err = m.await(ctx, progress)
+		err = m.activity.await(ctx, m.phase.Gone(), m.Git().Relinks(), progress)
 		reply.Timings.Total = time.Since(start).Milliseconds()
 		if snap := m.contents.Snapshot(); snap != nil && snap.Whole() {
 			reply.Timings.Trees = snap.Took().Milliseconds()
@@ -221,70 +221,6 @@ func (m *Mount) startBackground(reply control.MountReply, before takeover.State)
 		cancel()
 	}
 	return served
-}
-
-// await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
-func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
-	var waitFor []<-chan struct{}
-	relinks := m.Request.Wait == control.WaitTree && m.Git().Relinks()
-	if m.Request.Wait != control.WaitTree || relinks {
-		waitFor = append(waitFor, m.Events.GitTried)
-	}
-	if m.Request.History == control.HistoryFull {
-		waitFor = append(waitFor, m.Events.HistoryTried)
-	}
-	if m.Request.Wait == control.WaitAll {
-		waitFor = append(waitFor, m.Events.HistoryTried, m.Events.HydrateTried)
-	}
-	if len(waitFor) > 0 {
-		m.Events.WantGit() // the git directory is created before anything else is fetched
-	}
-	for _, ch := range waitFor {
-		if err := m.awaitOne(ctx, ch, progress); err != nil {
-			return err
-		}
-	}
-	if len(waitFor) > 0 && !(relinks && len(waitFor) == 1) { // without a git directory, the mount has no linked worktrees
-		return m.activity.work.Failure()
-	}
-	return nil
-}
-
-// awaitOne waits until ch is closed, and reports progress every 250 ms. It returns an error if ctx or the mount ends first.
-func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ch:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-m.phase.Gone():
-			return fault.ErrUnmounted
-		case <-tick.C:
-			progress(m.step(ctx))
-		}
-	}
-}
-
-// step returns the progress of the background work that the mount is doing now.
-func (m *Mount) step(ctx context.Context) control.Progress {
-	if snap := m.contents.Snapshot(); !snap.Whole() {
-		n, _ := snap.Arrived()
-		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
-	}
-	if !m.Events.GitWasTried() { // no count: it would take the processor time that the index needs
-		return control.Progress{Phase: "git"}
-	}
-	select {
-	case <-m.Events.HydrateTried:
-		st := m.contents.Store.Stats()
-		return control.Progress{Phase: "history", Done: st.BytesIn - m.contents.Before.BytesIn, Unit: "bytes"}
-	default:
-		h := m.contents.View.Counts(ctx)
-		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
-	}
 }
 
 // filtering describes where and when filter programs run.

@@ -162,19 +162,16 @@ func readModules(ctx context.Context, c *contents.Contents) (modules []gitdir.Su
 	return gitdir.ParseModules(text)
 }
 
-// wholeModules returns all submodules in the configuration of the mount's git directory, whether or not they are mounted. Their
-// URLs are absolute.
-func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
-	if !m.Request.Submodules && m.Parent == nil {
-		return nil
-	}
-	modules, _, err := readModules(ctx, m.contents)
+// wholeModules returns all submodules for the configuration of the git directory, whether or not they are mounted.
+// Their URLs are absolute.
+func wholeModules(ctx context.Context, c *contents.Contents) []gitdir.Submodule {
+	modules, _, err := readModules(ctx, c)
 	if err != nil {
 		return nil // the error is not returned, because find reports it in a note
 	}
 	whole := modules[:0]
 	for _, module := range modules {
-		if module.URL, err = gitdir.ResolveURL(m.contents.Store.URL(), module.URL); err == nil {
+		if module.URL, err = gitdir.ResolveURL(c.Store.URL(), module.URL); err == nil {
 			whole = append(whole, module)
 		}
 	}

@@ -208,7 +208,7 @@ func (m *Mount) takeOver() (err error) {
 		return err
 	}
 	m.contents.SetSnapshot(snap)
-	if err = m.contents.OpenView(m.checkout(ctx, h), m.filtering()); err != nil {
+	if err = m.contents.OpenView(checkout(ctx, h, m.home.GitDir()), m.filtering()); err != nil {
 		return err
 	}
 	if err = m.open(); err != nil {
@@ -232,12 +232,12 @@ func (m *Mount) takeOver() (err error) {
 }
 
 // checkout returns git's configuration as it was when the mount was started. It determines how contents are converted, and
-// contents must not change while the mount exists.
-func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
+// contents must not change while the mount exists. The parameter git is the path of the git directory.
+func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment)
+	return gitdir.ReadCheckout(ctx, git, h.Request.Environment)
 }
 
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.

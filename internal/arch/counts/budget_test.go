@@ -33,7 +33,7 @@ var (
 		"git/odb.Store":                47,
 		"git/transport.Remote":         56,
 		"host/daemon.Daemon":           60,
-		"host/mount.Mount":             53,
+		"host/mount.Mount":             48,
 		"host/session/agent.Agent":     42,
 		"host/session/catalog.Catalog": 44,
 		"server/api.call":              120, // each request takes it
