@@ -2,8 +2,14 @@ package mount
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/home"
+	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
 // Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and the mount
@@ -75,4 +81,31 @@ func (m *Mount) finish() {
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)
 	m.phase.Close()
+}
+
+// leaveTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
+const leaveTime = 5 * time.Second
+
+// closeHome closes the tree of a mount that the kernel has unmounted, and then closes the home. It is also called for a
+// mount whose start has failed; some fields of such a mount are nil.
+func (m *Mount) closeHome() home.Outcome {
+	if !m.home.Locked() {
+		return home.Outcome{}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	e := home.End{
+		ReadOnly: m.Request.ReadOnly, Opened: m.attachment.Tree != nil, Served: m.phase.Served(),
+		Discard: m.ending.discards(), Remove: m.ending.removes(), Until: m.ending.expiry(time.Now()),
+	}
+	var err error
+	e.Left, e.Err = m.attachment.Close(ctx)
+	// Objects and refs in the git directory are changes of the user even if no file was changed.
+	if e.Left.Git, err = gitdir.HasWork(ctx, m.home.GitDir()); err != nil {
+		e.Err = errors.Join(e.Err, err)
+	}
+	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
+	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.sessionSide.agent.Empty() &&
+		(e.Served || !m.home.Created)
+	return m.home.Close(e)
 }

@@ -151,6 +151,9 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	return m
 }
 
+// Writable reports whether the mount has a session and is not read-only.
+func (m *Mount) Writable() bool { return m.attachment.Writable() }
+
 // LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.
 const LeaveWait = 10 * time.Second
 

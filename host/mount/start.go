@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/control/sessionlink"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
@@ -240,4 +242,55 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 		return errors.New("the mount has no git directory yet")
 	}
 	return nil
+}
+
+// open opens the working tree of the mount, and the part of the mount that serves git commands.
+func (m *Mount) open() error {
+	err := m.attachment.Open(m.sessionSide.agent.Automatic())
+	if m.attachment.Tree != nil {
+		m.openSide()
+	}
+	return err
+}
+
+// services returns the parts of the mount that package fuse calls.
+func (m *Mount) services() attach.Services {
+	return attach.Services{Await: m.Git().Await, Objects: m.Git().Objects(), Guard: m.sessionSide.beginLocks()}
+}
+
+// parentDir returns the directory of the mount that contains this one as a submodule. It returns "" if there is none.
+func (m *Mount) parentDir() string {
+	if m.Parent == nil {
+		return ""
+	}
+	return m.Parent.Dir
+}
+
+// announce reports as progress which session the mount resumes, and which problems were found.
+func (m *Mount) announce(progress func(control.Progress)) {
+	if m.home.Resumed {
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session,
+			statedir.Unsaved{Paths: m.attachment.Changed()})})
+	}
+	for _, message := range m.beginning.messages() {
+		progress(control.Progress{Message: message})
+	}
+	if by, newest := m.sessionSide.agent.ContinuedBy(); m.home.Resumed && by != "" {
+		of := m.Session + "@" + string(newest)
+		if m.contents.Objects.SessionRemote != nil {
+			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()
+		}
+		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: "+
+			"these are the files of this host; artifactfs session fork %s DIR mounts the newest ones", by, m.Session, control.ShellWord(of))})
+	}
+	if m.home.OtherOwner {
+		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
+			m.home.Record.UID, m.home.Record.GID)})
+	}
+	for _, problem := range m.attachment.Tree.Overlay().Recovery().Problems {
+		progress(control.Progress{Message: problem})
+	}
+	for _, note := range append(m.attachment.Redirects.Notes(), m.submodules.problems()...) {
+		progress(control.Progress{Message: note})
+	}
 }

@@ -91,8 +91,8 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.succession.done. ended is true
-// if the mount was unmounted while no process served it; then the client may repeat an unmount request to get the
+// Succeed takes over the mount, or removes it if a takeover is not possible. Afterwards the takeover has ended. ended is
+// true if the mount was unmounted while no process served it; then the client may repeat an unmount request to get the
 // result. If another version of the program may be able to serve the mount, Succeed leaves the mount attached and
 // returns an error.
 func (m *Mount) Succeed() (ended bool, err error) {
@@ -167,13 +167,13 @@ func (m *Mount) beginHandover() {
 // Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never
 // releases one of these locks, Touch blocks, and the caller, a liveness check, detects this.
 func (m *Mount) Touch() {
-	if m.phase.Served() { // m.attachment.Tree is set once the mount is served, and does not change any more
+	if m.phase.Served() { // the tree is set once the mount is served, and does not change any more
 		m.attachment.Tree.KnownAttr(worktree.Root)
 	}
 }
 
 // takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
-// the meantime, takeOver returns nil and leaves m.attachment.Server nil.
+// the meantime, takeOver returns nil, and the tree is not attached.
 func (m *Mount) takeOver() (err error) {
 	h := m.succession.State()
 	ctx := context.Background()

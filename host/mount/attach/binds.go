@@ -37,8 +37,8 @@ func (a *Attachment) GuardGitDir() error {
 	return a.Inside.Guard()
 }
 
-// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set
-// a.of.Contents.Store, a.of.Home.Record, and a.of.Home (the mount's directory below the state directory).
+// gitSources returns the directories and programs that are bind-mounted below ".git". The home must be
+// locked, and the store open.
 func (a *Attachment) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -108,8 +108,8 @@ func (a *Attachment) TakeOverRedirects() {
 }
 
 // planRedirects decides which paths are redirects (paths that are served from a plain directory elsewhere), according
-// to the request and the configuration file in the repository. It stores the paths in a.of.Home.Record; the caller
-// writes the record to disk.
+// to the request and the configuration file in the repository. It stores the paths in the record; the caller writes
+// the record to disk.
 func (a *Attachment) planRedirects(ctx context.Context) error {
 	paths := a.of.Request.Redirects
 	if !a.of.Request.RedirectsOnly {
@@ -118,8 +118,7 @@ func (a *Attachment) planRedirects(ctx context.Context) error {
 	var err error
 	a.of.Home.Record.Redirects, err = a.Redirects.Plan(ctx, a.bindOptions(), bind.Wish{
 		Paths: paths, Strict: a.of.Request.RedirectsOnly, Old: a.of.Home.Record.Redirects,
-		Base: a.of.Contents.View.Tree,
-		Root: a.of.Contents.Snapshot().Tree,
+		Base: a.of.Contents.View.Tree, Root: a.of.Contents.Snapshot().Tree,
 	})
 	return err
 }
