@@ -41,7 +41,7 @@ type activity struct {
 	contents   *contents.Contents
 	attachment *attach.Attachment
 	events     *gitside.Events
-	succession *succession
+	succession *takeover.Succession
 }
 
 // begin starts the background work of a mount after the kernel has received its root inode, and returns immediately.
@@ -65,9 +65,9 @@ func (a *activity) begin(ctx context.Context, before takeover.State, listed *cat
 	a.work.Store = a.contents.Store
 	a.work.Go("finish mounting in the background", func() { a.makeGit(ctx, before, side, s) })
 	a.work.Go("record reads", func() { a.contents.Profiles.Run(ctx) })
-	a.work.Go("keep locks", func() { s.locking.run(ctx, a.succession.turned) })
+	a.work.Go("keep locks", func() { s.locking.run(ctx, a.succession.Turned()) })
 	a.work.Go("prefetch", func() { a.prefetch(ctx, before.Hydrated) })
-	if a.succession.takenOver() {
+	if a.succession.TakenOver() {
 		// To create bind mounts, the kernel looks up paths in the mount, which may block while a program holds a lock.
 		// This is done in a separate goroutine, so that it does not delay the takeover.
 		a.work.Go("mount redirected directories", func() {
@@ -110,7 +110,7 @@ func (a *activity) newMover(listed *catalog.Mounted, side *gitside.Side, s *sess
 // session, and fetches missing trees and the history.
 func (a *activity) makeGit(ctx context.Context, before takeover.State, side *gitside.Side, s *sessionSide) {
 	var git *gitdir.Dir
-	a.succession.awaitOthers(ctx, a.host.Served)
+	a.succession.AwaitOthers(ctx, a.host.Served)
 	a.work.Repeat(ctx, "make git directory", a.events.GitTried, func() (err error) {
 		if before.GitReady {
 			git, err = side.Reopen(ctx)
@@ -150,7 +150,7 @@ func (a *activity) makeGit(ctx context.Context, before takeover.State, side *git
 // prefetch prefetches the contents of the tree that the mount shows, and again after each change of this tree. hydrated
 // states whether the predecessor has completed the first prefetch.
 func (a *activity) prefetch(ctx context.Context, hydrated bool) {
-	a.succession.awaitOthers(ctx, a.host.Served)
+	a.succession.AwaitOthers(ctx, a.host.Served)
 	var profile readprofile.Profile
 	if a.request.Prefetch != control.PrefetchNone {
 		profile = a.contents.Profiles.Load(ctx)

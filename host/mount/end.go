@@ -60,7 +60,7 @@ func (m *Mount) finish() {
 	m.activity.wait()
 	m.attachment.Events.Close()
 	m.contents.Profiles.End(context.Background())
-	m.succession.inherited.Close()
+	m.succession.Inherited.Close()
 	m.sessionSide.end(!m.ending.removes(), m.ending.reason(m.host.Registry.Ending()))
 	if err := m.Git().Close(); err != nil {
 		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))

@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
@@ -75,7 +76,7 @@ type Mount struct {
 	Parent  *Mount   // mount that contains this one as a submodule; nil: this mount is not a submodule
 
 	phase      *phase.Phase
-	succession *succession
+	succession *takeover.Succession
 	beginning  *beginning
 	home       *home.Home
 	contents   *contents.Contents
@@ -113,12 +114,13 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	return newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()}, &succession{}, b, abort)
+	return newMount(host, r, home.Owner{ID: id, Session: session, Dir: dir, Since: time.Now()},
+		takeover.NewSuccession(), b, abort)
 }
 
 // newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
 // none.
-func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, b StartPoint,
+func newMount(host *Host, r control.MountRequest, of home.Owner, s *takeover.Succession, b StartPoint,
 	abort context.CancelFunc) *Mount {
 	of.Homes, of.Log = host.Homes, host.Log
 	m := &Mount{
@@ -132,7 +134,7 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *succession, 
 	m.Events = gitside.NewEvents(m.phase.Gone())
 	m.submodules.mount = m
 	m.attachment = attach.New(attach.Owner{
-		ID: of.ID, Dir: of.Dir, State: host.State, Session: of.Session, TakenOver: s.takenOver(),
+		ID: of.ID, Dir: of.Dir, State: host.State, Session: of.Session, TakenOver: s.TakenOver(),
 		Request: &m.Request.MountRequest, Home: m.home, Contents: m.contents, Handover: &s.Handover,
 		Latencies: &host.Times, Log: host.Log, Sampled: host.Sampled,
 	})
@@ -201,7 +203,7 @@ func (m *Mount) isEnding(served bool) bool {
 // AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started
 // by this process. If ctx ends first, it returns the error of ctx.
 func (m *Mount) AwaitTakeover(ctx context.Context) error {
-	return m.succession.await(ctx)
+	return m.succession.Await(ctx)
 }
 
 // Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, Unmount returns

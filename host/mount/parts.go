@@ -28,7 +28,7 @@ func (m *Mount) openSide() {
 	m.git.Store(gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events,
 		Inside:   m.attachment.Inside,
-		Handover: &m.succession.Handover, Inherited: &m.succession.inherited, Handler: m.host.Handler, Logins: logins,
+		Handover: &m.succession.Handover, Inherited: &m.succession.Inherited, Handler: m.host.Handler, Logins: logins,
 		Settings: m.contents.Settings, Log: m.host.Log,
 		Listing: m.contents.Listing,
 		Index: &gitside.Index{

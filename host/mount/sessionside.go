@@ -23,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/phase"
+	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
@@ -71,16 +72,16 @@ var (
 
 // newSessionSide returns s with its agent, which does nothing until configure is called. followed reports whether
 // following the branch has caused all changes.
-func newSessionSide(s *sessionSide, from *succession, followed func(ctx context.Context) bool) *sessionSide {
+func newSessionSide(s *sessionSide, from *takeover.Succession, followed func(ctx context.Context) bool) *sessionSide {
 	log := s.host.Log
 	if log == nil {
 		log = zap.NewNop()
 	}
 	var turn func(context.Context) func()
-	if from.takenOver() {
-		turn = func(ctx context.Context) func() { return from.catchUp(ctx, s.host.Turns) }
+	if from.TakenOver() {
+		turn = func(ctx context.Context) func() { return from.CatchUp(ctx, s.host.Turns) }
 	}
-	s.deleteThere = sync.OnceValue(func() string { return s.discardThere(from.takenOver()) })
+	s.deleteThere = sync.OnceValue(func() string { return s.discardThere(from.TakenOver()) })
 	s.agent = agent.New(agent.Config{
 		Session: s.name, Dir: s.dir, Writable: s.attachment.Writable(), Log: log,
 		Tree: s, Removals: s, Git: s, Captures: s, Repository: s, Remotes: s, Objects: s,

@@ -228,7 +228,7 @@ func (m *Mount) startBackground(reply control.MountReply, before takeover.State)
 // filtering describes where and when filter programs run.
 func (m *Mount) filtering() contents.Filtering {
 	return contents.Filtering{
-		Home: m.home, Inside: m.attachment.Inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.takenOver(),
+		Home: m.home, Inside: m.attachment.Inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.TakenOver(),
 	}
 }
 

@@ -54,7 +54,7 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	}
 	h := k.State()
 	m := newMount(host, h.Request, home.Owner{ID: h.ID, Session: h.Record.Session, Dir: h.Dir, Since: h.Since},
-		inherit(k, in), StartPoint{}, nil)
+		takeover.SuccessionOf(k, in), StartPoint{}, nil)
 	m.home.Record, m.home.Resumed = h.Record, h.Resumed
 	m.attachment.Point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 	for _, note := range h.Notes {
@@ -65,7 +65,7 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 
 // DropTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
 func (m *Mount) DropTakeover() {
-	m.succession.drop()
+	m.succession.Release()
 }
 
 // Deaths returns the number of processes in a row that have died during the takeover of the mount.
@@ -96,7 +96,7 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 // result. If another version of the program may be able to serve the mount, Succeed leaves the mount attached and
 // returns an error.
 func (m *Mount) Succeed() (ended bool, err error) {
-	defer close(m.succession.done)
+	defer m.succession.End()
 	h := m.succession.State()
 	log := m.host.Log.With(zap.String("dir", m.Dir))
 	switch {
@@ -105,7 +105,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		m.removeUnfinished()
 		return false, nil
 	// The device is missing on kernels before Linux 6.9, which do not repeat the requests that the dead process had read.
-	case !m.succession.inherited.Has(takeover.PartDevice):
+	case !m.succession.Inherited.Has(takeover.PartDevice):
 		m.abandon(errNotMoved)
 		return false, nil
 	case h.Died >= mostDeaths:
@@ -177,13 +177,13 @@ func (m *Mount) Touch() {
 func (m *Mount) takeOver() (err error) {
 	h := m.succession.State()
 	ctx := context.Background()
-	device := m.succession.inherited.File(takeover.PartDevice)
+	device := m.succession.Inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system while no process served it.
 	gone := hungUp(device)
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return err
 	}
-	if err = m.home.TakeOver(ctx, m.succession.inherited, &m.succession.Handover); err != nil {
+	if err = m.home.TakeOver(ctx, m.succession.Inherited, &m.succession.Handover); err != nil {
 		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
 			m.ending.takeOver(h)
 			return nil
@@ -220,7 +220,7 @@ func (m *Mount) takeOver() (err error) {
 		m.ending.takeOver(h)
 		return nil
 	}
-	device = m.succession.inherited.Take(takeover.PartDevice)
+	device = m.succession.Inherited.Take(takeover.PartDevice)
 	if err = m.attachment.TakeOver(device, h.Hello, m.services()); err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout
 // undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
 func (m *Mount) undoTakeOver() {
 	m.contents.Reset()
-	m.home.GiveBack(m.succession.inherited)
+	m.home.GiveBack(m.succession.Inherited)
 }
 
 // hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
@@ -257,8 +257,8 @@ func hungUp(device *os.File) bool {
 // which creates the mount again.
 func (m *Mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
-	lock := m.succession.inherited.Take(takeover.PartLock)
-	m.succession.inherited.Close()
+	lock := m.succession.Inherited.Take(takeover.PartLock)
+	m.succession.Inherited.Close()
 	if lock != nil {
 		// If the mount has no session, its home is removed.
 		m.home.Abandon(lock, m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""))
@@ -271,7 +271,7 @@ func (m *Mount) abandon(why error) {
 	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
 	m.host.Failures.Add(FailureOf(m.succession.State(), why))
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
-	m.succession.inherited.Close()
+	m.succession.Inherited.Close()
 	if m.attachment.Server != nil || m.attachment.Tree != nil {
 		m.finish()
 		return
