@@ -27,19 +27,16 @@ func (m *Mount) openSide() {
 	}
 	m.git.Store(gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request.MountRequest, Resumed: m.home.Resumed, Events: m.Events,
-		Inside:   m.attachment.Inside,
+		Inside: m.attachment.Inside, Contents: m.contents,
 		Handover: &m.succession.Handover, Inherited: &m.succession.Inherited, Handler: m.host.Handler, Logins: logins,
-		Settings: m.contents.Settings, Log: m.host.Log,
-		Listing: m.contents.Listing,
+		Log: m.host.Log, Listing: m.contents.Listing,
 		Index: &gitside.Index{
-			Mount: c, Events: m.Events, Tree: m.attachment.Tree, View: m.contents.View,
-			Reads:  m.Request.Prefetch != control.PrefetchNone,
-			Before: m.contents.Before.Blobs, Handover: &m.succession.Handover, Turns: m.host.Turns, Log: m.host.Log,
-			Snapshot: m.contents.Snapshot,
+			Mount: c, Events: m.Events, Tree: m.attachment.Tree, Contents: m.contents,
+			Reads:    m.Request.Prefetch != control.PrefetchNone,
+			Handover: &m.succession.Handover, Turns: m.host.Turns, Log: m.host.Log,
 		},
-		Snapshot: m.contents.Snapshot, Whole: m.contents.Whole, Changed: m.attachment.Changed,
-		Redirects: m.attachment.Redirects.Paths,
-		Refresh:   func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
+		Changed: m.attachment.Changed, Redirects: m.attachment.Redirects.Paths,
+		Refresh: func(open []worktree.Node) { m.attachment.Server.Refresh(open) },
 		Modules: func(ctx context.Context) []gitdir.Submodule {
 			if !m.Request.Submodules && m.Parent == nil {
 				return nil

@@ -58,10 +58,10 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	}
 	// Later lookups must be checked if checkpoints are created before commands that discard changes, or if trees are missing,
 	// because later commands may need objects of these trees.
-	if s.Mount.Agent.Guards() || !s.Snapshot().Whole() {
+	if s.Mount.Agent.Guards() || !s.Contents.Snapshot().Whole() {
 		return false
 	}
 	// If all contents are on this host, later lookups do not have to wait.
-	h := s.Index.View.Counts(ctx)
+	h := s.Contents.View.Counts(ctx)
 	return h.Fetched == h.Blobs
 }

@@ -31,12 +31,12 @@ func (ix *Index) Fill(ctx context.Context, filled bool) {
 	// the last check.
 	last, arrived := -1, ix.indexed
 	if filled {
-		arrived = ix.Before
+		arrived = ix.Contents.Before.Blobs
 	}
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
 		// Counts walks through the whole tree, so it is called only if the store has received blobs since the last check.
 		if now := ix.Mount.Store.Stats().Blobs; now != arrived {
-			if here := ix.View.Counts(ctx).Fetched; here == last {
+			if here := ix.Contents.View.Counts(ctx).Fetched; here == last {
 				arrived = now
 			} else {
 				done := ix.Turns.Take(ctx, nil, nil)
@@ -66,13 +66,13 @@ func (ix *Index) fillOnce(ctx context.Context) bool {
 	done, err := dir.FillIndex(gitdir.IndexOptions{
 		Ignore: func(e index.Entry) ([]byte, bool) {
 			b := fetch.Blob{ID: e.ID, Path: e.Path}
-			if !ix.View.IsFetched(b) {
+			if !ix.Contents.View.IsFetched(b) {
 				return nil, false
 			}
 			content, err := ix.ReadSmall(ctx, b)
 			return content, err == nil && content != nil
 		},
-		Converts: func(e index.Entry) bool { return ix.View.Converts(e.Path) },
+		Converts: func(e index.Entry) bool { return ix.Contents.View.Converts(e.Path) },
 		Bar:      ix.Bar,
 	}, func(e index.Entry) (int64, bool) {
 		// Git compares the index with the attributes that lstat(2) returns. Glance finds these attributes by the inode number of

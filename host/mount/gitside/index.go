@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/staging"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
@@ -33,16 +34,14 @@ type Index struct {
 	Mount    *catalog.Mounted
 	Events   *Events
 	Tree     *worktree.Tree
-	View     *fetch.View // returns the contents of files, converted as git does when it checks a file out
-	Reads    bool        // whether contents may be prefetched; if false, only contents that a process reads are fetched
-	Before   int64       // number of blobs that the store had received when the mount was started
+	Contents *contents.Contents // what the mount reads
+	Reads    bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
 	Handover *takeover.Handover
 	Turns    *turns.Turns
 	Log      *zap.Logger
 
-	Snapshot func() *fetch.Snapshot           // returns the snapshot of the mounted commit
-	Git      func() *gitdir.Dir               // returns the git directory; nil if git commands do not work in the mount yet
-	Bar      func() (release func(), ok bool) // delays git commands until release is called (gitPass.bar)
+	Git func() *gitdir.Dir               // returns the git directory; nil if git commands do not work in the mount yet
+	Bar func() (release func(), ok bool) // delays git commands until release is called (gitPass.bar)
 
 	// indexed is the number of blobs that the store had received when this process wrote git's index. It is negative if this
 	// process has not written the index.
@@ -91,7 +90,7 @@ func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) err
 			}
 		}
 		err := emit(index.Entry{
-			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || ix.View.Exact(e.Path),
+			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || ix.Contents.View.Exact(e.Path),
 			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID, Size: uint32(max(a.Size, 0))},
 		})
 		for _, e := range odd.hidden {
@@ -126,7 +125,7 @@ func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 		Token:    ix.Tree.Monitor().StartToken(),
 		Files:    files,
 		Ignore:   func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
-		Converts: func(e index.Entry) bool { return ix.View.Converts(e.Path) },
+		Converts: func(e index.Entry) bool { return ix.Contents.View.Converts(e.Path) },
 	}
 }
 
@@ -139,7 +138,7 @@ const (
 // caller writes this data to git's untracked cache, which identifies ignore files by hash. Without the cache, the first git
 // status would read every directory. Missing ignore files are fetched in one request, unless prefetching is off.
 func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
-	blobs, attributes, files, err := ix.View.GitConfigFiles(ctx)
+	blobs, attributes, files, err := ix.Contents.View.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {
 		return nil, files, err
 	}
@@ -154,7 +153,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	}
 	rules = make(map[string][]byte, len(blobs))
 	for _, b := range blobs {
-		if !ix.View.IsFetched(b) {
+		if !ix.Contents.View.IsFetched(b) {
 			continue // git reads this ignore file itself when git needs it
 		}
 		content, readErr := ix.ReadSmall(ctx, b)
@@ -169,7 +168,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 
 // ReadSmall returns the contents of a blob, such as an ignore file. It returns nil if the contents are larger than maxIgnoreFile.
 func (ix *Index) ReadSmall(ctx context.Context, b fetch.Blob) ([]byte, error) {
-	c, err := ix.View.OpenAlone(ctx, b)
+	c, err := ix.Contents.View.OpenAlone(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -196,9 +195,12 @@ func (ix *Index) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, 
 			return nil, fmt.Errorf("store staged contents: %w", err)
 		}
 	}
-	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return ix.View.Tree(ctx, id) }
-	return staging.Against(ctx, read, ix.Snapshot().Tree, x, ix.Mount.Store.Format(), func(id object.ID) (int64, bool) {
-		_, n, err := ix.Mount.Owned.Size(id)
-		return n, err == nil
-	})
+	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+		return ix.Contents.View.Tree(ctx, id)
+	}
+	return staging.Against(ctx, read, ix.Contents.Snapshot().Tree, x, ix.Mount.Store.Format(),
+		func(id object.ID) (int64, bool) {
+			_, n, err := ix.Mount.Owned.Size(id)
+			return n, err == nil
+		})
 }

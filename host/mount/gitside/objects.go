@@ -63,7 +63,7 @@ func (o objects) Open(ctx context.Context, number uint64) (fuse.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := o.side.Index.View.OpenAlone(ctx, fetch.Blob{ID: id, Path: id.String(), Link: true})
+	c, err := o.side.Contents.View.OpenAlone(ctx, fetch.Blob{ID: id, Path: id.String(), Link: true})
 	if err != nil {
 		return nil, err
 	}

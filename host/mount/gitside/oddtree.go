@@ -17,7 +17,7 @@ type oddDir struct {
 // odd returns the properties of a directory for git's index. dir is its path, and id its tree.
 func (ix *Index) odd(ctx context.Context, id object.ID, dir string) (oddDir, error) {
 	var d oddDir
-	_, odd, err := ix.View.Odd(ctx, id)
+	_, odd, err := ix.Contents.View.Odd(ctx, id)
 	for _, e := range odd {
 		d.rewritten = d.rewritten || e.Why != object.OddLong
 		if e.Staged() && err == nil {
@@ -33,7 +33,7 @@ func (ix *Index) hide(ctx context.Context, e object.TreeEntry, path string, to *
 		*to = append(*to, index.Entry{Path: path, Mode: e.Mode, ID: e.ID, Valid: true, SkipWorktree: true})
 		return nil
 	}
-	entries, odd, err := ix.View.Odd(ctx, e.ID)
+	entries, odd, err := ix.Contents.View.Odd(ctx, e.ID)
 	if err != nil {
 		return err
 	}

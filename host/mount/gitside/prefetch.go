@@ -21,7 +21,7 @@ func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress
 	if len(r.Commits) > 0 {
 		return s.prefetchCommits(ctx, r, progress)
 	}
-	h, err := s.Index.View.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
+	h, err := s.Contents.View.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
 		progress(control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"})
 	})
 	if err != nil {

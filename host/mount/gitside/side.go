@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/promisor"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/bind"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
@@ -41,24 +42,22 @@ type Side struct {
 	Resumed   bool                 // whether the session existed before the mount
 	Events    *Events
 	Index     *Index
+	Contents  *contents.Contents  // what the mount reads
 	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil: ".git" is a file
 	Handover  *takeover.Handover  // stores state for a successor
 	Inherited *takeover.Inherited // descriptors that the predecessor has left
 	Handler   control.Handler     // answers requests that programs in the mount send to the daemon
 	Logins    Logins
-	Settings  gitdir.Checkout // git's settings when the mount was made
 	Log       *zap.Logger
 	// Listing is the list of the remote's refs, from which a new git directory gets refs before the history is fetched. If it is nil and the
 	// history will be fetched, Make requests it when it creates the directory.
 	Listing *fetch.Listing
 
-	Snapshot  func() *fetch.Snapshot                             // returns the snapshot of the mounted commit
-	Whole     func(ctx context.Context) (*fetch.Snapshot, error) // waits until all trees of the mounted commit are on this host
-	Modules   func(ctx context.Context) []gitdir.Submodule       // returns the submodules that the configuration of the git directory lists
-	Changed   func() int64                                       // returns the number of paths that the user has changed
-	Redirects func() []string                                    // returns the redirects, whose files are stored outside of the mount
-	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of files that are open for writing
-	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes switches and restores that were interrupted
+	Modules   func(ctx context.Context) []gitdir.Submodule // returns the submodules that the configuration of the git directory lists
+	Changed   func() int64                                 // returns the number of paths that the user has changed
+	Redirects func() []string                              // returns the redirects, whose files are stored outside of the mount
+	Refresh   func(open []worktree.Node)                   // drops the kernel's cached attributes of files that are open for writing
+	Finish    func(ctx context.Context, dir *gitdir.Dir)   // completes switches and restores that were interrupted
 
 	passes  gitPass                // running git commands
 	relinks bool                   // whether linked worktrees are restored before git commands can run; set before the kernel has the mount
@@ -98,7 +97,7 @@ const maxCrawlWait = 10 * time.Second
 // time, so before that Make waits until no program reads everything and no other mount is writing its first index (see package
 // turns), unless a git command waits.
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
-	snap, err := s.Whole(ctx)
+	snap, err := s.Contents.Whole(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +151,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 // Reopen starts the servers for the git directory that the predecessor has created. It does not change the directory, because git
 // commands may be using it, and it sends no requests to the remote.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
-	snap := s.Snapshot()
+	snap := s.Contents.Snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit, Inside: s.Inside.Wanted()}
 	if s.Mount.Record.Checkpoint != nil {
 		o.Ref = ""
@@ -194,7 +193,8 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
-		Logins: s.Logins.helped(ctx), Called: s.Settings.RemoteName(), Streams: s.Settings.StreamsSmall(),
+		Logins: s.Logins.helped(ctx), Called: s.Contents.Settings.RemoteName(),
+		Streams: s.Contents.Settings.StreamsSmall(),
 	}, nil
 }
 
@@ -217,7 +217,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Index.View,
+	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Contents.View,
 		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
