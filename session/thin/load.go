@@ -1,7 +1,6 @@
 package thin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +9,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 )
 
 // unpacked holds the contents of a container: its packs were extracted into a bare repository without refs.
@@ -257,28 +256,17 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	return err
 }
 
-// stream returns a pack with all objects of the container. It runs git pack-objects, because git reuses existing deltas.
-func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
-	var ids bytes.Buffer
+// stream returns a pack with all objects of the container, in which git reuses existing differences.
+func (u *unpacked) stream(ctx context.Context) io.ReadCloser {
+	var ids []object.ID
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {
-		for _, id := range u.ids[name] {
-			ids.WriteString(id.String() + "\n")
-		}
+		ids = append(ids, u.ids[name]...)
 	}
-	cmd := gitcmd.Isolated(ctx, "--git-dir="+u.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-	var stderr gitcmd.Tail
-	cmd.Stdin, cmd.Stderr = &ids, &stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	return &stream{out, func() error {
-		if err := cmd.Wait(); err != nil {
-			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
-		}
-		return nil
-	}}, nil
+	in, out := io.Pipe()
+	s := &stream{in, make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		out.CloseWithError(packs.Git(u.repo.Dir(), ids)(ctx, out))
+	}()
+	return s
 }

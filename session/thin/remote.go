@@ -267,11 +267,7 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 			return nil, fmt.Errorf("fetch from container of session %s: %w", r.session, transport.NotOurRef{ID: id})
 		}
 	}
-	pack, err := u.stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read container of session %s: %w", r.session, err)
-	}
-	return &transport.FetchResponse{Pack: pack}, nil
+	return &transport.FetchResponse{Pack: u.stream(ctx)}, nil
 }
 
 // place returns the directory of the state, and creates it if it does not exist.
@@ -321,14 +317,18 @@ const nextPrefix = "next-"
 // ofNothing lists the prefixes of the refs that reach no object of a mounted repository.
 var ofNothing = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}
 
-// stream is the output of a running command that writes a pack.
+// stream is a pack that is being written.
 type stream struct {
-	io.ReadCloser
-	wait func() error // waits for the command and returns its error
+	*io.PipeReader
+	ended chan struct{} // closed when the writer has ended
 }
 
-// Close closes the output, waits for the command, and returns its error.
-func (s *stream) Close() error { return errors.Join(s.ReadCloser.Close(), s.wait()) }
+// Close ends the writer, and waits for its end.
+func (s *stream) Close() error {
+	err := s.PipeReader.Close()
+	<-s.ended
+	return err
+}
 
 // join returns the path of parts below dir.
 func join(dir string, parts ...string) string {
