@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,14 +16,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback/notes"
+	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
-// All sessions on a session remote share its notes refs. To push a notes ref, a session merges the notes of the session remote
-// with its own (see mergeNote), and updates the ref by compare-and-swap. If another session updates the ref first, the push is
-// refused: the session has lost a race. It then also pushes its notes to its diverged name of the ref (session.DivergedRef). Every
-// session that pushes the ref merges the notes of all diverged names. So a session loses at most two more races, because the
-// second winner has read the session remote after the diverged name existed. Notes are pushed after all other refs, so that no
-// other ref waits for them.
+// All sessions on a session remote share its notes refs. To push a notes ref, a session merges the notes of the session
+// remote with its own (package notes), and updates the ref by compare-and-swap. If another session updates the ref
+// first, the push is refused: the session has lost a race. It then also pushes its notes to its diverged name of the
+// ref (session.DivergedRef). Every session that pushes the ref merges the notes of all diverged names. So a session
+// loses at most two more races, because the second winner has read the session remote after the diverged name existed.
+// Notes are pushed after all other refs, so that no other ref waits for them.
 
 const (
 	// notesTries is the number of pushes of a notes ref in one round if the ref's diverged name exists. If that name does not
@@ -185,4 +189,51 @@ func (m *notesPusher) bringNotes(ctx context.Context, n notesMove, merged object
 	}
 	l.learn(n.ref, merged)
 	local[n.ref] = merged
+}
+
+// merge returns a commit that contains the notes of this session, the notes of the session remote, and the notes that other
+// sessions pushed to diverged names (session.DivergedRef). The result load holds the objects of that commit that the session
+// remote lacks.
+func (m *notesPusher) merge(ctx context.Context, n notesMove) (merged object.ID, load *objects.Selection, err error) {
+	merged = n.mine
+	union := notes.Merger{Repo: m.repo}.Union
+	if !n.there.IsZero() {
+		if err := m.conn.fetch(ctx, n.there, n.mine); err != nil {
+			return merged, nil, err
+		}
+		switch {
+		// The value on the session remote contains the notes of this session.
+		case session.Within(m.repo, n.there, n.mine):
+			return n.there, nil, nil
+		case session.Within(m.repo, n.mine, n.there):
+		default:
+			if merged, err = union(ctx, n.mine, n.there); err != nil {
+				return merged, nil, err
+			}
+		}
+	}
+	tips := []object.ID{n.there}
+	for _, other := range n.others {
+		if session.Within(m.repo, merged, other) {
+			continue
+		}
+		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the notes of
+		// that session are part of the notes ref.
+		if err := m.conn.fetch(ctx, other, n.there); err != nil {
+			m.log.Debug("fetch notes of another session", zap.String("session", m.repo.Session()), zap.Error(err))
+			continue
+		}
+		if merged, err = union(ctx, merged, other); err != nil {
+			return merged, nil, err
+		}
+		tips = append(tips, other)
+	}
+	tips = slices.DeleteFunc(tips, object.ID.IsZero)
+	have, err := objects.Reached(ctx, m.repo, tips)
+	if err != nil {
+		return merged, nil, err
+	}
+	maps.Copy(have, m.selector.sent)
+	load, err = objects.Select(ctx, m.repo, []object.ID{merged}, have)
+	return merged, load, err
 }
