@@ -104,8 +104,5 @@ func (r *round) rejected(u update, no *transport.Rejected, l *ledger) error {
 // left reports whether the update u has to wait for another round, because it was refused too often in this round, or because the
 // delay since its last refusal is not over.
 func (r *round) left(u update) bool {
-	if r.failed[u.Name] > movedTries {
-		return true
-	}
-	return r.p.refusals.delayed(u.Name, u.New)
+	return r.failed[u.Name] > movedTries || r.p.refusals.delayed(u.Name, u.New)
 }

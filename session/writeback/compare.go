@@ -1,6 +1,7 @@
 package writeback
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -182,28 +183,15 @@ func (c *comparison) compareAnnotations(ref string) {
 }
 
 // refsIn returns the names of the refs in local and of the refs in the ledger that this session pushes, in the order in
-// which they are compared and pushed.
+// which they are compared and pushed. Removed refs come first, because a ref that still exists on the session remote
+// may prevent the creation of another ref.
 func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []string {
-	var refs []string
-	for ref := range local {
-		refs = append(refs, ref)
-	}
+	var removed []string
 	for ref := range l.refs {
 		if _, here := local[ref]; !here && isSent(ref, layout) {
-			refs = append(refs, ref)
+			removed = append(removed, ref)
 		}
 	}
-	// Removed refs come first, because a ref that still exists on the session remote may prevent the creation of another ref.
-	slices.SortFunc(refs, func(a, b string) int {
-		_, x := local[a]
-		_, y := local[b]
-		if x != y {
-			if !x {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
-	return refs
+	slices.Sort(removed)
+	return append(removed, slices.Sorted(maps.Keys(local))...)
 }

@@ -31,7 +31,7 @@ type Traffic struct {
 	Seeded         int64 // bytes received from the mounted remote, for a session remote that lacks the history
 }
 
-// counters holds the counters that the method figures returns as Figures. The counter took is in nanoseconds.
+// counters holds the counters that Queue.Figures returns. The counter took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 
 // connection exchanges data with the session remote and counts the exchanged data. It keeps no other state between two calls. The
@@ -43,15 +43,6 @@ type connection struct {
 	// before is the number of bytes that earlier queues of the session transferred.
 	before  Traffic
 	counted counters // traffic of this connection
-}
-
-// figures returns the counters of this connection.
-func (c *connection) figures() Figures {
-	n := &c.counted
-	return Figures{
-		Pushes: n.pushes.Load(), Failures: n.failures.Load(), Refs: n.refs.Load(), Refused: n.refused.Load(),
-		Bytes: n.bytes.Load(), Took: time.Duration(n.took.Load()),
-	}
 }
 
 // traffic returns the sum of the traffic of earlier queues and the traffic of this connection.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/notes"
@@ -163,9 +164,7 @@ func (m *notesPusher) pushNotes(
 			return false, nil
 		}
 		push = nil
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !clock.Wait(ctx, pause/2+rand.N(pause)) {
 			return false, context.Cause(ctx)
 		}
 		pause *= 2

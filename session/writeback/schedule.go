@@ -38,7 +38,7 @@ func (q *Queue) covered(asked uint64) uint64 {
 // failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
 // wait is the delay until the next round; if wait is 0, the next round starts when the Repo changes.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
-	var retry, forget <-chan time.Time
+	var retry <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
 	if refused := q.refusalsEnd(ctx); wait == 0 || refused > 0 && refused < wait {
 		wait = refused
@@ -53,11 +53,10 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	} else if wait > 0 {
 		retry = time.After(wait)
 	}
-	forget = time.After(forgetIdle)
+	forget := time.After(forgetIdle)
 	changed := q.o.Repo.Changed()
-	// A change of the Repo does not make an unreachable session remote reachable, so wait for the time of the retry.
 	if failures > 0 {
-		changed = nil
+		changed = nil // a change of the Repo does not make an unreachable session remote reachable
 	}
 	for {
 		select {
@@ -76,12 +75,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 			default:
 			}
 		case <-changed:
-			select {
-			case <-time.After(gather):
-			case <-ctx.Done():
-				return false
-			}
-			return true
+			return clock.Wait(ctx, gather)
 		}
 	}
 }

@@ -228,7 +228,7 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 	if err != nil {
 		return "", err
 	}
-	_, err = io.Copy(f, &counted{res.Pack, &active.done})
+	_, err = io.Copy(&counting{f, &active.done}, res.Pack)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -237,19 +237,6 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 		return "", err
 	}
 	return path, nil
-}
-
-// counted is a reader that adds the number of bytes read to n.
-type counted struct {
-	io.Reader
-	n *atomic.Int64
-}
-
-// Read reads into p from the underlying reader, and adds the number of bytes read to c.n.
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.n.Add(int64(n))
-	return n, err
 }
 
 // send pushes the pack in the file path, and creates a ref below basePrefix for each commit in the slice need, so that gc on the
@@ -283,7 +270,7 @@ func (s *seeder) send(ctx context.Context, need []object.ID, path string, active
 				active.size.Store(st.Size())
 			}
 			active.done.Store(0)
-			_, err = io.Copy(w, &counted{f, &active.done})
+			_, err = io.Copy(&counting{w, &active.done}, f)
 			return err
 		}
 		results, err := s.conn.send(ctx, push, req, thin.Load{})

@@ -107,4 +107,10 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 }
 
 // Figures returns the counters of this Queue.
-func (q *Queue) Figures() Figures { return q.conn.figures() }
+func (q *Queue) Figures() Figures {
+	n := &q.conn.counted
+	return Figures{
+		Pushes: n.pushes.Load(), Failures: n.failures.Load(), Refs: n.refs.Load(), Refused: n.refused.Load(),
+		Bytes: n.bytes.Load(), Took: time.Duration(n.took.Load()),
+	}
+}

@@ -152,17 +152,9 @@ func (b *baseObjects) compare(from, to object.ID, path string) {
 		return
 	}
 	was, now := b.entries(from, path), b.entries(to, path)
-	names := make([]string, 0, len(was)+len(now))
-	for name := range was {
-		names = append(names, name)
-	}
-	for name := range now {
-		if _, both := was[name]; !both {
-			names = append(names, name)
-		}
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(now))
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) {
 		old, next := was[name], now[name]
 		if old.ID == next.ID {
 			continue

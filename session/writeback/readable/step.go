@@ -34,14 +34,9 @@ func (b *branch) changes(from, to object.ID, path string) (list []pathChange) {
 		return all
 	}
 	was, now := named(from), named(to)
-	names := slices.Collect(maps.Keys(was))
-	for name := range now {
-		if _, both := was[name]; !both {
-			names = append(names, name)
-		}
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(now))
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) {
 		old, next := was[name], now[name]
 		if old.ID == next.ID && old.Mode == next.Mode || name == "" || name == "." || name == ".." || strings.EqualFold(name, ".git") {
 			continue

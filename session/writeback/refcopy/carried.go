@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -49,14 +50,8 @@ func readCarried(repo *session.Repo) (carried, error) {
 
 // write stores the list. The parameter before is the stored list: if it has the same names, write does nothing.
 func (c carried) write(repo *session.Repo, before carried) error {
-	if len(c) == len(before) {
-		same := true
-		for name := range c {
-			same = same && !before[name].IsZero()
-		}
-		if same {
-			return nil
-		}
+	if maps.EqualFunc(c, before, func(_, old object.ID) bool { return !old.IsZero() }) {
+		return nil
 	}
 	var refs []packedrefs.Ref
 	for name, id := range c {

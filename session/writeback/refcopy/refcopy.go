@@ -166,10 +166,8 @@ func (c *Copier) run(ctx context.Context) {
 		case <-timer:
 			continue
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Wait(ctx, settle) {
 			return
-		case <-time.After(settle):
 		}
 		select { // drop a signal that arrived during the delay, because the next pass also reads the changes that caused the signal
 		case <-c.wake:
