@@ -163,7 +163,7 @@ func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 		Failed: func(err error) { a.problems.note("push refs", err) }, Log: a.log,
 	}
 	if a.Options().Remote == control.RemoteEmbedded {
-		o.Embedded, o.Provide = true, a.place.store
+		o.Provide = a.place.store
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

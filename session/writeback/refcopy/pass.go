@@ -36,7 +36,7 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 		c.repo = repo
-		if c.o.Embedded {
+		if c.o.Provide != nil {
 			c.reused = &reused{repo: repo, provide: c.o.Provide}
 		}
 	}
@@ -67,7 +67,7 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 	}
 	objects := copies.Objects()
 	var owner session.RefChange
-	if c.o.Embedded {
+	if c.o.Provide != nil {
 		if owner, err = c.owner(&objects); err != nil {
 			return err
 		}
@@ -272,7 +272,7 @@ func (c *Copier) changes(moves []move) ([]session.RefChange, error) {
 		}
 	}
 	for _, m := range moves {
-		if c.o.Embedded { // the Repo is the session remote
+		if c.o.Provide != nil { // the Repo is the session remote
 			signed := session.CarriedRef(c.o.Session, m.name)
 			if was, err := c.repo.Ref(signed); err != nil {
 				return nil, err

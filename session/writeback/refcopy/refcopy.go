@@ -53,10 +53,9 @@ type Options struct {
 	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
 	// Copier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Embedded is true if the Repo itself is the session remote. Provide then fetches the contents that stock git needs when it fetches
-	// from the Repo.
-	Embedded bool
-	Provide  objects.Provider
+	// Provide is set if the Repo itself is the session remote. It fetches the contents that stock git needs when it
+	// fetches from the Repo.
+	Provide objects.Provider
 	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
 	// after the Repo was opened. It must not block. Moved may be nil.
 	Moved func()

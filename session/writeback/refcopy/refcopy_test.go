@@ -107,6 +107,7 @@ func TestCarrier(t *testing.T) {
 // A ref whose object is missing is not copied until the object exists again. The other refs are copied.
 func TestCarrierOfALostObject(t *testing.T) {
 	for _, embedded := range []bool{false, true} {
+		var o Options
 		p := mounted.New(t, object.SHA1)
 		one := p.Commit("a", "one")
 		mounted.Run(t, p.Work, "", "tag", "-a", "-m", "t", "v1")
@@ -115,7 +116,10 @@ func TestCarrierOfALostObject(t *testing.T) {
 		if err := os.Rename(lost, lost+".away"); err != nil {
 			t.Fatal(err)
 		}
-		c := copier(p, Options{Embedded: embedded, Provide: p})
+		if embedded {
+			o.Provide = p
+		}
+		c := copier(p, o)
 		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
 			t.Errorf("flush with a missing object: got %v, want an error that names v1", err)
 		}
@@ -184,7 +188,7 @@ func TestEmbeddedRepoServesGit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := mounted.New(t, f)
-			c := copier(p, Options{Embedded: true, Provide: p})
+			c := copier(p, Options{Provide: p})
 			copied := filepath.Join(t.TempDir(), "copy")
 			mounted.Run(t, "/", "", "clone", "-q", p.Origin.Path, copied)
 			away := func(f func()) {
