@@ -1,7 +1,8 @@
-// Package refcopy copies the branches, tags and notes refs of a mount's git directory into the session's bare repository
-// (session.Repo, "the Repo" below) whenever they move, with the objects that git created for them. A Copier works in passes, which
-// Copier.pass describes: it reads the refs (gitRefs.read), compares them with the Repo and with the list of the refs that were
-// copied before (Copier.moves), copies the objects, and then updates the refs of the Repo (Copier.carry).
+// Package refcopy copies the branches, tags and notes refs of a mount's git directory into the bare repository of the
+// session: session.Repo, "the Repo" below. It copies them whenever they move, with the objects that git created for
+// them. A Copier works in passes. Copier.pass reads the refs (gitRefs.read), compares them with the Repo and with the
+// list of the refs that were copied before (Copier.moves), copies the objects, and then updates the refs of the Repo
+// (Copier.carry).
 package refcopy
 
 import (
