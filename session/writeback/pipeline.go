@@ -149,26 +149,6 @@ type pipeline struct {
 	whole bool
 }
 
-// newPipeline returns the stages for the queue, whose other parts exist already.
-func (q *Queue) newPipeline() *pipeline {
-	o := q.o
-	p := &pipeline{
-		repo: o.Repo, conn: &q.conn, record: &q.record, report: &q.report, settled: o.Settled, log: o.Log,
-		mode:     modeChoice{base: o.Base, baseURL: o.BaseURL, remote: o.Remote},
-		claim:    claimer{repo: o.Repo, conn: &q.conn},
-		tracker:  tracker{conn: &q.conn, moved: o.Tracked, log: o.Log},
-		selector: selector{repo: o.Repo, store: o.Store, base: o.Base, seeder: &q.seeder},
-		packer:   packer{repo: o.Repo, store: o.Store, baseURL: o.BaseURL, record: &q.record, log: o.Log},
-		taken:    &q.moved,
-		refusals: newRefusals(),
-	}
-	p.notes = notesPusher{
-		repo: o.Repo, conn: &q.conn, selector: &p.selector, packer: &p.packer, refusals: &p.refusals, merged: o.Notes,
-		log: o.Log,
-	}
-	return p
-}
-
 // attempt takes the refs of the Repo once through the stages of the pipeline, with at most one push. The result again
 // reports whether another attempt is needed. The caller holds Queue.remoteToken.
 func (r *round) attempt(ctx context.Context) (again bool, err error) {
@@ -311,4 +291,24 @@ func (p *pipeline) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleMost)
 	defer cancel()
 	p.settled(ctx)
+}
+
+// newPipeline returns the stages for the queue, whose other parts exist already.
+func (q *Queue) newPipeline() *pipeline {
+	o := q.o
+	p := &pipeline{
+		repo: o.Repo, conn: &q.conn, record: &q.record, report: &q.report, settled: o.Settled, log: o.Log,
+		mode:     modeChoice{base: o.Base, baseURL: o.BaseURL, remote: o.Remote},
+		claim:    claimer{repo: o.Repo, conn: &q.conn},
+		tracker:  tracker{conn: &q.conn, moved: o.Tracked, log: o.Log},
+		selector: selector{repo: o.Repo, store: o.Store, base: o.Base, seeder: &q.seeder},
+		packer:   packer{repo: o.Repo, store: o.Store, baseURL: o.BaseURL, record: &q.record, log: o.Log},
+		taken:    &q.moved,
+		refusals: newRefusals(),
+	}
+	p.notes = notesPusher{
+		repo: o.Repo, conn: &q.conn, selector: &p.selector, packer: &p.packer, refusals: &p.refusals, merged: o.Notes,
+		log: o.Log,
+	}
+	return p
 }
