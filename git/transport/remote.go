@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 	"github.com/artifactfs/artifactfs/git/transport/via"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
@@ -21,8 +22,6 @@ import (
 const (
 	defaultStall   = 30 * time.Second
 	defaultConnect = 15 * time.Second
-	backoffFirst   = 100 * time.Millisecond // first pause before a retry
-	backoffMost    = 5 * time.Second        // longest pause before a retry
 	// waitMost is the longest pause that the client makes because the server asks for one. If the server asks for a longer pause,
 	// the client does not retry, and returns the error to the caller.
 	waitMost = 2 * time.Minute
@@ -285,6 +284,9 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 	})
 }
 
+// pauses are the pauses before retries, in addition to the pause that the server has requested.
+var pauses = backoff.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
+
 // try calls the function in the parameter once until this function succeeds, fails with an error that is not transient, or the
 // retries are used up. The parameter verb is the start of the error message.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
@@ -299,7 +301,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 			// Only a transient fault justifies another attempt. Any other error would occur again.
 			var t transient
 			if errors.As(err, &t) && n < retries {
-				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
+				if wait := t.after + pauses.Pause(n+1); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
 					r.log.Debug("retry request", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
 					if clock.Wait(ctx, wait) {
 						continue
@@ -312,12 +314,6 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 		}
 		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
 	}
-}
-
-// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so that many
-// mounts do not retry at the same moment. The parameter asked is the pause that the server has requested; the result is never shorter.
-func backoff(n int, asked time.Duration) time.Duration {
-	return asked + clock.Backoff(n+1, backoffFirst, backoffMost)
 }
 
 // fits reports whether another attempt is possible after a pause of the duration wait: the pause must end before the deadline of

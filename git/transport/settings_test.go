@@ -40,25 +40,7 @@ func TestSSHPrograms(t *testing.T) {
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
-	now := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-7": 0, "x": 0, "99999999999999": 0, "999999999": maxRetryWait,
-		"Thu, 02 Jan 2020 03:04:35 GMT": 30 * time.Second, "Thu, 02 Jan 2020 03:04:00 GMT": 0} {
-		if got := retryAfter(value, now); got != want {
-			t.Errorf("Retry-After %q: got %v, want %v", value, got, want)
-		}
-	}
-}
-
-func TestBackoff(t *testing.T) {
-	for n := range 70 {
-		if d := backoff(n, 0); d < backoffFirst/2 || d > backoffMost {
-			t.Errorf("wait before attempt %d: got %v", n, d)
-		}
-	}
-	if d := backoff(0, time.Minute); d < time.Minute {
-		t.Errorf("wait for Retry-After of a minute: got %v", d)
-	}
+func TestPauseFits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if fits(ctx, 2*time.Minute) || !fits(ctx, time.Second) || fits(context.Background(), waitMost+1) {

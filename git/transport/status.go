@@ -4,16 +4,17 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/backoff"
 )
 
 // judge returns the error that corresponds, for a git client, to the status and the content type of res. It returns nil if res is
 // an answer to the request c.
 func (h *web) judge(c call, res *http.Response) error {
 	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
-	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	after := backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryWait)
 	said := statusError("server answered " + plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
@@ -56,15 +57,3 @@ type statusError string
 
 // Error returns the message.
 func (e statusError) Error() string { return string(e) }
-
-// retryAfter parses the value of Retry-After, which is a number of seconds or a date (RFC 9110, 10.2.3). It returns 0 for
-// any other value.
-func retryAfter(value string, now time.Time) time.Duration {
-	if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32); err == nil {
-		return min(max(0, time.Duration(n)*time.Second), maxRetryWait)
-	}
-	if t, err := http.ParseTime(value); err == nil {
-		return min(max(0, t.Sub(now)), maxRetryWait)
-	}
-	return 0
-}

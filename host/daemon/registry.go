@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/mount"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
@@ -25,11 +26,10 @@ import (
 const (
 	// restoresAtOnce is the maximum number of mounts that Remount restores at the same time.
 	restoresAtOnce = 4
-	// restoreFirst is the pause before a failed mount is tried again for the first time. The pause doubles after each attempt.
-	restoreFirst = 5 * time.Second
-	// restoreMost is the maximum pause between two attempts.
-	restoreMost = 5 * time.Minute
 )
+
+// pauses are the pauses before a failed mount is tried again.
+var pauses = backoff.Backoff{First: 5 * time.Second, Longest: 5 * time.Minute}
 
 // registryPath returns the path of the registry file for the mount at dir.
 func (d *Daemon) registryPath(dir string) string {
@@ -84,15 +84,7 @@ func (d *Daemon) Remount(ctx context.Context) error {
 				return
 			}
 			d.behind.Go(func() {
-				for pause := restoreFirst; ; pause = min(2*pause, restoreMost) {
-					select {
-					case <-time.After(pause):
-					case <-d.ctx.Done():
-						return
-					}
-					if d.remount(d.ctx, path) {
-						return
-					}
+				for failures := 1; pauses.Wait(d.ctx, failures) && !d.remount(d.ctx, path); failures++ {
 				}
 			})
 		})

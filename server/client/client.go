@@ -18,20 +18,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/backoff"
+	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
 const (
 	maxAnswer = 64 << 20 // maximum size of a JSON answer in bytes
 	retries   = 4        // maximum number of repetitions of a request after status 503
-	maxPause  = 5 * time.Second
-	minPause  = 100 * time.Millisecond
 )
+
+// pauses are the pauses before a repetition. The server can ask for longer ones, but not for more than the longest.
+var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 5 * time.Second}
 
 // Options configures a Client.
 type Options struct {
@@ -209,9 +213,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if res.StatusCode != http.StatusServiceUnavailable || try == retries {
 			return nil, failure
 		}
-		select {
-		case <-time.After(min(max(failure.RetryAfter, minPause), maxPause)):
-		case <-ctx.Done():
+		if !clock.Wait(ctx, min(max(failure.RetryAfter, pauses.Pause(try+1)), pauses.Longest)) {
 			return nil, failure
 		}
 	}
@@ -264,12 +266,9 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 
 // failureOf converts an answer with a status of 300 or above to an Error.
 func failureOf(r request, res *http.Response) *Error {
-	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode}
-	if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && n > 0 {
-		e.RetryAfter = time.Duration(n) * time.Second
-	}
-	// an error is ignored: with an incomplete body, the message is empty
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode,
+		RetryAfter: backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), math.MaxInt64)}
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // an incomplete body leaves the message empty
 	var in envelope
 	if err := json.Unmarshal(text, &in); err == nil && len(in.Errors) > 0 {
 		e.Code, e.Message, e.Pointer = in.Errors[0].Code, in.Errors[0].Message, in.Errors[0].Source.Pointer

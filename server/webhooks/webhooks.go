@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
@@ -39,6 +38,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/server/egress"
@@ -292,7 +292,7 @@ func (s *Sender) endAttempt(id string, err error, next time.Time) {
 	}
 	r.failures++
 	// The pause depends on the failures of the receiver, not on the attempts of this delivery.
-	r.until = time.Now().Add(min(s.pace.first<<min(r.failures-1, 20), maxPause))
+	r.until = time.Now().Add(s.pauses().Limit(r.failures))
 	if next.Before(r.until) {
 		r.until = next
 	}
@@ -339,11 +339,16 @@ func (s *Sender) deliver(h records.Webhook, d records.Delivery) {
 	}
 }
 
-// pause returns the time until the next attempt after a number of failures: it doubles, and a quarter of it is random, so that
-// deliveries that have failed together are not repeated together.
+// pauses are the longest pauses between two attempts.
+func (s *Sender) pauses() backoff.Backoff {
+	return backoff.Backoff{First: s.pace.first, Longest: maxPause}
+}
+
+// pause returns the time until the next attempt after a number of failures. Only a quarter of it is random, so that all attempts together
+// take as long as the documentation promises.
 func (s *Sender) pause(attempts int) time.Duration {
-	d := time.Duration(math.Min(float64(s.pace.first)*math.Pow(2, float64(attempts-1)), float64(maxPause)))
-	return d - d/4 + mathrand.N(d/4+1)
+	d := s.pauses().Limit(attempts)
+	return d - mathrand.N(d/4+1)
 }
 
 var (
@@ -379,18 +384,9 @@ func (s *Sender) attempt(h records.Webhook, d records.Delivery) (after time.Dura
 	case c == http.StatusGone:
 		return 0, errGone
 	case c == http.StatusTooManyRequests || c == http.StatusServiceUnavailable:
-		after = retryAfter(answer.Header.Get("Retry-After"))
+		after = backoff.RetryAfter(answer.Header.Get("Retry-After"), time.Now(), maxPause)
 	}
 	return after, fmt.Errorf("status %d", answer.StatusCode)
-}
-
-// retryAfter returns the seconds of a header Retry-After, up to maxPause. A date is ignored.
-func retryAfter(text string) time.Duration {
-	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31)
-	if err != nil {
-		return 0
-	}
-	return min(time.Duration(n)*time.Second, maxPause)
 }
 
 // reason returns the cause of a failed request for users, in words that do not describe the network of the server.

@@ -398,17 +398,6 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-func FuzzRetryAfter(f *testing.F) {
-	f.Add("5")
-	f.Add(" -1")
-	f.Add("99999999999999999999")
-	f.Fuzz(func(t *testing.T, text string) {
-		if d := retryAfter(text); d < 0 || d > maxPause {
-			t.Errorf("%q waits %v", text, d)
-		}
-	})
-}
-
 func FuzzKey(f *testing.F) {
 	f.Add("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	f.Add("whsec_")

@@ -12,16 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-const (
-	// maxTries is the number of times that an operation tries again if other writers change the entry.
-	maxTries = 20
-	// pause is the time before the second attempt. It grows by the same time before each further attempt.
-	pause = 20 * time.Millisecond
-)
+// maxTries is the number of times that an operation tries again if other writers change the entry.
+const maxTries = 20
+
+// pauses are the pauses between these attempts.
+var pauses = backoff.Backoff{First: 20 * time.Millisecond, Longest: 400 * time.Millisecond}
 
 // Store reads and changes the entries of one session remote. It must not be used by several goroutines at the same time.
 type Store struct {
@@ -73,7 +72,7 @@ func (s *Store) Get(ctx context.Context, key string, w io.Writer) (Entry, error)
 		e, written, err := s.get(ctx, key, w)
 		// The server may have removed a value that was replaced after its ref was read.
 		gone := errors.As(err, new(transport.NotOurRef)) || errors.Is(err, odb.ErrNotFound)
-		if err == nil || !gone || written || try == maxTries || !clock.Wait(ctx, time.Duration(try)*pause) {
+		if err == nil || !gone || written || try == maxTries || !pauses.Wait(ctx, try) {
 			return e, err
 		}
 	}
@@ -196,7 +195,7 @@ func (s *Store) Delete(ctx context.Context, key, expect string) error {
 // writer changes the ref at the same time, it tries again.
 func (s *Store) change(ctx context.Context, key, expect string, next func(p present) (object.ID, []odb.Outgoing, error)) error {
 	for try := range maxTries {
-		if try > 0 && !clock.Wait(ctx, time.Duration(try)*pause) {
+		if try > 0 && !pauses.Wait(ctx, try) {
 			return ctx.Err()
 		}
 		p, err := s.expected(ctx, key, expect)

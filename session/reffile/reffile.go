@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -26,9 +26,10 @@ const (
 	MaxSize = 16 << 20
 	// MaxTries is the number of times that Change tries to write if other writers change the ref.
 	MaxTries = 20
-	// pause is the time before the second attempt. It grows by the same time before each further attempt.
-	pause = 20 * time.Millisecond
 )
+
+// pauses are the pauses between the attempts of Change.
+var pauses = backoff.Backoff{First: 20 * time.Millisecond, Longest: 400 * time.Millisecond}
 
 var (
 	// ErrTooLarge means that a file is larger than MaxSize.
@@ -85,7 +86,7 @@ func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, 
 // errors of the type *transport.Rejected are wrapped.
 func (s *Store) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
 	for try := range MaxTries {
-		if try > 0 && !clock.Wait(ctx, time.Duration(try)*pause) {
+		if try > 0 && !pauses.Wait(ctx, try) {
 			return Version{}, ctx.Err()
 		}
 		v, err := s.try(ctx, f, message, edit)

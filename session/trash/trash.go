@@ -25,6 +25,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -125,10 +126,11 @@ func Ref(name, ref string, at time.Time) string {
 	return prefix(name, at) + strings.TrimPrefix(ref, "refs/")
 }
 
-const (
-	deleteTries = 6                      // maximum number of attempts to delete a session whose refs change at the same time
-	deletePause = 100 * time.Millisecond // pause before the second attempt; it doubles with each attempt
-)
+// deleteTries is the maximum number of attempts to delete a session whose refs change at the same time.
+const deleteTries = 6
+
+// pauses are the pauses between these attempts.
+var pauses = backoff.Backoff{First: 100 * time.Millisecond, Longest: 3 * time.Second}
 
 // Delete moves the refs of the session called name to the trash. The map there holds all refs of the session remote, head is the branch
 // to which its HEAD points, and the function of returns those refs in a map that belong to the session. Delete returns the refs of the
@@ -152,9 +154,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved && refused.Kind != transport.RejectAtomic || try == deleteTries-1 {
 			break
 		}
-		select {
-		case <-time.After(deletePause << try):
-		case <-ctx.Done():
+		if !pauses.Wait(ctx, try+1) {
 			return mine, kept, err
 		}
 		if there, head, err = Refs(ctx, remote); err != nil {

@@ -34,6 +34,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -43,11 +44,8 @@ import (
 // ErrEnded is the error of an operation that fails because the mount is being unmounted.
 var ErrEnded = errors.New("mount is being unmounted")
 
-// A failed operation is retried after retryFirst. Each further wait is twice as long as the previous wait, up to retryMost.
-const (
-	retryFirst = time.Second
-	retryMost  = 30 * time.Second
-)
+// pauses are the pauses before a failed operation is repeated.
+var pauses = backoff.Backoff{First: time.Second, Longest: 30 * time.Second}
 
 // Agent makes and pushes the checkpoints of one mount. Its methods may be called from any goroutine.
 type Agent struct {

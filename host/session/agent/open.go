@@ -10,7 +10,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
@@ -141,14 +140,14 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 // resume opens the session's repository, if it exists, so that refs that an earlier process has not pushed are pushed.
 // It retries until ctx ends. It calls opened after the first attempt and, if that has succeeded, the first push.
 func (a *Agent) resume(ctx context.Context, opened func()) {
-	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
+	for failures := 1; statedir.HasSessionRepo(a.place.home); failures++ {
 		_, err := a.Open(ctx)
 		a.problems.note("open session", err)
 		if err == nil {
 			a.turn.use(ctx, a)
 		}
 		opened()
-		if err == nil || !clock.Wait(ctx, retry) {
+		if err == nil || !pauses.Wait(ctx, failures) {
 			return
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/signal"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -69,7 +68,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 			w.first = time.Now()
 		}
 	}
-	retry := retryFirst
+	failures := 0
 	for {
 		reason, ok := w.await(ctx)
 		if !ok {
@@ -93,7 +92,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			retry = retryFirst
+			failures = 0
 			continue
 		}
 		if moved {
@@ -102,10 +101,9 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		if w.noticed != nil {
 			w.first = time.Now()
 		}
-		if !clock.Wait(ctx, retry) {
+		if failures++; !pauses.Wait(ctx, failures) {
 			return
 		}
-		retry = min(2*retry, retryMost)
 	}
 }
 
