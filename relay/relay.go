@@ -38,6 +38,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/httpserve"
 	"github.com/artifactfs/artifactfs/relay/grants"
 	"github.com/artifactfs/artifactfs/relay/shelf"
 	"github.com/artifactfs/artifactfs/server/objects"
@@ -181,32 +182,9 @@ func (r *Relay) secure() error {
 // Serve answers requests until ctx ends. Then it refuses new requests, and waits for those in progress, but at most for
 // drainTime.
 func (r *Relay) Serve(ctx context.Context) error {
-	// log messages of net/http, such as failures of connections that clients have broken, only for debugging
-	failures, err := zap.NewStdLogAt(r.log, zap.DebugLevel)
-	if err != nil {
-		return err
-	}
-	base, abort := context.WithCancel(context.WithoutCancel(ctx))
-	defer abort()
-	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: failures, BaseContext: func(net.Listener) context.Context { return base }}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(r.listener) }()
-	select {
-	case err := <-ended:
+	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader}
+	if err := httpserve.Until(ctx, s, r.listener, drainTime, r.log); err != nil {
 		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-	}
-	limited, cancel := context.WithTimeout(base, drainTime)
-	defer cancel()
-	err = s.Shutdown(limited)
-	if errors.Is(err, context.DeadlineExceeded) {
-		r.log.Warn("requests did not finish in time and are aborted", zap.Duration("time", drainTime))
-		abort()
-		err = s.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("stop: %w", err)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/certfile"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/httpserve"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/archive"
@@ -315,34 +316,13 @@ func (s *Server) closeLater(f func() error) { s.closers = append(s.closers, f) }
 
 // Serve answers requests until ctx ends. Then it refuses new ones, and gives those that are under way drainTime to finish.
 func (s *Server) Serve(ctx context.Context) error {
-	failures, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // such as broken connections, which clients cause
-	if err != nil {
-		return err
-	}
-	// Requests live longer than ctx: Shutdown waits for them, and Close ends them.
-	base, abort := context.WithCancel(context.WithoutCancel(ctx))
-	defer abort()
 	h := s.times.server(s.handler)
-	h.ErrorLog, h.BaseContext = failures, func(net.Listener) context.Context { return base }
 	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
-	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(s.listener) }()
-	select {
-	case err := <-ended:
+	defer context.AfterFunc(ctx, func() { s.draining.Store(true) })()
+	if err := httpserve.Until(ctx, h, s.listener, drainTime, s.log); err != nil {
 		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
 	}
-	s.draining.Store(true)
-	limited, cancel := context.WithTimeout(base, drainTime)
-	defer cancel()
-	err = h.Shutdown(limited)
-	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests did not finish in time and are aborted", zap.Duration("time", drainTime))
-		abort()
-		err = h.Close()
-	}
-	<-ended
-	return err
+	return nil
 }
 
 // Close closes what Open has opened, in the reverse order.

@@ -32,6 +32,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/httpserve"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/ui"
@@ -199,18 +200,9 @@ const closeTime = time.Second
 func Serve(ctx context.Context, l net.Listener, p *Page) error {
 	s := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: zap.NewStdLog(p.o.Log), BaseContext: func(net.Listener) context.Context { return ctx }}
-	ended := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
-		defer cancel()
-		_ = s.Shutdown(last) // an error means that requests took longer, which Close ends
-		s.Close()
-	})
-	if err := s.Serve(ownListener{l, p.o.Log}); stop() {
+	if err := httpserve.Until(ctx, s, ownListener{l, p.o.Log}, closeTime, p.o.Log); err != nil {
 		return fmt.Errorf("serve page: %w", err)
 	}
-	<-ended
 	return nil
 }
 
