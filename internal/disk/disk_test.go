@@ -42,6 +42,27 @@ func TestWriteFileFailsWhole(t *testing.T) {
 	}
 }
 
+func TestReplaceKeepsTheOldFileAfterAnError(t *testing.T) {
+	dir, broken := t.TempDir(), errors.New("broken")
+	path := filepath.Join(dir, "file")
+	if err := WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Replace(OS, path, 0o444, func(f File) error {
+		_, err := f.WriteAt([]byte("new"), 0)
+		return errors.Join(err, broken)
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "old" {
+		t.Errorf("file after the error: got %q, %v, want old", got, err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("%d files in the directory after the error", len(entries))
+	}
+}
+
 // A child that is being started has copies of all descriptors for a moment; a lock that was given up is free all the same.
 func TestUnlockedIsFreeWhoeverHasACopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")

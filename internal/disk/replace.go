@@ -15,29 +15,35 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 
 // WriteFileOn replaces a file like WriteFile, in the file system fs.
 func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
-	return replace(fs, path, data, perm, File.Sync)
+	return Replace(fs, path, perm, func(f File) error {
+		_, err := f.WriteAt(data, 0)
+		if err == nil {
+			err = f.Sync()
+		}
+		return err
+	})
 }
 
 // WriteFileUnsynced replaces a file like WriteFile, but does not sync the new file: after a power cut the file may be empty or
 // incomplete. It is meant for files that the caller syncs later, or that can be computed again.
 func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
-	return replace(OS, path, data, perm, func(File) error { return nil })
+	return Replace(OS, path, perm, func(f File) error {
+		_, err := f.WriteAt(data, 0)
+		return err
+	})
 }
 
-// replace writes data to a new file beside path, calls the function in the parameter sync with the new file, and renames the new
-// file to path.
-func replace(fs FS, path string, data []byte, perm os.FileMode, sync func(File) error) error {
+// Replace replaces a file like WriteFile, in the file system fs. The function write writes the new file, and syncs it if it must
+// survive a power cut.
+func Replace(fs FS, path string, perm os.FileMode, write func(f File) error) error {
 	temp := path + "." + rand.Text() + ".tmp" // the name is random, because another process may replace the same file
 	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(data, 0)
+	err = f.Own().Chmod(perm) // OpenFile would apply the umask
 	if err == nil {
-		err = f.Own().Chmod(perm) // OpenFile would apply the umask
-	}
-	if err == nil {
-		err = sync(f)
+		err = write(f)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = fs.Rename(temp, path)

@@ -2,7 +2,6 @@ package objects
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -169,29 +168,20 @@ func (d *Dir) compareSizes(from, to string) error {
 	return nil
 }
 
-// copyFile copies from to a temporary file, and renames that to the file to when it is complete.
+// copyFile replaces the file to by a copy of from.
 func (d *Dir) copyFile(from, to string, sync func(disk.File) error) error {
 	src, err := d.fs.OpenFile(from, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	temp := to + "." + rand.Text() + ".tmp"
-	dst, err := d.fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
-	if err != nil {
+	return disk.Replace(d.fs, to, 0o444, func(dst disk.File) error {
+		_, err := dst.CopyFrom(0, src.Own(), 0, math.MaxInt64)
+		if err == nil {
+			err = sync(dst)
+		}
 		return err
-	}
-	_, err = dst.CopyFrom(0, src.Own(), 0, math.MaxInt64)
-	if err == nil {
-		err = sync(dst)
-	}
-	if err = errors.Join(err, dst.Close()); err == nil {
-		err = d.fs.Rename(temp, to)
-	}
-	if err != nil {
-		d.fs.Remove(temp)
-	}
-	return err
+	})
 }
 
 // Delete implements Store.

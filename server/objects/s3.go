@@ -3,7 +3,6 @@ package objects
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 const (
@@ -127,26 +128,19 @@ func (s *S3) Get(ctx context.Context, key, to string) (err error) {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	temp := to + "." + rand.Text() + ".tmp"
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
-	if err != nil {
-		return fmt.Errorf("read object %s: %w", key, Classify(err))
-	}
-	d := download{s: s, key: s.prefix + key, to: f}
-	for attempt := 0; ; attempt++ {
-		before := d.done
-		if err = d.run(ctx); err == nil || attempt >= resumes || !errors.Is(err, errBroken) || ctx.Err() != nil {
-			break
+	err = disk.Replace(disk.OS, to, 0o444, func(f disk.File) error {
+		d := download{s: s, key: s.prefix + key, to: f}
+		for attempt := 0; ; attempt++ {
+			before := d.done
+			if err := d.run(ctx); err == nil || attempt >= resumes || !errors.Is(err, errBroken) || ctx.Err() != nil {
+				return err
+			}
+			if d.done > before {
+				attempt = 0
+			}
 		}
-		if d.done > before {
-			attempt = 0
-		}
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temp, to)
-	}
+	})
 	if err != nil {
-		os.Remove(temp)
 		return fmt.Errorf("read object %s: %w", key, s.classify(ctx, err))
 	}
 	return nil
@@ -159,7 +153,7 @@ var errBroken = errors.New("download was interrupted")
 type download struct {
 	s    *S3
 	key  string
-	to   *os.File
+	to   io.WriterAt
 	done int64
 	size int64  // size of the whole file, known after the first answer
 	etag string // ETag of the file

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -94,11 +95,7 @@ func writeHook(dir string) error {
 	}
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	path := filepath.Join(dir, "proc-receive")
-	if err := os.WriteFile(path+".tmp", []byte(hook), 0o700); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return disk.WriteFileUnsynced(filepath.Join(dir, "proc-receive"), []byte(hook), 0o700)
 }
 
 // failure is an error of the server, such as a full disk, with a text for the user of git.

@@ -5,14 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -189,16 +190,10 @@ func linkOrCopy(from, to string) error {
 		return err
 	}
 	defer src.Close()
-	temp := to + ".tmp"
-	dst, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	return disk.Replace(disk.OS, to, 0o600, func(dst disk.File) error {
+		_, err := dst.CopyFrom(0, src, 0, math.MaxInt64)
 		return err
-	}
-	_, err = io.Copy(dst, src)
-	if err = errors.Join(err, dst.Close()); err == nil {
-		err = os.Rename(temp, to)
-	}
-	return err
+	})
 }
 
 // measure records the size of a pack, and removes other packs if the cache is larger than its limit.
