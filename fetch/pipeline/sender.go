@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
@@ -45,6 +46,9 @@ const (
 	// reachable.
 	maxAttempts = 4
 )
+
+// retryPauses are the pauses before the wants of a failed batch are requested again.
+var retryPauses = backoff.Backoff{First: firstProbe, Longest: maxReaderProbe}
 
 // runSender sends batches until the pipeline is closed. Every sender prefers foreground wants: the wants of readers, and their
 // neighbours. Only background senders send the other wants.
@@ -196,7 +200,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	if IsUnreachable(err) || err == nil {
 		p.table.requeue(retry)
 	} else if len(retry) > 0 {
-		time.AfterFunc(min(firstProbe<<p.table.pending[retry[0].ID].attempts, maxReaderProbe), func() {
+		time.AfterFunc(retryPauses.Pause(p.table.pending[retry[0].ID].attempts+1), func() {
 			p.shared.mu.Lock()
 			defer p.shared.mu.Unlock()
 			p.table.requeue(retry)
