@@ -49,14 +49,10 @@ type ComparedSide struct {
 	Base          string     `json:"base"`           // base commit of the session; "": the branch was unborn
 	// BaseCheckpoint is the checkpoint that all sides started from, in the form SESSION@ID. If it is set, the changes are relative to
 	// this checkpoint.
-	BaseCheckpoint string       `json:"base_checkpoint,omitempty"`
-	Users          []string     `json:"users"`         // users that worked in the session, in order of appearance
-	Added          int64        `json:"added"`         // number of added files
-	Modified       int64        `json:"modified"`      // number of modified files
-	Removed        int64        `json:"removed"`       // number of removed files
-	LinesAdded     int64        `json:"lines_added"`   // number of added lines in text files
-	LinesRemoved   int64        `json:"lines_removed"` // number of removed lines in text files
-	Changes        []PathChange `json:"changes"`       // changes of the checkpoint relative to the base
+	BaseCheckpoint string   `json:"base_checkpoint,omitempty"`
+	Users          []string `json:"users"` // users that worked in the session, in order of appearance
+	ChangeCount
+	Changes []PathChange `json:"changes"` // changes relative to the base
 }
 
 // SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.

@@ -118,7 +118,7 @@ func (r Repo) listChanges(ctx context.Context, d Diff, args, without []string) (
 	if err != nil {
 		return nil, false, err
 	}
-	list, err = parseDiff(string(out), cut)
+	list, err = ParseDiff(string(out), cut)
 	return list, cut, err
 }
 
@@ -176,9 +176,9 @@ func (r Repo) diff(ctx context.Context, d Diff, args ...string) *exec.Cmd {
 		"--no-color"}, args...), "--end-of-options", d.Base, d.Head, "--")...)
 }
 
-// parseDiff parses the output of git diff-tree --raw --numstat -z: first all raw records, then all counts in the same order. If the
+// ParseDiff parses the output of git diff-tree --raw --numstat -z: first all raw records, then all counts in the same order. If the
 // output was cut off, the last record may be incomplete, and counts may be missing.
-func parseDiff(text string, cut bool) ([]Change, error) {
+func ParseDiff(text string, cut bool) ([]Change, error) {
 	list := []Change{}
 	fields := strings.Split(text, "\x00")
 	next := func() (string, bool) {

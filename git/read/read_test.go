@@ -308,7 +308,7 @@ func FuzzParseDiff(f *testing.F) {
 	f.Add(":100644 100644 a b M\x00f\x00:100644 100644 a b R090\x00g\x00h\x001\t2\tf\x00-\t-\t\x00g\x00h\x00", false)
 	f.Add(":100644 100644 a b R090\x00g", true)
 	f.Fuzz(func(t *testing.T, text string, cut bool) {
-		list, _ := parseDiff(text, cut)
+		list, _ := ParseDiff(text, cut)
 		for _, c := range list {
 			if c.Status == "" {
 				t.Errorf("%+v has no status", c)

@@ -311,31 +311,13 @@ func (c *comparing) readChanges(ctx context.Context) error {
 			}
 			s.Truncated, s.Changes = d.Truncated, make([]control.PathChange, 0, len(d.Changes))
 			for _, change := range d.Changes {
-				s.Changes = append(s.Changes, pathChange(change))
+				s.Changes = append(s.Changes, proposals.PathChange(change))
 			}
-			proposals.Count(&s.ComparedSide)
+			s.ChangeCount = proposals.Count(s.Changes)
 			return nil
 		})
 	}
 	return all.Wait()
-}
-
-// letters has the letters of git for the statuses of paths.
-var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "type-changed": "T"}
-
-// pathChange returns a change in the form that sessions are compared in.
-func pathChange(c read.Change) control.PathChange {
-	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
-	if c.Binary || c.Lacking {
-		p.Added, p.Removed = -1, -1
-	}
-	if c.Status != "added" {
-		p.OldMode, p.Old = c.OldMode, c.OldHash
-	}
-	if c.Status != "deleted" {
-		p.NewMode, p.New = c.NewMode, c.NewHash
-	}
-	return p
 }
 
 // merge finds out which of the changes conflict. It merges only pairs whose changes may meet.

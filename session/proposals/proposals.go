@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/read"
 )
 
 // Origin states where a compared checkpoint comes from.
@@ -30,21 +31,40 @@ func Fork(all []Origin) (session, id string, ok bool) {
 	return "", "", false
 }
 
-// Count fills in the numbers of files and lines of a side from its changes. Lines of binary files are not counted.
-func Count(side *control.ComparedSide) {
-	for _, c := range side.Changes {
+// Count returns the numbers of files and lines of changes. Lines of binary files are not counted.
+func Count(changes []control.PathChange) (n control.ChangeCount) {
+	for _, c := range changes {
 		switch c.Status {
 		case "A":
-			side.Added++
+			n.Added++
 		case "D":
-			side.Removed++
+			n.Removed++
 		default:
-			side.Modified++
+			n.Modified++
 		}
 		if c.Added >= 0 { // Added is negative for binary files
-			side.LinesAdded, side.LinesRemoved = side.LinesAdded+c.Added, side.LinesRemoved+c.Removed
+			n.LinesAdded, n.LinesRemoved = n.LinesAdded+c.Added, n.LinesRemoved+c.Removed
 		}
 	}
+	return n
+}
+
+// letters has the letters of git for the statuses of paths.
+var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "type-changed": "T"}
+
+// PathChange returns a change that git has found without renames in the form that is compared here.
+func PathChange(c read.Change) control.PathChange {
+	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
+	if c.Binary || c.Lacking {
+		p.Added, p.Removed = -1, -1
+	}
+	if c.Status != "added" {
+		p.OldMode, p.Old = c.OldMode, c.OldHash
+	}
+	if c.Status != "deleted" {
+		p.NewMode, p.New = c.NewMode, c.NewHash
+	}
+	return p
 }
 
 // Independent reports that git merges the changes a and b of the same tree without a conflict. The result is found without contents, so

@@ -160,7 +160,7 @@ func TestShared(t *testing.T) {
 func TestCount(t *testing.T) {
 	s := control.ComparedSide{Changes: []control.PathChange{{Status: "A", Added: 3}, {Status: "D", Removed: 2}, {Status: "M", Added: 1, Removed: 1},
 		{Status: "T"}, {Status: "M", Added: -1, Removed: -1}}}
-	Count(&s)
+	s.ChangeCount = Count(s.Changes)
 	if s.Added != 1 || s.Removed != 1 || s.Modified != 3 || s.LinesAdded != 4 || s.LinesRemoved != 3 {
 		t.Errorf("totals: got +%d ~%d -%d files, +%d -%d lines", s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -13,8 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/proposals"
 	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
@@ -193,29 +194,15 @@ func (ap *approving) tree(ctx context.Context, id object.ID) ([]object.TreeEntry
 // provide fetches those of the contents ids that are not here: from the session remote if the function mine returns true, and from the
 // repository of the branch otherwise.
 func (ap *approving) provide(ctx context.Context, ids []object.ID, mine func(object.ID) bool) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	var in strings.Builder
-	for _, id := range ids {
-		in.WriteString(id.String() + "\n")
-	}
-	out, err := ap.git(ctx, in.String(), "cat-file", "--batch-check")
-	if err != nil {
+	lacks, err := read.Missing(func(in string, args ...string) ([]byte, error) { return ap.git(ctx, in, args...) }, ids)
+	if err != nil || len(lacks) == 0 {
 		return err
 	}
 	var ours, theirs []object.ID
-	for line := range strings.Lines(string(out)) {
-		name, ok := strings.CutSuffix(line, " missing\n")
-		if !ok {
-			continue
-		}
-		switch id, err := object.ParseID(name); {
-		case err != nil:
-			return err
-		case mine(id):
+	for _, id := range lacks {
+		if mine(id) {
 			ours = append(ours, id)
-		default:
+		} else {
 			theirs = append(theirs, id)
 		}
 	}
@@ -240,30 +227,19 @@ func (ap *approving) run(ctx context.Context) merge.Run {
 	return func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }
 }
 
-// diff runs git diff-tree for the two trees of a change.
-func (c *changed) diff(ctx context.Context, format string) ([]byte, error) {
+// files returns the paths whose files differ, with the numbers of lines if the parameter formats contains --numstat.
+func (c *changed) files(ctx context.Context, formats ...string) (all []control.PathChange, err error) {
 	f := c.ap.o.Repo.Format()
-	return c.ap.git(ctx, "", "diff-tree", "-r", "-z", format, "--no-renames", "--no-abbrev", "--no-ext-diff", "--no-textconv",
-		treediff.Name(f, c.before), treediff.Name(f, c.after))
-}
-
-// files returns the paths whose files differ, with the fields that git diff --raw prints.
-func (c *changed) files(ctx context.Context) (all []control.PathChange, err error) {
-	out, err := c.diff(ctx, "--raw")
+	args := append([]string{"diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff", "--no-textconv"}, formats...)
+	out, err := c.ap.git(ctx, "", append(args, treediff.Name(f, c.before), treediff.Name(f, c.after))...)
 	if err != nil {
 		return nil, err
 	}
-	// Each entry is ":OLDMODE NEWMODE OLD NEW STATUS", NUL, the path, NUL.
-	fields := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
-	for i := 0; i+1 < len(fields); i += 2 {
-		parts := strings.Fields(strings.TrimPrefix(fields[i], ":"))
-		if len(parts) != 5 {
-			return nil, errors.New("git diff-tree printed an unknown line")
-		}
-		all = append(all, control.PathChange{Path: fields[i+1], OldMode: parts[0], NewMode: parts[1], Old: parts[2], New: parts[3],
-			Status: parts[4]})
+	list, err := read.ParseDiff(string(out), false)
+	for _, change := range list {
+		all = append(all, proposals.PathChange(change))
 	}
-	return all, nil
+	return all, err
 }
 
 // paths returns the paths whose files differ.
@@ -281,44 +257,17 @@ func (c *changed) count(ctx context.Context) (n control.ChangeCount, err error) 
 	if err != nil {
 		return n, err
 	}
-	var ids []object.ID
-	mine := map[object.ID]bool{} // whether the session has the contents; the branch has the others
+	var old, now []object.ID // contents that the branch has, and those that the session has
 	for _, f := range all {
-		switch f.Status {
-		case "A":
-			n.Added++
-		case "D":
-			n.Removed++
-		default:
-			n.Modified++
-		}
-		for _, side := range []struct {
-			mode, id string
-			mine     bool
-		}{{f.OldMode, f.Old, false}, {f.NewMode, f.New, true}} {
-			mode, err1 := strconv.ParseUint(side.mode, 8, 32)
-			id, err2 := object.ParseID(side.id)
-			if err := errors.Join(err1, err2); err != nil {
-				return n, err
-			}
-			if _, seen := mine[id]; object.Mode(mode).IsBlob() && !seen {
-				ids = append(ids, id)
-				mine[id] = side.mine
-			}
-		}
+		old, now = appendBlob(old, f.OldMode, f.Old), appendBlob(now, f.NewMode, f.New)
 	}
-	if err := c.ap.provide(ctx, ids, func(id object.ID) bool { return mine[id] }); err != nil {
+	theirs := map[object.ID]bool{}
+	for _, id := range old {
+		theirs[id] = true
+	}
+	if err := c.ap.provide(ctx, append(old, now...), func(id object.ID) bool { return !theirs[id] }); err != nil {
 		return n, err
 	}
-	out, err := c.diff(ctx, "--numstat")
-	if err != nil {
-		return n, err
-	}
-	addLines(all, out)
-	for _, f := range all {
-		if f.Added >= 0 { // Added is negative for binary files
-			n.LinesAdded, n.LinesRemoved = n.LinesAdded+f.Added, n.LinesRemoved+f.Removed
-		}
-	}
-	return n, nil
+	all, err = c.files(ctx, "--numstat")
+	return proposals.Count(all), err
 }

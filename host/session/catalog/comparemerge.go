@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session/proposals"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -90,26 +91,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 // missing returns, without duplicates, those elements of ids whose objects git does not find in the repositories of the
 // sides.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	var in strings.Builder
-	for _, id := range ids {
-		in.WriteString(id.String() + "\n")
-	}
-	out, err := c.gitOn(ctx, c.scratch.Dir(), in.String(), "cat-file", "--batch-check")
-	if err != nil {
-		return nil, err
-	}
-	// cat-file prints "ID missing" for an object that it does not find.
-	for line := range strings.Lines(string(out)) {
-		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
-			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
-				lacks = append(lacks, id)
-			}
-		}
-	}
-	return lacks, nil
+	return read.Missing(func(in string, args ...string) ([]byte, error) { return c.gitOn(ctx, c.scratch.Dir(), in, args...) }, ids)
 }
 
 // count fills in the numbers of files and lines that each side changed. Lines of binary files are not counted.
@@ -127,7 +109,7 @@ func (c *comparing) count(ctx context.Context) error {
 		}
 		// diff-tree prints the numbers of added and removed lines of each path.
 		addLines(r.Changes, out)
-		proposals.Count(r)
+		r.ChangeCount = proposals.Count(r.Changes)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -267,25 +268,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 
 // lacks returns those elements of ids whose objects git does not find on this host, without duplicates.
 func (p *promotion) lacks(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	var in strings.Builder
-	for _, id := range ids {
-		fmt.Fprintln(&in, id)
-	}
-	out, err := p.git(ctx, in.String(), "cat-file", "--batch-check")
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(out)) {
-		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
-			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
-				lacks = append(lacks, id)
-			}
-		}
-	}
-	return lacks, nil
+	return read.Missing(func(in string, args ...string) ([]byte, error) { return p.git(ctx, in, args...) }, ids)
 }
 
 // outgoing returns the objects that the target lacks. Contents that are missing on this host are fetched, unless the mounted remote is
