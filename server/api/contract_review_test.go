@@ -204,7 +204,7 @@ func TestAnnotationsAndApprovals(t *testing.T) {
 			want: fault(10000, "Authentication error")},
 		{name: "annotate without a text", ask: "POST " + session1 + "/annotations", body: `{}`, status: 400, want: fault(10100, noString, "/text")},
 		{name: "annotate a missing line", ask: "POST " + session1 + "/annotations", body: `{"path":"README.md","line":9,"text":"x"}`, status: 400,
-			want: fault(10100, "lines 9 to 9 of a file of 2 lines")},
+			want: fault(10100, "invalid annotation: line 9 of a file of 2 lines")},
 		{name: "reply to a missing thread", ask: "POST " + session1 + "/annotations", body: `{"op":"reply","thread":"9","text":"x"}`, status: 404,
 			want: fault(10200, "the session has no such thread")},
 		{name: "annotate another session", token: "bound", ask: "POST " + inBase + "/sessions/used/annotations", body: `{"text":"x"}`, status: 403,

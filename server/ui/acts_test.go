@@ -135,8 +135,8 @@ func TestComments(t *testing.T) {
 		"no thread":      {"thread", url.Values{"thread": {m.ids[0]}, "op": {"reply"}, "text": {"lost <words>"}}, http.StatusNotFound, "lost &lt;words&gt;"},
 		"no act":         {"thread", url.Values{"thread": {id}, "op": {"open"}, "text": {"x"}}, http.StatusBadRequest, "names no act"},
 		"no checkpoint":  {"comment", url.Values{"text": {"x"}, "checkpoint": {"01ARZ3NDEKTSV4RRFFQ69G5FAV"}}, http.StatusNotFound, "no checkpoint"},
-		"no file":        {"comment", url.Values{"text": {"x"}, "checkpoint": {m.ids[0]}, "path": {"none"}}, http.StatusNotFound, "no file"},
-		"no line":        {"comment", url.Values{"text": {"x"}, "checkpoint": {m.ids[0]}, "path": {"main.go"}, "line": {"9"}}, http.StatusBadRequest, "lines 9 to 9"},
+		"no file":        {"comment", url.Values{"text": {"x"}, "checkpoint": {m.ids[0]}, "path": {"none"}}, http.StatusNotFound, "does not contain this file"},
+		"no line":        {"comment", url.Values{"text": {"x"}, "checkpoint": {m.ids[0]}, "path": {"main.go"}, "line": {"9"}}, http.StatusBadRequest, "line 9 of a file"},
 		"not a number":   {"comment", url.Values{"text": {"x"}, "line": {"three"}}, http.StatusBadRequest, "not a number"},
 		"no such commit": {"comment", url.Values{"text": {"x"}, "commit": {strings.Repeat("1", 40)}}, http.StatusNotFound, "no commit"},
 	} {
