@@ -87,17 +87,19 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 		return on, nil
 	}
 	commit := a.Commit
-	if commit == "" {
-		p, err := v.checkpoint(ctx, name, a.Checkpoint)
+	switch {
+	case commit != "" && a.Checkpoint != "":
+		return on, problem(Invalid, "an annotation is about a checkpoint or about a commit, not about both")
+	case commit != "":
+		on.Commit = commit
+	default:
+		p, base, err := v.checkpointOrBase(ctx, name, a.Checkpoint)
 		if err != nil {
 			return on, err
 		}
-		on.Checkpoint, commit = string(p.ID), p.Commit.String()
-	} else {
-		if a.Checkpoint != "" {
-			return on, problem(Invalid, "an annotation is about a checkpoint or about a commit, not about both")
+		if on.Checkpoint, commit = string(p.ID), p.Commit.String(); base != "" {
+			on.Commit, commit = base, base
 		}
-		on.Commit = commit
 	}
 	tree, err := v.tree(ctx, commit)
 	if err != nil || a.Path == "" {
@@ -108,6 +110,20 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 		return on, err
 	}
 	return annotate.On(ctx, gitread.NewAnnotated(v.git, ""), on, id, a.Path, a.Line, a.End)
+}
+
+// checkpointOrBase returns a checkpoint of a session. If no checkpoint is named and the session has none, because nothing
+// has changed, it returns the commit from which the session was started.
+func (v *view) checkpointOrBase(ctx context.Context, name, point string) (p session.Checkpoint, base string, err error) {
+	p, err = v.checkpoint(ctx, name, point)
+	if err == nil || point != "" || len(v.of(name)) > 0 || v.thin[name] != "" {
+		return p, "", err
+	}
+	m, failed := v.meta(ctx, name)
+	if failed != nil || m.Base == "" {
+		return p, "", err
+	}
+	return session.Checkpoint{}, m.Base, nil
 }
 
 // checkpoint returns a checkpoint of a session; the name "" stands for the newest one.

@@ -237,6 +237,14 @@ func TestThreads(t *testing.T) {
 	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || len(all.List) != 0 {
 		t.Errorf("threads of a session without a checkpoint: got %+v, %v", all, err)
 	}
+	// Without a checkpoint, a file is that of the commit from which the session was started.
+	if a, err := w.Annotate(t.Context(), w.ann, w.repo, "empty", Annotation{Op: annotate.Open, Path: "f", Line: 2, Text: "x"}); err != nil ||
+		a.Thread.On.Commit != head || a.Thread.On.Checkpoint != "" || a.Thread.On.Quote != "one" {
+		t.Errorf("annotation without a checkpoint: got %+v, %v", a.Thread.On, err)
+	}
+	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || all.List[0].Now.State != annotate.Same {
+		t.Errorf("thread without a checkpoint: got %+v, %v", all, err)
+	}
 	for _, a := range []Annotation{{Path: "f", Line: 2, Text: "one"}, {Path: "g", Text: "two"}, {Text: "three"}} {
 		a.Op = annotate.Open
 		if _, err := w.Annotate(t.Context(), w.ann, w.repo, "work", a); err != nil {

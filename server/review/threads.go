@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session/annotate"
@@ -34,10 +35,17 @@ func (s *Service) Threads(ctx context.Context, repo records.Repo, name, checkpoi
 		if err != nil {
 			return err
 		}
-		p, err := v.checkpoint(ctx, name, checkpoint)
+		p, base, err := v.checkpointOrBase(ctx, name, checkpoint)
+		tree := p.Tree
+		if base != "" {
+			var text string
+			if text, err = v.tree(ctx, base); err == nil {
+				tree, err = object.ParseIDOf(v.format, text)
+			}
+		}
 		var none *Problem
 		switch {
-		case errors.As(err, &none) && checkpoint == "": // for example, the session has changed nothing
+		case errors.As(err, &none) && checkpoint == "": // the server can read neither a checkpoint nor the base commit
 		case err != nil:
 			return err
 		default:
@@ -46,8 +54,8 @@ func (s *Service) Threads(ctx context.Context, repo records.Repo, name, checkpoi
 		files := gitread.NewAnnotated(v.git, m.Base)
 		for _, t := range annotate.Threads(annotate.Parse(text)) {
 			found := Thread{Thread: t}
-			if t.On.Path != "" && all.Checkpoint != "" {
-				now, err := annotate.Where(ctx, files, t.On, p.Tree)
+			if t.On.Path != "" && !tree.IsZero() {
+				now, err := annotate.Where(ctx, files, t.On, tree)
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
