@@ -85,59 +85,79 @@ func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, 
 // edit is called again with the new version. Nothing is written if the result is nil. Errors of edit are returned as they are, and
 // errors of the type *transport.Rejected are wrapped.
 func (s *Store) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
-	for try := range MaxTries {
-		if try > 0 && !pauses.Wait(ctx, try) {
-			return Version{}, ctx.Err()
+	var v Version
+	err := Swap(ctx, s.Remote, f.Ref, func(format object.Format, old object.ID) (object.ID, []odb.Outgoing, error) {
+		v = Version{}
+		var err error
+		if !old.IsZero() {
+			if v, err = s.fetch(ctx, f, old); err != nil {
+				return old, nil, err
+			}
 		}
-		v, err := s.try(ctx, f, message, edit)
-		var refused *transport.Rejected
-		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved {
-			return v, err
+		content, err := edit(v)
+		if err != nil || content == nil {
+			return old, nil, err
 		}
-	}
-	return Version{}, fmt.Errorf("write %s: %w", f.Ref, ErrBusy)
+		if len(content) > MaxSize {
+			return old, nil, fmt.Errorf("write %s: %w", f.Ref, ErrTooLarge)
+		}
+		next, objects, err := f.Encode(format, old, content, message, s.now())
+		if err == nil {
+			v = Version{Commit: next, Content: content}
+		}
+		return next, objects, err
+	})
+	return v, err
 }
 
-// try makes one attempt for Change.
-func (s *Store) try(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
-	push, err := s.Remote.OpenPush(ctx, []string{f.Ref})
+// Swap changes a ref of a remote by compare-and-swap. The function plan gets the present value of the ref, zero if it does not exist,
+// and returns the new one with the objects that the remote lacks. If another writer changes the ref at the same time, plan is called
+// again. Nothing is written if the value stays. Errors of plan are returned as they are, and errors of the type *transport.Rejected
+// are wrapped.
+func Swap(ctx context.Context, remote *transport.Remote, ref string,
+	plan func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error)) error {
+	for try := range MaxTries {
+		if try > 0 && !pauses.Wait(ctx, try) {
+			return ctx.Err()
+		}
+		err := swap(ctx, remote, ref, plan)
+		var refused *transport.Rejected
+		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved {
+			return err
+		}
+	}
+	return fmt.Errorf("write %s: %w", ref, ErrBusy)
+}
+
+// swap makes one attempt for Swap.
+func swap(ctx context.Context, remote *transport.Remote, ref string,
+	plan func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error)) error {
+	push, err := remote.OpenPush(ctx, []string{ref})
 	if err != nil {
-		return Version{}, fmt.Errorf("write %s: %w", f.Ref, err)
+		return fmt.Errorf("write %s: %w", ref, err)
 	}
 	defer push.Close()
-	var now Version
-	for _, ref := range push.Refs {
-		if ref.Name != f.Ref {
-			continue
-		}
-		if now, err = s.fetch(ctx, f, ref.ID); err != nil {
-			return Version{}, err
+	var old object.ID
+	for _, r := range push.Refs {
+		if r.Name == ref {
+			old = r.ID
 		}
 	}
-	content, err := edit(now)
-	if err != nil || content == nil {
-		return now, err
-	}
-	if len(content) > MaxSize {
-		return now, fmt.Errorf("write %s: %w", f.Ref, ErrTooLarge)
-	}
-	next, objects, err := f.Encode(push.Format, now.Commit, content, message, s.now())
-	if err != nil {
-		return now, fmt.Errorf("write %s: %w", f.Ref, err)
+	next, objects, err := plan(push.Format, old)
+	if err != nil || next == old {
+		return err
 	}
 	results, err := push.Send(ctx, transport.PushRequest{
-		Updates: []transport.RefUpdate{{Name: f.Ref, Old: now.Commit, New: next}},
-		Pack: func(ctx context.Context, w io.Writer) error {
-			return odb.WritePack(ctx, w, push.Format, objects)
-		},
+		Updates: []transport.RefUpdate{{Name: ref, Old: old, New: next}},
+		Pack:    func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, push.Format, objects) },
 	})
 	if err == nil {
 		err = results[0]
 	}
 	if err != nil {
-		return now, fmt.Errorf("write %s: %w", f.Ref, err)
+		err = fmt.Errorf("write %s: %w", ref, err)
 	}
-	return Version{Commit: next, Content: content}, nil
+	return err
 }
 
 func (s *Store) now() time.Time {
