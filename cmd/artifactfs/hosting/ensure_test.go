@@ -146,6 +146,11 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s with the token for the REST API: got %s, %v, want it to be added: %v", remote, at, err, want)
 		}
 	}
+	// A token in the environment without a server is for the server of this host.
+	a = &cli.App{State: t.TempDir(), Server: cli.ServerAccess{Token: "api"}}
+	if _, ok, err := Known(a, "https://far.example/git/team/app.git", Use{}); err != nil || ok {
+		t.Errorf("repository of another server and a token for no server: known: got %v, %v, want false", ok, err)
+	}
 	if len(p.asked) != 0 {
 		t.Errorf("requests: got %q, want none", p.asked)
 	}
