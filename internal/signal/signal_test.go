@@ -13,7 +13,9 @@ func TestChannelHoldsOneSignal(t *testing.T) {
 		t.Error("a channel does not have exactly one signal after two were sent")
 	}
 	close(c)
-	if !Take(c) || !Take(c) {
-		t.Error("a closed channel has no signal")
+	for range 2 {
+		if !Take(c) {
+			t.Error("a closed channel has no signal")
+		}
 	}
 }
