@@ -94,7 +94,7 @@ func TestServerCommands(t *testing.T) {
 		{"repo list team --server http://127.0.0.1:1", 3, "hint: artifactfs serve starts a server"},
 		{"repo list team --server nowhere", 2, "URL must begin with http or https"},
 		{"serve --listen nowhere", 2, "want HOST:PORT"},
-		{"serve --tls-cert x", 2, "--tls-cert and --tls-key need each other"},
+		{"serve --tls-cert x", 2, "--tls-cert and --tls-key must be given together"},
 		{"serve --account x", 2, "want 32 hexadecimal digits"},
 		{"serve --git-processes -1", 2, "invalid number -1 for --git-processes"},
 		{"serve --git-time -1s", 2, "invalid time -1s for --git-time"},

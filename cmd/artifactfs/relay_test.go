@@ -33,7 +33,7 @@ func TestRelayStarts(t *testing.T) {
 		{"--listen 9428", "want HOST:PORT", control.ExitUsage},
 		{"--allow git.example.org", "invalid URL", control.ExitUsage},
 		{"--cache-size 1M", "want at least", control.ExitUsage},
-		{"--tls-cert cert.pem", "need each other", control.ExitUsage},
+		{"--tls-cert cert.pem", "must be given together", control.ExitUsage},
 		{"--tls-cert none --tls-key none --listen 127.0.0.1:0", "read certificate", control.ExitFailed},
 		{"--ca-file file --listen 127.0.0.1:0", "contains none", control.ExitFailed},
 		{"--objects ftp://host --listen 127.0.0.1:0", "scheme", control.ExitFailed},

@@ -73,7 +73,7 @@ Unmount also removes a dead mount, which a daemon that was killed has left.`,
 			case o.yes && !o.discard:
 				return errors.New("--yes requires --discard")
 			case !o.all && named == 0:
-				return errors.New("nothing to unmount is named: want a directory, --session NAME, or --all")
+				return errors.New("want a directory, --session NAME, or --all")
 			}
 			for _, name := range o.sessions {
 				if err := control.ValidSession(name); err != nil {
