@@ -179,7 +179,7 @@ func (l *LockedIndex) Release() error {
 	}
 	l.given = true
 	if l.old != "" {
-		_ = os.Remove(l.old) // BreakLocks removes the file if it stays
+		_ = os.Remove(l.old) // Ignore the error: BreakLocks removes the file later.
 	}
 	err := os.Remove(l.path + ".lock")
 	if errors.Is(err, fs.ErrNotExist) {

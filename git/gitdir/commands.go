@@ -28,7 +28,7 @@ func (c *commands) objects(ctx context.Context, names ...string) ([]object.ID, e
 	ids := make([]object.ID, len(names))
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != len(names) {
-		return nil, fmt.Errorf("look up %d objects: git listed %d", len(names), len(lines))
+		return nil, fmt.Errorf("look up objects: git printed %d lines for %d names", len(lines), len(names))
 	}
 	for i, line := range lines {
 		if id, err := object.ParseID(line); err == nil { // for a name that cannot be resolved, git prints "missing" or "ambiguous"

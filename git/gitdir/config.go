@@ -30,7 +30,8 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// The includes are the first sections, so that the user's settings, which follow, take precedence.
 	first := config.New()
 	first.SetOption("include", "", "path", loginsConfig)
-	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces adds the path of the git directory to the condition gitdir
+	// setPlaces completes the condition "gitdir:" by the path of the git directory.
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig)
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")

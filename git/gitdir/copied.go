@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 )
 
-// HiddenInCopies reports whether copies of a git directory must not contain the entry name of its root: sockets, settings and programs of
-// the mount, whose file system monitor knows nothing of the files beside a copy.
+// HiddenInCopies reports whether copies of a git directory must omit the entry called name in its root. These entries
+// are sockets, settings and programs of the mount. They would be wrong in a copy: the mount's file system monitor does
+// not know the files beside the copy.
 func HiddenInCopies(name string) bool {
 	return strings.HasPrefix(name, "artifactfs") || strings.HasPrefix(name, query.Socket)
 }

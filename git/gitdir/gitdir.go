@@ -78,13 +78,15 @@ type Options struct {
 	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. Committer
 	// may be nil.
 	Committer func(commit object.ID) string
-	// Index writes the index of the directory (WriteIndex). Create and Open call it if there is no index, and until it has
-	// succeeded, git takes the directory for none: with an empty index, every path would seem to be removed, and the next commit
-	// would remove it. If Index is nil, the directory starts without an index.
+	// Index writes the index of the directory (WriteIndex). Create and Open call Index if the directory has no index.
+	// Until Index has succeeded, git does not recognize the directory as a git directory: with an empty index, git
+	// would treat every path as removed, and the next commit would remove it. If Index is nil, the directory starts
+	// without an index.
 	Index func(d *Dir) error
-	// Refs returns branches and tags of the remote whose objects are in the store, the full name of the remote's default branch if it is one
-	// of them, and the commits whose parents are not in the store. Create calls it after Index, because it may wait for the remote. If Refs
-	// is nil, the new directory has no refs of the remote but the requested branch.
+	// Refs returns the branches and tags of the remote whose objects are in the store; in head, the full name of the
+	// remote's default branch, if it is one of these refs; and in shallow, the commits whose parents are not in the
+	// store. Create calls Refs after Index, because Refs may wait for the remote. If Refs is nil, the new directory
+	// contains only the requested branch, and no other refs of the remote.
 	Refs func() (refs []packedrefs.Ref, head string, shallow []object.ID)
 }
 
@@ -250,11 +252,12 @@ func Exists(path string) bool {
 	return exists(filepath.Join(path, "HEAD")) || exists(filepath.Join(path, withdrawnHead))
 }
 
-// withdrawnHead is the name of HEAD while the directory has no index.
+// withdrawnHead is the name that the file HEAD has while the directory has no index.
 const withdrawnHead = "artifactfs-HEAD"
 
-// complete writes the index of an existing directory that has lost it. Meanwhile HEAD has another name, so that git takes the
-// directory for none. If the process dies, the next call of Open continues.
+// complete writes the index of an existing directory that has lost its index. Meanwhile the file HEAD has another name,
+// so that git does not recognize the directory as a git directory. If the process dies, the next call of Open completes
+// the directory.
 func (d *Dir) complete(o Options) error {
 	head, withdrawn := filepath.Join(d.path, "HEAD"), filepath.Join(d.path, withdrawnHead)
 	if o.Index != nil && !exists(filepath.Join(d.path, "index")) {

@@ -207,7 +207,8 @@ func (d *Dir) branch(ctx context.Context, to Destination) error {
 	guarded := guard.Exists(d.path)
 	switch {
 	case guarded:
-		args = []string{"branch", "--no-track", to.Branch, to.start} // git does not know the remotes there
+		// In the guarded directory, git does not know the remotes.
+		args = []string{"branch", "--no-track", to.Branch, to.start}
 	case to.Upstream != "":
 		args = []string{"branch", "--track", to.Branch, to.start}
 	}
@@ -274,7 +275,7 @@ type Divergence struct {
 func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, err error) {
 	base, err := merge.Base(d.run(ctx), "HEAD", tracking)
 	if err == nil && base.IsZero() {
-		err = errors.New("no common history")
+		err = errors.New("commits have no common ancestor")
 	}
 	if err != nil {
 		return v, err
@@ -303,7 +304,8 @@ func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, er
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
 	if guard.Exists(d.path) {
-		args = append(args, "--ignore-submodules=dirty") // git would run in the submodules, with the settings there
+		// Otherwise git would run in the submodules, with the settings of their git directories.
+		args = append(args, "--ignore-submodules=dirty")
 	}
 	if ignored {
 		args = append(args, "--ignored")

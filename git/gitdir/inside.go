@@ -94,7 +94,7 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 func (o Options) borrow(path string) error {
 	alternates := filepath.Join(path, "objects", "info", "alternates")
 	if !o.Inside {
-		// A git directory that a container could change stays guarded.
+		// A guarded directory is kept, because a container could change the git directory.
 		var err error
 		if guard.Exists(path) {
 			err = guard.Create(path, o.borrowed())
@@ -160,8 +160,9 @@ func (o Options) asks() bool { return (o.Partial || o.Session != "") && o.Helper
 // that does not exist.
 func PrepareInside(path string) error {
 	var err error
-	// The line for namedObjects in objects/info/alternates leads to an empty directory outside of the mount, and for go-git, which takes
-	// the path for one below the git directory and requires that it exists.
+	// The line for namedObjects in objects/info/alternates refers to one of these directories in two cases. Outside of
+	// the mount, it refers to an empty directory. For go-git, which interprets the path as relative to the git
+	// directory, it refers to a directory that must exist.
 	for _, name := range []string{InsideObjects, InsideSession, "../" + namedObjects, namedObjects} {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, name), 0o755))
 	}

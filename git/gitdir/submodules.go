@@ -57,11 +57,11 @@ func (m Submodule) check() error {
 	steps := strings.FieldsFunc(m.Name, func(r rune) bool { return r == '/' || r == '\\' })
 	switch {
 	case m.Name == "" || slices.Contains(steps, ".."):
-		return errors.New("submodule name is not allowed")
+		return errors.New("submodule name is empty or contains \"..\"")
 	case m.Path == "" || m.Path[0] == '-' || !filepath.IsLocal(m.Path) || filepath.Clean(m.Path) != m.Path || m.Path == ".":
-		return fmt.Errorf("submodule path %.100q is not allowed", m.Path)
+		return fmt.Errorf("submodule path %.100q is not a relative path in its shortest form", m.Path)
 	case m.URL == "" || m.URL[0] == '-' || strings.ContainsAny(m.URL, "\n\r\x00"):
-		return errors.New("submodule URL is missing or not allowed")
+		return errors.New("submodule URL is missing, begins with \"-\" or contains a line break")
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func ResolveURL(remote, url string) (string, error) {
 			switch {
 			case slash >= 0:
 				base = base[:slash]
-			case colon >= 0: // keep only the host of host:path
+			case colon >= 0: // The remote has the form host:path; keep only the host.
 				base, separator = base[:colon], ":"
 			case base == ".":
 				return "", fmt.Errorf("resolve submodule URL: %s leads above the root of %s", url, remote)

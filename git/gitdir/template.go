@@ -99,7 +99,7 @@ func copyTree(from, to string) error {
 				err = os.WriteFile(at, content, info.Mode().Perm())
 			}
 		}
-		if errors.Is(err, fs.ErrExist) { // an earlier attempt was interrupted
+		if errors.Is(err, fs.ErrExist) { // The file exists, because an earlier attempt was interrupted.
 			return nil
 		}
 		return err

@@ -137,7 +137,7 @@ func breakStale(ctx context.Context, lock string, after time.Time) error {
 		}
 		now, err := os.Lstat(lock)
 		if err != nil || !os.SameFile(first, now) || now.ModTime() != first.ModTime() {
-			break // another process holds the lock
+			break // Another process holds the lock now.
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -118,7 +118,7 @@ func Update(ctx context.Context, path string, f func(gitcmd.Repo) error) (err er
 	}
 	defer lock.release()
 	dir := path + updateSuffix
-	// The lock proves that a HEAD.lock in dir was left by a git command that was killed.
+	// This process holds the lock, so a HEAD.lock in dir was left by a git command that was killed. Remove it.
 	if err := os.Remove(filepath.Join(dir, "HEAD.lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("change HEAD: %w", err)
 	}
@@ -172,7 +172,7 @@ func Configure(ctx context.Context, path string, settings ...[2]string) error {
 	return nil
 }
 
-// fill brings the directory dir, which guards the git directory at path, up to date.
+// fill updates dir, the guarded directory of the git directory at path.
 func fill(ctx context.Context, path, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -180,7 +180,7 @@ func fill(ctx context.Context, path, dir string) error {
 	if err := link(path, dir); err != nil {
 		return err
 	}
-	// The git directory may be incomplete. git does not take a directory without HEAD for a repository.
+	// The git directory may be incomplete. git does not recognize a directory without HEAD as a git directory.
 	head, err := readPlain(filepath.Join(path, "HEAD"), maxHead)
 	switch {
 	case err == nil:

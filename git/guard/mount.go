@@ -49,7 +49,7 @@ func Unmount(path string) error {
 	if !mounted(path) {
 		return nil
 	}
-	// EINVAL: the directory is not a mount point, but its file system has the same flag.
+	// EINVAL means that the directory is not a mount point; the flag is that of its file system.
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount git directory %s: %w", path, err)
 	}

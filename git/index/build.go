@@ -172,8 +172,9 @@ func (b *Builder) fail(what string) {
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if l.tree.ID.IsZero() || slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
-		// The walked tree contains a directory without files, which git does not write into trees. The id of this tree
-		// must not be used, because git would then write a commit with it.
+		// The tree contains a directory without files. git does not write such directories into trees, so the id of
+		// this tree is not the one that git would compute. Mark the tree as invalid: otherwise git would write a commit
+		// with this id.
 		l.tree.Count = -1
 		l.tree.Sub = slices.DeleteFunc(l.tree.Sub, func(s *Tree) bool { return s.Count == 0 })
 	}
@@ -216,8 +217,9 @@ func (b *Builder) Index() (*Index, error) {
 	return &b.x, nil
 }
 
-// addHidden adds the hidden entries. They belong to the trees of the parameter root, so the trees that contain them stay valid, unless
-// git must make a tree above again: then it must also make that of a directory in which the files of two are joined.
+// addHidden adds the hidden entries to the index, and counts them in the trees below root that contain them. These
+// entries belong to the trees, so the trees stay valid. Below a tree that git must write again, the trees that contain
+// hidden entries become invalid as well, because two directories of the same name may be joined in them.
 func (b *Builder) addHidden(root *Tree) {
 	for _, e := range b.hidden {
 		at, found := slices.BinarySearchFunc(b.x.Entries, e, func(a, b Entry) int { return compare(&a, &b) })

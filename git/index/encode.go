@@ -127,7 +127,7 @@ func (x *Index) check() error {
 		case e.ID.Format() != x.Format || e.ID.IsZero():
 			return fmt.Errorf("entry %q has no %s object ID", e.Path, x.Format)
 		case i > 0 && compare(&x.Entries[i-1], e) >= 0:
-			return fmt.Errorf("entry %q comes after %q: wrong order", e.Path, x.Entries[i-1].Path)
+			return fmt.Errorf("entry %q comes after %q, which is the wrong order", e.Path, x.Entries[i-1].Path)
 		}
 	}
 	return nil

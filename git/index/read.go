@@ -147,7 +147,7 @@ func (r *reader) entry(e, before *Entry) error {
 	e.Stat = readStat(b, b[28:])
 	e.Mode = object.Mode(number(b, 24))
 	if !e.Mode.IsBlob() && e.Mode != object.ModeGitlink && e.Mode != object.ModeDir {
-		return fmt.Errorf("an entry has the invalid mode %o", uint32(e.Mode))
+		return fmt.Errorf("entry has the invalid mode %o", uint32(e.Mode))
 	}
 	if e.ID, err = r.id(); err != nil {
 		return err
@@ -276,7 +276,7 @@ func (r *reader) extension() error {
 		err = ErrSplit
 	default:
 		if head[0] < 'A' || head[0] > 'Z' {
-			err = errors.New("extension is required but unknown")
+			err = errors.New("extension is unknown, but needed to read the index")
 		}
 	}
 	if err != nil {

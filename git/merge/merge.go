@@ -48,7 +48,8 @@ func bases(run Run, args ...string) (all []object.ID, err error) {
 	return all, nil
 }
 
-// IsAncestor reports whether a commit is reachable from another one, or the same. Errors are those of Bases.
+// IsAncestor reports whether the commit ancestor is reachable from the other commit, or is the same commit. It returns
+// the same errors as Bases.
 func IsAncestor(run Run, ancestor, commit string) (bool, error) {
 	_, err := run("merge-base", "--is-ancestor", "--end-of-options", ancestor, commit)
 	if gitcmd.Exited(err, 1) {
@@ -62,7 +63,7 @@ type Entry struct {
 	Path  string // path relative to the root of the tree
 	Mode  object.Mode
 	ID    object.ID
-	Stage uint8 // 1: version of the base; 2: ours; 3: theirs
+	Stage uint8 // version in the conflict: 1 is that of the merge base, 2 is ours, 3 is theirs
 }
 
 // Merged is the result of a merge.
@@ -76,8 +77,8 @@ type Merged struct {
 // missing ones one by one, so it is off if some are missing.
 func Renames(on bool) string { return "merge.renames=" + strconv.FormatBool(on) }
 
-// Commits merges two commits, and writes the objects of the result where run writes objects. The settings are NAME=VALUE, and apply instead
-// of those of the user.
+// Commits merges two commits. The function run determines where the objects of the result are written. The settings
+// have the form NAME=VALUE and take precedence over those of the user.
 func Commits(run Run, ours, theirs string, settings ...string) (Merged, error) {
 	var args []string
 	for _, s := range settings {

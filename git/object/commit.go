@@ -37,7 +37,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		switch {
 		// git writes exactly one tree, in the first line.
 		case i == 0 && key != "tree", i > 0 && key == "tree":
-			return c, fmt.Errorf("parse commit: header line %d is %.20q, want \"tree\" in line 0 only", i, key)
+			return c, fmt.Errorf("parse commit: header line %d is %.20q, but \"tree\" must be in line 0 and in no other line", i, key)
 		case key == "tree":
 			c.Tree, err = ParseIDOf(f, value)
 		case key == "parent" && c.Committed.IsZero():

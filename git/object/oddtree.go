@@ -10,7 +10,8 @@ import (
 // Oddity is the reason why an entry of a tree is odd.
 type Oddity string
 
-// git fsck reports all of these. git itself refuses to check out entries with the name of OddGit, OddEmpty or OddSlash.
+// The values of Oddity. git fsck reports all of them. git itself refuses to check out entries with the oddities OddGit,
+// OddEmpty and OddSlash.
 const (
 	OddLong  Oddity = "its name is longer than 255 bytes"
 	OddGit   Oddity = "git refuses its name, which some file systems take for .git"
@@ -19,7 +20,7 @@ const (
 	OddSlash Oddity = "its name contains a slash"
 	OddZero  Oddity = "its id has only zeros"
 	OddTwice Oddity = "a later entry has the same name"
-	OddMerge Oddity = "another directory has the same name" // git puts the files of both into one
+	OddMerge Oddity = "another directory has the same name" // git joins the files of both directories
 	OddOrder Oddity = "it is not in git's order"            // the entry is read and shown like any other
 )
 
@@ -32,15 +33,16 @@ type OddEntry struct {
 // Hidden reports whether no directory shows the entry.
 func (e OddEntry) Hidden() bool { return e.Why != OddOrder }
 
-// Staged reports whether git's index has the entry although no directory shows it, so that the next commit keeps it. The index has no
-// entries with names that git refuses: git would check such a file out, for example a hook, without looking at its name again. For git,
-// these entries are removed.
+// Staged reports whether git's index contains the entry although no directory shows it, so that the next commit keeps
+// the entry. The index contains no entries with names that git refuses: git would check out such a file, for example a
+// hook, without checking its name again. git treats these entries as removed.
 func (e OddEntry) Staged() bool { return e.Why == OddLong || e.Why == OddMerge }
 
-// ReadTree parses a tree of a repository, which may be one that ParseTree refuses. Like git, it takes the last of several entries with
-// one name, and a mode of an unknown type for a gitlink. The entries are in git's order, and no two have the same name. They include those
-// that CanShow refuses, but not the other odd ones, which no tree that is made from the entries should have. ReadTree returns an error
-// only if the rest of the tree cannot be read.
+// ReadTree parses a tree that may contain odd entries, which ParseTree refuses. Like git, it uses the last of several
+// entries with the same name, and treats an entry with a mode of an unknown type as a gitlink. The result entries is in
+// git's order and has no duplicate names. It contains the entries for which CanShow returns false, but none of the
+// other odd entries, because no tree that is made from the entries should contain those. ReadTree returns an error only
+// if the rest of the tree cannot be parsed.
 func ReadTree(f Format, content []byte) (entries []TreeEntry, odd []OddEntry, err error) {
 	// Nearly all trees are in order, so they are parsed as they are.
 	if entries, err = ParseTree(f, content); err == nil || len(content) > MaxTreeSize {
@@ -150,8 +152,8 @@ func oddName(name string) Oddity {
 	return ""
 }
 
-// CanShow reports whether a directory can have an entry with this name, and git would write it. Like git on Linux (core.protectNTFS), it
-// refuses the names that NTFS takes for ".git", but not those that only HFS+ does.
+// CanShow reports whether a directory can have an entry with this name that git would write. Like git on Linux
+// (core.protectNTFS), it refuses names that NTFS treats as ".git". It accepts names that only HFS+ treats in this way.
 func CanShow(name string) bool { return oddName(name) == "" }
 
 // CanStagePath reports whether git's index can have an entry with this path: git refuses none of its names.

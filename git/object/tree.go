@@ -138,9 +138,9 @@ func byteAt(e TreeEntry, i int) byte {
 	return 0
 }
 
-// repeats reports whether e is a directory and a file of the same name is among the entries in the parameter before. In git's
-// order other entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the
-// directory, so repeats stops at the first entry whose name does not start with that name.
+// repeats reports whether e is a directory and the entries in the parameter before, which precede e, contain a file of
+// the same name. In git's order, other entries may be between the two ("a", "a.b", "a/"). The names of all these
+// entries start with the name of the directory, so repeats stops at the first entry whose name does not.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false

@@ -77,8 +77,8 @@ func (b *Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// part copies at least one byte from the offset off on to p, and at most the bytes up to the end of the part of the form that contains
-// this offset.
+// part copies bytes of the loose form, from the offset off, to p. It copies at least one byte, and stops at the end of
+// the header, block or checksum that contains off. It returns the number of copied bytes.
 func (b *Blob) part(p []byte, off int64) (int, error) {
 	if off < int64(len(streamHeader)) {
 		return copy(p, streamHeader[off:]), nil
@@ -93,7 +93,7 @@ func (b *Blob) part(p []byte, off int64) (int, error) {
 	if at < blockHeader {
 		var h [blockHeader]byte
 		if start+stored == b.length {
-			h[0] = 1 // the mark of the last block
+			h[0] = 1 // mark this block as the last one
 		}
 		binary.LittleEndian.PutUint16(h[1:], uint16(stored))
 		binary.LittleEndian.PutUint16(h[3:], ^uint16(stored))
