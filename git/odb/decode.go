@@ -35,7 +35,8 @@ func (b *body) free() {
 	}
 }
 
-// keeper is the part of decoding in which Ingest and Unpack differ: where contents are stored, and how they are read again.
+// keeper contains the steps of decoding in which Ingest and Unpack differ: how contents are stored, and how they are
+// read again.
 type keeper interface {
 	// inMemory reports whether contents of this type and size are delivered in memory and not in a file.
 	inMemory(t object.Type, size int64) bool

@@ -24,8 +24,9 @@ type IngestOptions struct {
 	Promisor      bool  // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
 	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
-	// Names begins to store the blobs that the trees of the pack name; nil if they are not needed. The pack will have the path in the
-	// parameter path, without suffix. Ingest calls announce before other processes can see the pack, and in any case wait.
+	// Names begins to store the ids of the blobs that the trees of the pack name; nil if these ids are not needed. The
+	// parameter path is the future path of the pack, without suffix. Ingest calls the returned function announce before
+	// other processes can see the pack, and calls the function wait before it returns, also after an error.
 	Names func(path string, c *named.Collector) (announce func() error, wait func())
 }
 
@@ -114,7 +115,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	s.replace(func(packs []source) []source {
 		packs = g.without(packs)
 		if hasPack(packs, path) {
-			return packs // the pack is in the list already: Refresh has added it, or it existed before this Ingest
+			return packs // Refresh has already added the pack to the list, or the pack existed before this Ingest.
 		}
 		return append([]source{&pack{path: path, format: s.format, number: g.live.number}}, packs...)
 	})

@@ -276,13 +276,13 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 }
 
 // errOvertaken means that another process has removed packs while this process was joining them.
-var errOvertaken = errors.New("packs were replaced by another process")
+var errOvertaken = errors.New("another process has replaced the packs")
 
 // publishJoined writes the index and the promisor mark of the new pack, and renames the files to their final names:
 // first the mark, then the pack, then the index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
-		if !whole(c.path) { // git has repacked, so the new pack is not needed
+		if !whole(c.path) { // git has repacked the objects, so the new pack is not needed
 			return errOvertaken
 		}
 	}

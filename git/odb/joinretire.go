@@ -34,9 +34,10 @@ const (
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes the packs in old, whose objects are all in other packs: in the packs left, or in the pack with the path joined,
-// unless joined is "". retire first waits for the processes that may have listed the packs before the new pack existed, and then
-// checks that the packs that contain the objects still exist. It returns the number of removed packs.
+// retire removes those packs in old that still exist. All their objects are in other packs: in the packs left, or in
+// the joined pack at the path joined, unless joined is "". First retire waits for the processes that may have listed
+// the packs before the joined pack existed. Then it checks that the packs that contain the objects still exist. It
+// returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
@@ -82,7 +83,7 @@ func removePacks(dir string, paths []string) error {
 					return err
 				}
 			}
-			os.Remove(named.Path(path)) // if this fails, package namedset removes the file later
+			os.Remove(named.Path(path)) // Ignore the error: package namedset removes the file later.
 		}
 		if err := disk.OS.SyncDir(dir); err != nil {
 			return err

@@ -91,8 +91,8 @@ func treesOf(ctx context.Context, p *pack, f object.Format) ([]int64, error) {
 	return trees, nil
 }
 
-// joinNames writes the file for the pack that will be at path and contains the objects of packs. It does nothing if one of the packs has
-// no valid file: the new pack is then read when the file is needed.
+// joinNames writes the file of names for the pack that will be at path and that contains the objects of packs. If one
+// of the packs has no valid file of names, joinNames does nothing: the new pack is then read when its names are needed.
 func joinNames(packs []candidate, path string, f object.Format) error {
 	sets := make([]*named.Set, len(packs))
 	for i, c := range packs {

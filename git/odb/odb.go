@@ -30,7 +30,8 @@ var (
 	ErrNotFound = errors.New("object not found")
 	// ErrCorrupt means that a pack, an index or a loose object contains invalid bytes.
 	ErrCorrupt = errors.New("corrupt pack")
-	// ErrTooLarge means that an object is larger than the caller allows. No memory was allocated for the contents.
+	// ErrTooLarge means that an object is larger than the caller allows. In this case, no memory was allocated for the
+	// contents.
 	ErrTooLarge = errors.New("object is larger than the limit")
 )
 

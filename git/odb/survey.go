@@ -119,8 +119,8 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	return problems, nil
 }
 
-// gone reports whether the file at path still exists although its pack does not. The caller has listed the directory and has not
-// found the pack, but processes create packs at any time, so gone looks up both files again.
+// gone reports whether the index at path exists although its pack does not. The caller did not find the pack when it
+// listed the directory. But processes may create packs at any time, so gone looks up both files again.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")

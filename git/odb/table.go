@@ -11,11 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// table lists the records of a pack in the order of the entries, and finds them by id. A record without an id is a delta
-// whose base has not arrived yet. A record takes 32 bytes with SHA-1, and 5 to 11 bytes in slots. The records are in chunks
-// that are never moved and contain no pointers, so the garbage collector does not scan them.
+// table lists the records of a pack in the order of the entries, and finds them by id. A record without an id is a
+// delta whose base has not arrived yet. With SHA-1, a record takes 32 bytes, and its slot 5 to 11 bytes on average. The
+// records are in chunks that are never moved and contain no pointers, so the garbage collector does not scan them.
 //
-// Only one goroutine may modify the table and call the methods that read it; any goroutine may call findOffset.
+// Only one goroutine may modify the table and call the methods that read it. Any goroutine may call findOffset.
 type table struct {
 	idLen, width int    // length of an id and of a record, in bytes
 	seed         uint64 // random number, so that a remote cannot choose ids that collide in slots
@@ -23,7 +23,7 @@ type table struct {
 	mu sync.RWMutex // protects the fields below; the goroutine that modifies the table may read these fields without mu
 	// n is the number of records.
 	n int
-	// named is the number of slots in use. If several records have the same id, only the first of them is in slots.
+	// named is the number of slots in use. If several records have the same id, slots refers only to the first of them.
 	named  int
 	chunks [][]byte // each chunk has room for chunkRecords records
 	slots  []uint32 // record number + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full

@@ -22,8 +22,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// writeLevel is the compression level of Write. At this level source code shrinks to a third of its size, four times as
-// fast as with zlib's default, which would save another tenth. Speed matters because a reader waits for the pack.
+// writeLevel is the compression level of Write. At this level, source code shrinks to a third of its size. zlib's
+// default level would make the result smaller by another tenth, but takes four times as long, and a reader waits for
+// the pack.
 const writeLevel = zlib.BestSpeed
 
 // Outgoing is an object to write into a pack. The function Open opens the contents; the writer of the pack reads them to the end
@@ -92,7 +93,9 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	if o.Temporary {
 		named = func() error { return nil }
 	}
-	s.unsettled.Add(1) // must precede adopt, after which other goroutines skip these objects and rely on this pack
+	// Increment the counter before adopt is called: from then on, other goroutines skip these objects and rely on this
+	// pack.
+	s.unsettled.Add(1)
 	if !s.adopt(path) {
 		err = errors.Join(fs.ErrClosed, named())
 		s.unsettled.Add(-1)

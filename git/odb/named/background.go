@@ -6,7 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Background collects the blobs that trees name in a goroutine of its own, so that the caller, which decodes the trees, need not wait.
+// Background collects, in a goroutine of its own, the ids of the blobs that trees name, so that the caller, which
+// decodes the trees, does not wait.
 type Background struct {
 	names   *Collector // belongs to the goroutine until Finish returns
 	batches chan []namingTree
@@ -15,7 +16,8 @@ type Background struct {
 	done    sync.WaitGroup
 }
 
-// namingTree is a tree to search for names, and the base of its delta; nil if it was not a delta in memory.
+// namingTree is a tree whose names are collected, with the base of its delta. The base is nil if the tree was not a
+// delta, or if its base was not in memory.
 type namingTree struct{ base, content []byte }
 
 // A batch of trees is passed on when it has batchTrees trees or batchBytes bytes. At most batchesWaiting batches wait.
@@ -39,7 +41,8 @@ func NewBackground(f object.Format) *Background {
 	return c
 }
 
-// Add passes on a tree, whose contents are not modified any more. The tree base, if it is not nil, was passed on before.
+// Add passes a tree to the goroutine. The caller must not modify the contents any more. If base is not nil, it is a
+// tree that was passed before.
 func (c *Background) Add(base, content []byte) {
 	c.batch = append(c.batch, namingTree{base, content})
 	if c.size += len(base) + len(content); len(c.batch) == batchTrees || c.size >= batchBytes {

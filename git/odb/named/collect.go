@@ -32,8 +32,8 @@ func NewCollector(f object.Format) *Collector {
 // Len returns the number of ids.
 func (c *Collector) Len() int { return c.n }
 
-// AddTree adds the blobs that a tree names. If the contents of the tree are invalid, it adds those before the invalid entry: git, too,
-// reads no further.
+// AddTree adds the blobs that a tree names. If the tree contains an invalid entry, AddTree adds only the blobs before
+// this entry, because git does not read further either.
 func (c *Collector) AddTree(content []byte) {
 	for len(content) > 0 {
 		e, ok := c.entry(content)
@@ -90,7 +90,7 @@ func (c *Collector) AddChanged(base, content []byte) {
 func commonPrefix(a, b []byte) int {
 	n := min(len(a), len(b))
 	i := 0
-	const block = 256 // the comparison of whole blocks is several times as fast
+	const block = 256 // Comparing whole blocks is several times as fast as comparing bytes.
 	for i+block <= n && string(a[i:i+block]) == string(b[i:i+block]) {
 		i += block
 	}
@@ -117,7 +117,7 @@ type entry struct {
 func (c *Collector) entry(b []byte) (e entry, ok bool) {
 	const typeMask, tree, gitlink = 0o170000, 0o040000, 0o160000
 	mode := uint32(0)
-	if len(b) > 7 && string(b[:7]) == "100644 " { // the most frequent mode
+	if len(b) > 7 && string(b[:7]) == "100644 " { // this is the most frequent mode, so check it first
 		e.name, mode = 6, 0o100644
 	}
 	for {

@@ -85,21 +85,21 @@ func Open(path string, f object.Format) (*Set, error) {
 func Parse(data []byte, f object.Format) (*Set, error) {
 	s := &Set{data: data, format: f, idLen: f.Size()}
 	if len(data) < firstID+crcSize || string(data[:len(mark)]) != mark {
-		return nil, fmt.Errorf("%w: no header", ErrDamaged)
+		return nil, fmt.Errorf("%w: header is missing or invalid", ErrDamaged)
 	}
 	if v, n := binary.BigEndian.Uint32(data[len(mark):]), binary.BigEndian.Uint32(data[len(mark)+4:]); v != version || int(n) != s.idLen {
-		return nil, fmt.Errorf("%w: version %d with ids of %d bytes", ErrDamaged, v, n)
+		return nil, fmt.Errorf("%w: unsupported version %d or size of ids: %d bytes", ErrDamaged, v, n)
 	}
 	last := 0
 	for b := range 256 {
 		n := s.upTo(b)
 		if n < last {
-			return nil, fmt.Errorf("%w: table decreases at %02x", ErrDamaged, b)
+			return nil, fmt.Errorf("%w: table decreases at entry 0x%02x", ErrDamaged, b)
 		}
 		last = n
 	}
 	if s.n = last; int64(len(data)) != int64(firstID)+int64(s.n)*int64(s.idLen)+crcSize {
-		return nil, fmt.Errorf("%w: %d bytes for %d ids", ErrDamaged, len(data), s.n)
+		return nil, fmt.Errorf("%w: wrong file size %d bytes for %d ids", ErrDamaged, len(data), s.n)
 	}
 	body := data[:len(data)-crcSize]
 	if crc32.Checksum(body, checksum) != binary.BigEndian.Uint32(data[len(body):]) {
@@ -301,7 +301,7 @@ func merged(cursors []cursor) iter.Seq[[]byte] {
 			if !yield(least) {
 				return
 			}
-			// The cursors before the first one are at greater ids.
+			// The cursors at the indexes below first are at greater ids.
 			for i := len(cursors) - 1; i >= first; i-- {
 				c := &cursors[i]
 				if !bytes.Equal(c.s.at(c.at), least) {

@@ -1,23 +1,35 @@
-// Package namedset answers which blobs the trees on this host name, for each objects directory (Dir) and for several of them (Union).
+// Package namedset answers which blobs the trees on this host name, for each objects directory (type Dir) and for
+// several directories (type Union).
 //
-// The caller makes git believe that a named blob exists. If the set contained a blob that no tree names, git would not write this blob,
-// and its contents would be lost. If the set lacked a blob that a tree names, git would report it as missing. So the set must be exact
-// whenever git can read a tree, which decides when names are added:
+// The caller makes git believe that a named blob exists. If the set contained a blob that no tree names, git would not
+// write this blob, and its contents would be lost. If the set lacked a blob that a tree names, git would report the
+// blob as missing. So the set must be exact whenever git can read a tree. Names are added at these times:
 //
-//   - A pack from a remote (Add). Its names are complete before the pack has its final name, and the watchers have returned by then. This
-//     holds for the commit that a mount starts with, for history, for switch and follow, and for checkpoints and sessions that are
-//     fetched from a session remote, whose blobs may exist only there. While a pack is being received, git cannot read its trees, and its
-//     names are not in the set. The caller waits for the pack before it believes that a blob of such a tree is not named. Packs of a remote
+//   - A pack from a remote (Add). Its names are complete before the pack has its final name, and the watchers have
+//     returned by then. This
+//     holds for the commit that a mount starts with, for history, for switch and follow, and for checkpoints and
+//     sessions that are
+//     fetched from a session remote, whose blobs may exist only there. While a pack is being received, git cannot read
+//     its trees, and its
+//     names are not in the set. The caller waits for the pack before it believes that a blob of such a tree is not
+//     named. Packs of a remote
 //     without filters contain the blobs too, so nothing depends on their names.
-//   - A pack that git writes into the directory of a store or a session, or that another process or an older version has left there. It
-//     has no file of names. A look-up that would fail reads such packs first, so it is right from the time at which the pack is visible. A
-//     program that remembers negative answers learns of the pack by the next look-up of any unknown blob, or by Sync, which the store calls
-//     after each fetch by git.
-//   - The git directory of a mount needs no set. git writes trees there only together with their blobs, or for blobs that it has found,
-//     as named ones, in the store or in the session. A fetch by git in a mount receives complete packs: the server leaves out only objects
-//     that the commits which git has contain, and the trees of these commits are in the store or in the git directory. Bases that complete
-//     a thin pack are objects that git could read.
-//   - Checkpoints that this host writes are packs of the session. Their blobs are in the same pack, in an earlier one or in the store.
+//   - A pack that git writes into the directory of a store or a session, or that another process or an older version
+//     has left there. It
+//     has no file of names. A look-up that would fail reads such packs first, so its answer is right from the time at
+//     which the pack is
+//     visible. A program that remembers negative answers learns of the pack by the next look-up of any unknown blob, or
+//     by Sync, which the
+//     store calls after each fetch by git.
+//   - The git directory of a mount needs no set. git writes trees there only together with their blobs, or for blobs
+//     that it has found
+//     in the store or in the session, for example as named blobs. A fetch by git in a mount receives complete packs:
+//     the server omits
+//     only objects that belong to commits that git has, and the trees of these commits are in the store or in the git
+//     directory. Bases
+//     that complete a thin pack are objects that git could read.
+//   - Checkpoints that this host writes are packs of the session. Their blobs are in the same pack, in an earlier one
+//     or in the store.
 //     Their names are found like those of packs that git writes.
 //   - Join merges the files of the packs that it joins. A name does not leave the set while an old pack is replaced.
 package namedset
@@ -52,7 +64,7 @@ type Dir struct {
 	format  object.Format
 	scanned atomic.Pointer[odb.Scan]    // state of the directory of the packs when it was last compared with the set; nil before
 	view    atomic.Pointer[[]packNames] // the packs of the set; the slice is replaced, never modified
-	// scanning has room for one token, which the goroutine holds that compares the directory with the set.
+	// scanning has room for one token. A goroutine holds the token while it compares the directory with the set.
 	scanning chan struct{}
 
 	mu        sync.Mutex // protects the fields below, and is held while view is replaced; not held during disk operations
@@ -65,14 +77,16 @@ type Dir struct {
 type packNames struct {
 	path string // path of the pack without suffix
 	set  *named.Set
-	// early is true until the directory was found to contain the pack: Ingest adds the set before the pack has its name.
+	// early is true while the directory may not contain the pack yet: Ingest adds the names before the pack has its
+	// final name.
 	early bool
 }
 
 // watcher is a function that Watch has registered.
 type watcher struct{ grown func() }
 
-// Open returns the set for the objects directory dir, which need not exist. It reads nothing: see Sync.
+// Open returns the set for the objects directory dir, which need not exist. Open reads no files; the first look-up or
+// Sync does.
 func Open(dir string, f object.Format) *Dir {
 	n := &Dir{objects: dir, format: f, scanning: make(chan struct{}, 1), watchers: map[*watcher]bool{}}
 	n.view.Store(&[]packNames{})
@@ -117,9 +131,10 @@ func (n *Dir) change(change func(view []packNames) []packNames) {
 	n.view.Store(&next)
 }
 
-// Add begins to write the file of a pack that will be renamed to path, which has no suffix. It is the function odb.IngestOptions.Names.
-// The function announce adds the names to the set, and then calls the watchers. If the pack cannot be renamed afterwards, the names stay
-// in the set as long as it is open: the remote has these blobs.
+// Add begins to write the file of names of a pack that will be renamed to path, which has no suffix. Add is a value for
+// odb.IngestOptions.Names. The returned function announce adds the names to the set and calls the watchers. If the pack
+// cannot be renamed afterwards, the names stay in the set until Close, which is harmless because the remote has these
+// blobs. The function wait waits for the write of the file.
 func (n *Dir) Add(path string, c *named.Collector) (announce func() error, wait func()) {
 	var set *named.Set
 	var err error
@@ -136,7 +151,8 @@ func (n *Dir) Add(path string, c *named.Collector) (announce func() error, wait 
 	}, writing.Wait
 }
 
-// keep writes the file for the pack at path and returns its set. If the disk is full, the set is in memory.
+// keep writes the file of names for the pack at path and returns its set. If the file cannot be written, for example
+// because the disk is full, keep returns a set in memory.
 func (n *Dir) keep(path string, data []byte) (*named.Set, error) {
 	file := named.Path(path)
 	err := os.MkdirAll(filepath.Dir(file), 0o755)
@@ -203,7 +219,8 @@ func (n *Dir) current() bool {
 // packs returns the path of the directory of the packs.
 func (n *Dir) packs() string { return filepath.Join(n.objects, "pack") }
 
-// sync compares the directory with the set, and reports whether the set has grown. It returns the error of ctx if ctx ends before.
+// sync compares the directory with the set and updates the set. It reports whether the set has grown. If ctx ends
+// first, sync returns the error of ctx.
 func (n *Dir) sync(ctx context.Context) (grown bool, err error) {
 	if n.current() {
 		return false, nil
@@ -215,7 +232,7 @@ func (n *Dir) sync(ctx context.Context) (grown bool, err error) {
 		return false, ctx.Err()
 	}
 	if n.current() {
-		return false, nil // another goroutine has compared them meanwhile
+		return false, nil // Another goroutine has compared the directory with the set in the meantime.
 	}
 	now := time.Now()
 	before, err := os.Stat(n.packs())
@@ -240,7 +257,9 @@ func (n *Dir) sync(ctx context.Context) (grown bool, err error) {
 		}
 		set, err := n.load(ctx, path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another process has removed the pack, so the directory has another mtime now
+			// Another process has removed the pack. The mtime of the directory has changed, so the next look-up
+			// compares again.
+			continue
 		}
 		if err != nil {
 			return grown, fmt.Errorf("list named blobs of %s: %w", filepath.Base(path), err)
@@ -253,8 +272,9 @@ func (n *Dir) sync(ctx context.Context) (grown bool, err error) {
 	return grown, nil
 }
 
-// drop removes the packs that are not in paths, which lists the directory as it was at the time of c. While the directory changes, a
-// list may lack both an old pack and the pack that replaces it, so drop then leaves the old packs for the next comparison.
+// drop removes from the set the packs that are not in paths. The map paths contains the packs of the directory as it
+// was listed at the time of c. A directory that changes while it is listed may seem to lack both an old pack and the
+// pack that replaces it. In this case, drop leaves the old packs for the next comparison.
 func (n *Dir) drop(paths map[string]bool, c odb.Scan) {
 	after, err := os.Stat(n.packs())
 	stable := err == nil && after.ModTime().Equal(c.Modified) && c.Settled()
@@ -274,10 +294,12 @@ func (n *Dir) drop(paths map[string]bool, c odb.Scan) {
 	}
 }
 
-// orphanAge is the age from which a file without a pack is useless. The file of a pack precedes the pack by less than a second.
+// orphanAge is the age from which a file of names without a pack is useless. Such a file is normally written less than
+// a second before its pack.
 const orphanAge = time.Hour
 
-// sweep removes old files whose pack was removed, and files that killed processes have left behind. Errors are ignored.
+// sweep removes old files of names whose packs were removed, and files that killed processes have left. It ignores
+// errors.
 func (n *Dir) sweep(paths map[string]bool, now time.Time) {
 	dir := filepath.Dir(named.Path(filepath.Join(n.packs(), "pack")))
 	entries, err := os.ReadDir(dir)
@@ -313,7 +335,7 @@ func (n *Dir) load(ctx context.Context, path string) (*named.Set, error) {
 // Dirs contains one Dir for each objects directory that In was called for. The zero value is empty.
 type Dirs struct {
 	mu  sync.Mutex
-	all map[string]*Dir // by path
+	all map[string]*Dir // key: path of the objects directory
 }
 
 // In returns the Dir of the objects directory dir, whose object format is f.
@@ -331,7 +353,7 @@ func (d *Dirs) In(dir string, f object.Format) *Dir {
 	return n
 }
 
-// Close closes all of them.
+// Close closes every Dir that In has returned.
 func (d *Dirs) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

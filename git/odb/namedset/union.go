@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb/named"
 )
 
-// ErrPrefixCollision means that two named blobs have the same first named.PrefixBits bits.
-var ErrPrefixCollision = errors.New("two named blobs begin with the same bits")
+// ErrPrefixCollision means that the first named.PrefixBits bits of the ids of two named blobs are equal.
+var ErrPrefixCollision = errors.New("IDs of two named blobs begin with the same bits")
 
 // Union is the union of the sets of several directories.
 type Union []*Dir
@@ -39,7 +39,8 @@ func (b Union) Has(ctx context.Context, id object.ID) (bool, error) {
 	return b.find(ctx, func(n *Dir) bool { return n.has(id) })
 }
 
-// find reports whether the function found returns true for one of the sets, before or after the directories were compared with them.
+// find reports whether the function found returns true for one of the sets. If it returns false for all, find compares
+// the directories with the sets (Sync) and calls found again.
 func (b Union) find(ctx context.Context, found func(*Dir) bool) (bool, error) {
 	if slices.ContainsFunc(b, found) {
 		return true, nil
@@ -72,7 +73,7 @@ func (b Union) Prefixed(ctx context.Context, prefix uint64) (id object.ID, ok bo
 	if !ok {
 		return id, false, err
 	}
-	// The function find stops at the first directory with such a blob.
+	// find stops at the first directory for which the function below returns true.
 	for _, n := range b {
 		for _, s := range n.sets() {
 			ids = s.AppendPrefixed(ids, prefix)
@@ -84,9 +85,9 @@ func (b Union) Prefixed(ctx context.Context, prefix uint64) (id object.ID, ok bo
 	return ids[0], true, nil
 }
 
-// From returns the named blobs whose ids have the first byte first, in the order of their ids, beginning with the first one after the
-// parameter after; the zero id stands for the start. It does not compare the directories with the sets. Blobs that are added meanwhile
-// do not occur.
+// From returns the named blobs whose ids have the first byte first, in the order of their ids. It starts after the id
+// in the parameter after; the zero id stands for the start. From does not compare the directories with the sets, and
+// omits blobs that are added while it runs.
 func (b Union) From(first byte, after object.ID) iter.Seq[object.ID] {
 	return named.From(b.sets(), first, after)
 }
@@ -102,10 +103,11 @@ func (b Union) sets() (all []*named.Set) {
 	return all
 }
 
-// Watch makes the function grown be called whenever one of the sets has grown, until the function stop is called. The set already
-// contains the new blobs. For a pack that Ingest stores, grown returns before git can see the pack. So grown must not wait for a request
-// that itself waits for Ingest. For a pack that another process has stored, grown is called as soon as Sync, Has or Prefixed finds the
-// pack; Has and Prefixed do not wait for grown.
+// Watch registers the function grown, which is called whenever one of the sets has grown, until the returned function
+// stop is called. At the time of the call, the set already contains the new blobs. For a pack that Ingest stores,
+// Ingest waits until grown has returned, and only then makes the pack visible to git. So grown must not wait for a
+// request that itself waits for Ingest. For a pack that another process has stored, grown is called as soon as Sync,
+// Has or Prefixed finds the pack; Has and Prefixed do not wait for grown.
 func (b Union) Watch(grown func()) (stop func()) {
 	w := &watcher{grown}
 	for _, n := range b {
