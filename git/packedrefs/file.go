@@ -15,7 +15,8 @@ import (
 // tens of milliseconds.
 type File []byte
 
-// Map maps the file of a git directory into memory. The file must only ever be replaced by another file. The caller must call Unmap.
+// Map maps the packed-refs file of a git directory into memory. Other programs must only replace the file, and never
+// modify it in place. The caller must call Unmap.
 func Map(dir string) (File, error) {
 	f, err := os.Open(filepath.Join(dir, "packed-refs"))
 	if err != nil {
@@ -43,7 +44,7 @@ func (f File) Unmap() {
 	}
 }
 
-// ID returns the value of a ref, "" if the ref does not exist.
+// ID returns the value of a ref, or "" if the ref does not exist.
 func (f File) ID(name string) string {
 	id, found, _ := f.line(f.search(name))
 	if found != name {
@@ -65,8 +66,9 @@ func (f File) Below(prefix string) iter.Seq2[string, string] {
 	}
 }
 
-// With returns the file after changes of refs, which are sorted by name and name each ref once. A ref without an ID is removed. The
-// field Peeled of tags must be right if the tags in the file are peeled.
+// With returns the contents of the file after changes of refs. The changes are sorted by name and contain each ref
+// once. A change without an ID removes the ref. If the tags in the file are peeled, the field Peeled of changed tags
+// must be correct.
 func (f File) With(changes []Ref) []byte {
 	text, at := make([]byte, 0, len(f)+160*len(changes)), 0
 	for _, c := range changes {
@@ -88,7 +90,7 @@ func (f File) search(name string) int {
 	if bytes.HasPrefix(f, []byte("#")) {
 		low = f.after(0)
 	}
-	for low < high { // both are offsets of lines with refs, or the end
+	for low < high { // low and high are the offsets of lines with refs, or of the end.
 		start := low + bytes.LastIndexByte(f[low:(low+high)/2], '\n') + 1
 		if f[start] == '^' {
 			start = low + bytes.LastIndexByte(f[low:start-1], '\n') + 1
@@ -102,8 +104,8 @@ func (f File) search(name string) int {
 	return low
 }
 
-// line returns the ref at an offset and the offset of the next ref. The name is "" at the end of the file. A line that begins with "^"
-// belongs to the line before.
+// line returns the ref at an offset and the offset of the next ref. At the end of the file, the name is "". A line that
+// begins with "^" belongs to the preceding ref.
 func (f File) line(at int) (id, name string, next int) {
 	end := f.after(at)
 	id, name, _ = strings.Cut(strings.TrimSuffix(string(f[at:end]), "\n"), " ")

@@ -30,8 +30,9 @@ func Ours(text []byte) bool { return bytes.HasPrefix(text, []byte(ours)) }
 // gits is the first line of the files that git itself writes.
 const gits = "# pack-refs with: peeled fully-peeled sorted \n"
 
-// Encode returns the contents of the file with the given refs, which it sorts by name. before is the contents of the file
-// that is replaced. If git wrote that file, the new file gets git's header too, so that Ours remains false.
+// Encode returns the contents of the file with the given refs, which it sorts by name. The parameter before is the
+// contents of the file that will be replaced. If git wrote that file, the new file also gets git's header, so that Ours
+// remains false.
 func Encode(before []byte, refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
@@ -50,14 +51,15 @@ func Encode(before []byte, refs []Ref) []byte {
 	return []byte(text.String())
 }
 
-// Headers of files whose refs outside refs/tags/ are not peeled.
+// These are the headers of files in which refs outside of refs/tags/ are not peeled.
 const (
 	unpeeled   = "# pack-refs with: sorted \n"
 	tagsPeeled = "# pack-refs with: peeled sorted \n"
 )
 
-// EncodeTags returns the contents of a file of refs that are sorted by name. If peeled is true, the field Peeled of all refs below
-// refs/tags/ is right; git reads other objects itself to find out whether they are tags. If it is false, git reads all.
+// EncodeTags returns the contents of a file with refs that are sorted by name. If peeled is true, the field Peeled must
+// be correct for all refs below refs/tags/; for other refs, git reads the object to find out whether it is a tag. If
+// peeled is false, git reads the objects of all refs.
 func EncodeTags(refs []Ref, peeled bool) []byte {
 	text := []byte(unpeeled)
 	if peeled {
@@ -82,7 +84,7 @@ func appendRef(text []byte, r Ref, peeled bool) []byte {
 	return text
 }
 
-// TagsPeeled reports whether the file was written by EncodeTags with peeled tags.
+// TagsPeeled reports whether EncodeTags wrote the file with peeled set.
 func TagsPeeled(text []byte) bool { return bytes.HasPrefix(text, []byte(tagsPeeled)) }
 
 // Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns an

@@ -46,7 +46,7 @@ func (k Kind) String() string {
 	return "packet kind " + strconv.Itoa(int(k))
 }
 
-// ErrLength means that a packet does not begin with a valid length, so the stream does not consist of packets.
+// ErrLength means that a packet does not begin with a valid length: the stream does not consist of packets.
 var ErrLength = errors.New("invalid packet length")
 
 // lengthError is an error that matches ErrLength and contains the bytes that were read in place of a length.

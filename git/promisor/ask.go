@@ -83,8 +83,8 @@ const (
 	// the daemon has died and its successor serves the same socket. The number is limited, because the request itself may make
 	// the daemon crash.
 	askTries = 5
-	// returnTime is the maximum time to wait until a restarted daemon listens on the socket again. returnLook is the interval
-	// between two attempts to connect.
+	// returnTime is the maximum time in which a restarted daemon must listen on the socket again. returnLook is the
+	// interval between two attempts to connect.
 	returnTime = 2 * time.Second
 	returnLook = 20 * time.Millisecond
 

@@ -33,13 +33,13 @@ type existence struct {
 	shown    Shown
 
 	mu     sync.Mutex
-	last   checker              // process that has asked last
-	asked  map[uint32]object.ID // the object for which a thread has asked last
-	opened map[uint32]object.ID // the object that a thread has opened last
+	last   checker              // the process that has asked most recently
+	asked  map[uint32]object.ID // the object for which each thread has asked most recently, by thread ID
+	opened map[uint32]object.ID // the object that each thread has opened most recently, by thread ID
 	listed listed
 }
 
-// Shown is the tree that the mount shows.
+// Shown describes the tree that the mount shows.
 type Shown interface {
 	// Shown returns the id of the tree.
 	Shown() object.ID
@@ -50,13 +50,13 @@ type Shown interface {
 // listed contains the blobs of a tree.
 type listed struct {
 	tree  object.ID
-	names [256][]string // the digits of the ids without the first two, by the first byte
-	drop  *time.Timer   // drops the names when no process has asked for listTime
+	names [256][]string // ids of the blobs without their first two digits, by the first byte of the id
+	drop  *time.Timer   // removes the names from memory if no process has asked for listTime
 }
 
 const (
-	// callerTime is the time for which the kind of a process is known without reading its arguments again. It is so short that another
-	// process does not get the same id in this time.
+	// callerTime is the time for which the kind of a process is remembered before its arguments are read again. In such
+	// a short time, the kernel does not give the same process ID to another process.
 	callerTime = 50 * time.Millisecond
 	// listTime is the time after which the names of a tree's blobs are dropped from memory.
 	listTime = 10 * time.Second
@@ -66,28 +66,29 @@ const (
 type kind int
 
 const (
-	excluded   kind = iota // a process that finds nothing
+	excluded   kind = iota // a process that finds no objects
 	program                // a program other than git
 	gitCommand             // a git command that writes no trees
 	treeWriter             // a git command that may write trees
 )
 
-// checker is a process that has asked.
+// checker is a process that has asked whether objects exist.
 type checker struct {
-	id   uint32 // of the thread
+	id   uint32 // ID of the thread that has asked
 	kind kind
 	at   time.Time
 }
 
-// treeWriters are the git commands that check a whole tree before they write one, and that need the contents of few blobs of the tree
-// from which they start. reset does not check, and needs all contents in a new linked worktree.
+// treeWriters are the git commands that check a whole tree before they write a tree, and that need the contents of only
+// a few blobs of it. The command reset is not one of them: it checks nothing, and in a new linked worktree it needs all
+// contents.
 var treeWriters = []string{"commit", "write-tree", "stash", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "checkout", "switch"}
 
-// readers are the git commands for which an object exists only if they can read it: fsck requests no objects, and pack-objects leaves
-// out loose objects of alternates.
+// readers are the git commands for which an object must exist only if they can read it: fsck does not request objects,
+// and pack-objects omits loose objects of alternates.
 var readers = []string{"fsck", "pack-objects"}
 
-// kindOf returns the kind of the process of a thread. The checker holds mu.
+// kindOf returns the kind of the process to which a thread belongs. The caller must hold mu.
 func (e *existence) kindOf(tid uint32) kind {
 	if e.last.id == tid && time.Since(e.last.at) < callerTime {
 		return e.last.kind
@@ -106,7 +107,7 @@ func (e *existence) kindOf(tid uint32) kind {
 // ownExecutable returns the path of this program.
 var ownExecutable = sync.OnceValue(func() string { path, _ := proc.Self.Executable(); return path })
 
-// kindByArgs returns the kind of a process with these arguments, the first of which is the program.
+// kindByArgs returns the kind of a process with these arguments. The first argument is the program.
 func kindByArgs(args []string) kind {
 	p := process{args: args}
 	name, _ := Subcommand(args)
@@ -121,7 +122,8 @@ func kindByArgs(args []string) kind {
 	return gitCommand
 }
 
-// find reports whether the process of the thread tid finds a blob, and whether it gets the contents.
+// find reports whether the process of the thread tid is to find the blob id, and whether it is to get the contents of
+// the blob.
 func (e *existence) find(ctx context.Context, tid uint32, id object.ID) (found, contents bool, err error) {
 	e.mu.Lock()
 	k := e.kindOf(tid)
@@ -137,7 +139,7 @@ func (e *existence) find(ctx context.Context, tid uint32, id object.ID) (found, 
 	return found, k == program, err
 }
 
-// noteOpened records that the thread tid has opened the object for which it has asked last.
+// noteOpened records that the thread tid has opened the object for which it has asked most recently.
 func (e *existence) noteOpened(tid uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,7 +148,8 @@ func (e *existence) noteOpened(tid uint32) {
 	}
 }
 
-// remember sets the object of a thread. It forgets all threads when there are more than maxAskers.
+// remember records id as the object of a thread. If more than maxAskers threads are recorded, it first removes all of
+// them.
 func remember(of *map[uint32]object.ID, tid uint32, id object.ID) {
 	if *of == nil || len(*of) > maxAskers {
 		*of = map[uint32]object.ID{}
@@ -154,14 +157,14 @@ func remember(of *map[uint32]object.ID, tid uint32, id object.ID) {
 	(*of)[tid] = id
 }
 
-// lists reports whether the process of the thread tid finds the blobs of the shown tree in listings.
+// lists reports whether the process of the thread tid is to find the blobs of the shown tree in listings.
 func (e *existence) lists(tid uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.kindOf(tid) == treeWriter
 }
 
-// list returns the names in the listing of the directory of the ids that begin with the byte first.
+// list returns the names in the listing of one directory of loose objects: that of the ids whose first byte is first.
 func (e *existence) list(first byte) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -180,15 +183,15 @@ func (e *existence) list(first byte) []string {
 	return e.listed.names[first]
 }
 
-// drop drops the names from memory.
+// drop removes the names from memory.
 func (e *existence) drop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.listed = listed{}
 }
 
-// Find reports whether the process of the thread tid is to find a blob, and whether it is to get the contents. In that case, Find
-// fetches them, and those that the process will probably need next.
+// Find reports whether the process of the thread tid is to find the blob id, and whether it is to get the contents of
+// the blob. If so, Find fetches the contents, together with the objects that the process will probably need next.
 func (s *Server) Find(ctx context.Context, tid uint32, id object.ID) (found, contents bool, err error) {
 	found, contents, err = s.existence.find(ctx, tid, id)
 	if err != nil || !found || !contents || len(s.provider.Missing([]object.ID{id})) == 0 {
@@ -196,18 +199,19 @@ func (s *Server) Find(ctx context.Context, tid uint32, id object.ID) (found, con
 	}
 	p, err := readProcess(int(tid))
 	if err != nil {
-		return false, false, nil // the process has ended
+		return false, false, nil // The process has ended.
 	}
 	h := Hint{Commands: []Command{{Process: fmt.Sprintf("%d-%s", tid, p.start), Dir: p.dir}}}
 	return true, true, s.fetch(ctx, h, []object.ID{id})
 }
 
-// Opened records that the process of the thread tid has opened the object for which Exists was called last for this thread.
+// Opened records that the process of the thread tid has opened the object for which the thread has called Find most
+// recently.
 func (s *Server) Opened(tid uint32) { s.existence.noteOpened(tid) }
 
-// Lists reports whether the process of the thread tid finds objects when it lists a directory of loose objects.
+// Lists reports whether the process of the thread tid is to find objects when it lists a directory of loose objects.
 func (s *Server) Lists(tid uint32) bool { return s.existence.lists(tid) }
 
-// List returns the names of the objects in the listing of the directory of loose objects whose ids begin with the byte first. The
-// names lack the first two digits.
+// List returns the names of the objects in one directory of loose objects: that of the ids whose first byte is first.
+// The names omit the first two digits of the ids.
 func (s *Server) List(first byte) []string { return s.existence.list(first) }

@@ -12,9 +12,10 @@ import (
 // the new contents. To answer lstat for a file of unknown size, a mount must fetch the file.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
-// Foresee fetches the objects that the process pid will need, in one batch, if the process is a git command that overwrites files
-// of the working tree. Foresee is called when the process has just started. It returns after the objects were fetched, which
-// costs no time, because the command itself would have to wait for these objects. It returns false if it did nothing.
+// Foresee fetches, in one batch, the objects that the process pid will need, if the process is a git command that
+// overwrites files of the working tree. Foresee is called when the process has just started, and returns after the
+// objects were fetched. The wait costs no time, because the command itself would have to wait for these objects.
+// Foresee returns false if it has fetched nothing.
 func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	h := ancestors(int(pid))
 	if len(h.Commands) == 0 || !moves(h.Commands[0].Args) || !s.oracle.foresees(h.Commands[0].Process) {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// firstNeighbours is the number of blobs that are added to the first request for a single object by a command without a plan,
-	// a function that predicts its objects.
+	// firstNeighbours is the number of blobs that are added to the first request of a command without a plan, if this
+	// request is for a single object. (A plan is a function that predicts the objects that a command needs.)
 	firstNeighbours = 64
 	// mostNeighbours is the maximum number of blobs that are added to a later request of such a command.
 	mostNeighbours = 4096
@@ -19,9 +19,9 @@ const (
 	manyWants = 8
 )
 
-// neighbours is the prediction for a command without a plan. It adds files in the directory of the requested file in HEAD's tree,
-// then the rest of that tree, beginning with the requested file, and from the second request on older versions, the newest first.
-// Each request may add four times as many blobs as the request before.
+// neighbours is the prediction for a command without a plan. It adds, in this order: the files in the directory of the
+// requested file in HEAD's tree; the rest of that tree, beginning with the requested file; and, from the second request
+// on, older versions of files, the newest first. Each request may add four times as many blobs as the previous request.
 func (q *question) neighbours() error {
 	if len(q.wants) >= manyWants && q.round == 0 {
 		return nil

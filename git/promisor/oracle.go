@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// predictTime is the maximum duration of a prediction. When this time has passed, the blobs that were found so far are used.
-	// In repositories in which a prediction takes so long, the git command itself takes even longer.
+	// predictTime is the maximum duration of a prediction. After this time, the blobs that were found so far are
+	// fetched. In a repository in which a prediction takes this long, the git command itself takes even longer.
 	predictTime = 10 * time.Second
 	// maxPredicted is the maximum number of blobs that are added to a request. The largest repositories have about twice as many
 	// files.
@@ -159,10 +159,12 @@ func (q *question) predict(h Hint) error {
 		}
 		q.repo.command = c
 		if plan == nil && i+1 < len(h.Commands) {
-			continue // the next command in the hint may have started this command, and may have a plan
+			// Continue with the next command of the hint: it may have started this command, and may have a plan.
+			continue
 		}
 		var err error
-		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the request contains all objects
+		// Otherwise the request already contains all objects that the command needs.
+		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) {
 			err = plan(q, args)
 		}
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {

@@ -68,7 +68,7 @@ var showsContents = []string{
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.repo.resolve(a)
-	// With -L git reads every version of the file, including those on branches from which a merge did not take the file.
+	// With -L, git reads every version of the file, also versions on branches from which a merge did not take the file.
 	if lines := lineRanges(a); len(lines) > 0 {
 		return q.histories(versions{contents: true, sides: true}, revs, q.repo.topPaths(lines))
 	}

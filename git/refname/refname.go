@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the rules of
-// git-check-ref-format(1). Names that come from remotes and repositories must be checked, because a program may create a file
-// with the name of the ref.
+// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the
+// rules of git-check-ref-format(1). Names from remotes and repositories must be checked, because programs use the name
+// of a ref as the path of a file.
 func Valid(name string) bool {
 	if name == "HEAD" {
 		return true
@@ -46,14 +46,15 @@ func Plain(name string) bool {
 // PlainComponent reports whether name is plain and can also be a component of the name of a ref.
 func PlainComponent(name string) bool { return Plain(name) && Valid("refs/"+name) }
 
-// Limits of new names. File systems hold components of 255 bytes, and git appends ".lock" to the last one. A path has at most 4095 bytes,
-// of which clones need a part for their directory and for the names of remotes.
+// These are the limits of new names. In file systems, a component of a path has at most 255 bytes, and git appends
+// ".lock" to the last component. A path has at most 4095 bytes, and a clone needs a part of them for its directory and
+// for the name of the remote.
 const (
 	MaxComponent = 255 - len(".lock")
 	MaxName      = 1024
 )
 
-// Fits reports whether every clone can have a ref with this name as a file.
+// Fits reports whether every clone can store a ref with this name in a file.
 func Fits(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > MaxComponent {

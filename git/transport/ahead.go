@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A command is normally sent after the server's capabilities are known, which costs a new Remote one more round trip.
-// Most servers have the same capabilities, so over HTTP one command can be sent ahead: on a second connection, at the
-// same time as the request for the capabilities. The first call that needs this command uses the answer. The command is
-// sent again in the normal way if the server does not have the assumed capabilities (protocol v0, only plain files, no filters,
-// another hash), if it demands a login, or if it redirects.
+// Normally, a command is sent after the server's capabilities are known, which costs a new Remote one more round trip.
+// Most servers have the same capabilities. Therefore, over HTTP, one command can be *sent ahead*: on a second
+// connection, at the same time as the request for the capabilities. The first call that needs this command uses the
+// answer. The command is sent again in the normal way if the server does not have the assumed capabilities (protocol
+// v0, only plain files, no filters, another hash), if it demands a login, or if it redirects.
 
 // aheadPatience is how long the client waits, after the capabilities have arrived, for the answer to a command that was sent
 // ahead. A server that serves only one connection at a time never answers on the second connection.
@@ -197,7 +197,8 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 	}
 	e.expiry.Stop()
 	refused = func() {
-		if e.front == nil { // the failure of a relay shows nothing about the git server
+		// Only a refusal by the git server is recorded: the failure of a relay shows nothing about the git server.
+		if e.front == nil {
 			r.opts.Ahead.refuse(e.place)
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A bundle is a file with the objects and refs of a repository (gitformat-bundle). git's upload-pack cannot read it, so it is unpacked
-// into a bare repository below Options.BundleDir, one for each state of the file.
+// A bundle is a file with the objects and refs of a repository (gitformat-bundle). git's upload-pack cannot read
+// bundles. Therefore a bundle is unpacked into a bare repository in the directory that Options.BundleDir returns. There
+// is one repository for each state of the file.
 
 // bundleMark begins every bundle of version 2 and later.
 const bundleMark = "# v"

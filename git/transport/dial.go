@@ -73,7 +73,8 @@ func (n *connector) dialLocal(path string, s service) dial {
 func (r *Remote) newLocal(path string) *lanes {
 	s := r.newLanes(func(s service) dial { return r.connector.dialLocal(path, s) })
 	s.local = path
-	s.once = r.opts.BundleDir != nil && isBundle(path) // the next connection finds out whether the bundle has changed
+	// The bundle may change, which is checked for each new connection. Therefore a connection serves only one exchange.
+	s.once = r.opts.BundleDir != nil && isBundle(path)
 	return s
 }
 

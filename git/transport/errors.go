@@ -32,8 +32,8 @@ var (
 	errProtocol = errors.New("server violated the git protocol")                // the server sent bytes that no git server sends
 )
 
-// denied is an error of authorisation. For such an error, errors.Is(err, fs.ErrPermission) is true, so that callers can recognize
-// the error without importing this package.
+// denied is an error that means that access was denied. For such an error, errors.Is(err, fs.ErrPermission) is true, so
+// that callers can recognize the error without importing this package.
 type denied string
 
 // Error returns the message.
@@ -71,8 +71,8 @@ type transient struct {
 // Unwrap returns the error without the mark.
 func (t transient) Unwrap() error { return t.error }
 
-// fault wraps an I/O error as a transient ErrUnreachable, so that the operation is tried again. It returns an error that is
-// already transient unchanged.
+// fault wraps an I/O error as a transient ErrUnreachable, so that the operation is tried again. If the error is already
+// transient, fault returns it unchanged.
 func fault(err error) error {
 	var t transient
 	if err == nil || errors.As(err, &t) {

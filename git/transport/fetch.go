@@ -20,9 +20,10 @@ const maxShallow = 1 << 20
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
-		return nil, errors.New("fetch request names no objects")
+		return nil, errors.New("fetch request contains no object IDs")
 	case req.Filter != "" && !caps.Filter:
-		return nil, errors.New("server does not support filters") // the server would ignore the filter and send all contents
+		// Without support for filters, the server would ignore the filter and send all contents.
+		return nil, errors.New("server does not support filters")
 	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
 		return nil, fmt.Errorf("server does not support fetches with depth %d", req.Depth)
 	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):

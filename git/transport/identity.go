@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// Identity is the answer of a server of this program to the question who a client is: a description of the token with which the
-// client logs in.
+// Identity describes the token with which this client logs in. A server of this program (artifactfs serve) returns it
+// as JSON.
 type Identity struct {
 	Token   string `json:"id"`      // id of the token, which is not a secret
 	Actor   string `json:"actor"`   // user in whose name the token acts
@@ -18,14 +18,15 @@ type Identity struct {
 }
 
 const (
-	identityPath = "/artifactfs/token" // path of the answer, below the URL of a repository
+	identityPath = "/artifactfs/token" // URL path of the identity, relative to the URL of the repository
 	maxIdentity  = 64 << 10            // maximum size of the answer in bytes
 )
 
-// Identity asks the server who this client is. The result ok is false if the server is another program, which does not know the
-// question. Only failures of the connection, and the end of ctx, are errors.
+// Identity asks the server for the identity of this client. The result ok is false if the server is another program,
+// which does not support this request. Identity returns an error only if the connection fails or ctx ends.
 func (r *Remote) Identity(ctx context.Context) (i Identity, ok bool, err error) {
-	// The discovery follows redirects of the repository, so that the question is sent to the right server.
+	// Complete the discovery first: it follows redirects of the repository, so that the request is sent to the right
+	// server.
 	c, _, err := r.connect(ctx)
 	if err != nil {
 		return i, false, err

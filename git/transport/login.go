@@ -14,7 +14,7 @@ type Login struct {
 	mu      sync.Mutex
 	token   string
 	file    string
-	source  *tokenfile.File // of file; nil if there is none
+	source  *tokenfile.File // reads the token from file; nil if there is no file
 	renewed int             // number of calls of Renew
 }
 
@@ -33,7 +33,7 @@ func (l *Login) set(token, file string) {
 	}
 }
 
-// Renew replaces the token. From then on the token also takes precedence over a password in a remote's URL.
+// Renew replaces the token. From then on, the token takes precedence over a password in a remote's URL, too.
 func (l *Login) Renew(token, file string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *Login) Token(env Environment) (string, error) {
 	return token, err
 }
 
-// program returns the file if it may be a program, nil otherwise.
+// program returns the token file if it may be a program, and nil otherwise.
 func (l *Login) program() *tokenfile.File {
 	if l == nil {
 		return nil

@@ -21,11 +21,12 @@ const (
 
 // Receiver holds the data that a server announces to a client that pushes: its refs and its capabilities.
 type Receiver struct {
-	Format     object.Format
-	Atomic     bool        // whether the server can apply either all updates or none
-	Delete     bool        // whether the server can delete refs
-	Refs       []Ref       // the server's refs below the requested prefixes; callers use only the fields Name and ID
-	Empty      bool        // whether the server has said that it has no refs at all; if not, it may have none nevertheless
+	Format object.Format
+	Atomic bool  // whether the server can apply either all updates or none
+	Delete bool  // whether the server can delete refs
+	Refs   []Ref // the server's refs below the requested prefixes; callers use only the fields Name and ID
+	// whether the server has stated that it has no refs; if false, the server may still have none
+	Empty      bool
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 

@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
-// A remote over HTTP may be reached through a relay (Options.Via). The carrier of the remote then has a second carrier, its *front*, which
-// sends the same requests with the same logins to the relay. If the front fails, or is silent for via.Silence, the request is sent to the
-// git server. Pushes do not use the front.
+// A remote over HTTP may be reached through a relay (Options.Via). The carrier of the remote then has a second carrier,
+// its *front*, which sends the same requests with the same logins to the relay. If the front fails, or if no byte
+// arrives from the relay for the time via.Silence, the request is sent to the git server. Pushes do not use the front.
 
 // newFront returns the front of the carrier h.
 func (h *web) newFront(set endpoint.Settings) (*web, error) {
@@ -22,8 +22,8 @@ func (h *web) newFront(set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	ws.FollowRedirects = false // the carrier h follows them
-	ws.Headers = h.set.Headers // those for the remote, which may contain a login
+	ws.FollowRedirects = false // the front follows no redirects, because the carrier h follows them
+	ws.Headers = h.set.Headers // headers for the remote, which may contain a login
 	t, d, err := r.connector.newTransport(ws)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,8 @@ func (h *web) newFront(set endpoint.Settings) (*web, error) {
 	return &web{remote: r, endpoint: h.endpoint, transport: t, dialer: d, set: ws, base: base, auth: h.auth, relay: r.route}, nil
 }
 
-// nearest returns the front if the next request may use it, and nil otherwise. The caller must call report with the result.
+// nearest returns the front if it may be used for the next request, and nil otherwise. After the request, the caller
+// must call the method report of the front.
 func (h *web) nearest() *web {
 	if h.front == nil || !h.front.relay.Use() {
 		return nil
@@ -39,7 +40,7 @@ func (h *web) nearest() *web {
 	return h.front
 }
 
-// report records the result of a request that the front h has sent; h may be nil.
+// report records the result of a request that the front h has sent. It does nothing if h is nil.
 func (h *web) report(err error) {
 	var status statusError
 	var lacks NotOurRef

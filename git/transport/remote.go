@@ -83,7 +83,7 @@ type Remote struct {
 	stats    counters
 	watches  watches
 	tasks    tasks
-	route    *via.Route // nil without a relay
+	route    *via.Route // way through the relay; nil if there is no relay
 	// connector opens connections with the options, counters and tasks of this Remote.
 	connector connector
 	// refusesFilter is true after the server has refused filterBlobs. Requests with this filter are then sent without it.

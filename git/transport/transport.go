@@ -50,7 +50,8 @@ type Options struct {
 	Log        *zap.Logger   // may be nil
 	// BeforePush is called before each push to a repository in a directory of this host, with the directory; may be nil.
 	BeforePush func(dir string) error
-	// BundleDir returns the directory in which the remote with the URL is unpacked if it is a bundle; nil: a bundle is not a repository.
+	// BundleDir returns the directory in which a bundle is unpacked; the parameter url is the URL of the bundle. If
+	// BundleDir is nil, bundles are not supported.
 	BundleDir func(url string) string
 }
 
@@ -99,7 +100,8 @@ type FetchRequest struct {
 // connection. The context of Fetch also applies to Pack: when the context ends, a Read that is blocked returns.
 type FetchResponse struct {
 	Shallow []object.ID // commits whose parents are not in the pack
-	Relayed bool        // the answer comes from a relay; if it breaks off, the same request is sent to the git server
+	// whether the answer comes from a relay; if it ends early, the same request is sent to the git server
+	Relayed bool
 	// Unfiltered reports that the server has refused the filter of the request, and sends all objects.
 	Unfiltered bool
 	Pack       io.ReadCloser
@@ -112,11 +114,11 @@ type Stats struct {
 	BytesIn     int64
 	BytesOut    int64
 	Connections int64         // number of connections opened
-	Quiet       time.Duration // the longest of the waits for a byte that are in progress
+	Quiet       time.Duration // longest time for which a read that is in progress has waited for a byte
 	// LastError is the text of the last error, or "" if there was none.
 	LastError   string
 	LastErrorAt time.Time
-	Relay       *via.Usage // nil without a relay
+	Relay       *via.Usage // use of the relay; nil if there is no relay
 }
 
 // Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. Open uses

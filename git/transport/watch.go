@@ -20,10 +20,11 @@ type watch struct {
 	owner *watches
 	ctx   context.Context // net/http may notice the end of ctx before the watch does
 	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if no read or write waits
-	// tick is the time after which the clock looks again, if it is set. A stall then is the time of stall in ticks, so that the clock is
-	// slow while this process gets no processor time, in which bytes may have arrived.
+	// If tick is set, the stall clock counts ticks of this length instead of reading the time. A stall then takes as
+	// many ticks as fit into the field stall. While this process gets no processor time, bytes may arrive unnoticed,
+	// and no ticks are counted.
 	tick  time.Duration
-	ticks atomic.Int64 // number of ticks that are left
+	ticks atomic.Int64 // number of ticks until the wait counts as a stall
 
 	mu sync.Mutex
 	// mu protects the fields below.

@@ -40,8 +40,9 @@ type web struct {
 	transport *http.Transport
 	dialer    *webDialer
 	set       endpoint.HTTPSettings
-	front     *web       // carrier of the same remote through a relay; nil if there is none (see newFront)
-	relay     *via.Route // way of a front through its relay; nil if this carrier leads to the git server
+	front     *web // carrier of the same remote through a relay; nil if there is none (see newFront)
+	// the way through the relay if this carrier is a front; nil if this carrier leads to the git server
+	relay *via.Route
 
 	// mu protects the fields below.
 	mu   sync.Mutex
@@ -385,7 +386,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		WroteHeaders:         func() { h.remote.stats.requests.Add(1) },
 		GotFirstResponseByte: func() { answered.Store(true) },
 	}
-	if h.relay != nil { // informational answers are signs of life
+	if h.relay != nil { // Informational answers (status 1xx) count as signs of life of the relay.
 		trace.Got1xxResponse = func(int, textproto.MIMEHeader) error { w.arm(); return nil }
 	}
 	var content io.Reader = bytes.NewReader(c.body)

@@ -5,24 +5,26 @@ import (
 	"time"
 )
 
-// Route is the way to one remote through a relay. It decides whether a request takes the route, and counts the requests that did and
-// those that did not. A nil Route is that of a remote without a relay. The methods may be called from any goroutine.
+// Route is the way to one remote through a relay. It decides which requests are sent to the relay, and counts them and
+// the other requests. A nil Route means that there is no relay. The methods may be called from any goroutine.
 type Route struct {
 	*Relay
-	health health // whether the relay serves this remote
+	health health // whether the relay can be used for this remote
 
 	mu    sync.Mutex // protects usage
 	usage Usage
 }
 
-// Usage is how much a remote was reached through a relay.
+// Usage contains the URL of a relay, and counts the requests of one remote.
 type Usage struct {
-	URL          string // of the relay
-	Answers      int64  // answers of the relay, including those that broke off
-	FallThroughs int64  // requests that were sent to the git server, because the relay has failed, or had failed shortly before
+	URL     string // URL of the relay
+	Answers int64  // answers of the relay, including those that broke off
+	// number of requests that were sent to the git server because the relay has failed, at this request or shortly
+	// before
+	FallThroughs int64
 	LastFailure  string // text of the last failure of the relay; "": none
 	FailedAt     time.Time
-	Paused       bool // requests are not sent to the relay at the moment, because it has failed
+	Paused       bool // whether requests are currently not sent to the relay because it has failed
 }
 
 // NewRoute returns the route through a relay. It returns nil if r is nil.
@@ -33,7 +35,8 @@ func NewRoute(r *Relay) *Route {
 	return &Route{Relay: r}
 }
 
-// Use reports whether the next request may take the route. The caller must report the result with Answered or Failed.
+// Use reports whether the next request may be sent to the relay. The caller must report the result of the request with
+// Answered or Failed.
 func (r *Route) Use() bool {
 	if r.Relay.health.use() && r.health.use() {
 		return true
@@ -44,7 +47,8 @@ func (r *Route) Use() bool {
 	return false
 }
 
-// Answered records that the relay has answered, or that an answer is complete if ended is true.
+// Answered records that the relay has begun to answer a request. If the parameter ended is true, it records that an
+// answer is complete.
 func (r *Route) Answered(ended bool) {
 	r.Relay.health.succeeded()
 	r.health.succeeded()
@@ -55,8 +59,9 @@ func (r *Route) Answered(ended bool) {
 	}
 }
 
-// Failed records that a request failed and is sent to the git server. A relay that does not answer is not used for a while by any
-// remote; one that has answered with an error is not used for this remote.
+// Failed records that a request to the relay has failed, so that the request is sent to the git server. If the relay
+// has not answered, no remote uses it for some time. If it has answered with an error (answered is true), only this
+// remote does not use it for some time.
 func (r *Route) Failed(cause error, answered bool) {
 	if answered {
 		r.Relay.health.succeeded()

@@ -1,5 +1,6 @@
-// Package via describes a relay through which remotes are reached, and decides when it is used. A relay only saves time: whatever it does
-// wrong, the git server itself is asked. A relay that keeps failing is asked rarely, so that it does not delay each request.
+// Package via describes a relay through which remotes are reached, and decides when the relay is used. A relay only
+// saves time: if it fails in any way, the request is sent to the git server. A relay that fails repeatedly is tried
+// rarely, so that it does not delay each request.
 package via
 
 import (
@@ -11,24 +12,26 @@ import (
 )
 
 const (
-	// Silence is the time without a byte from the relay after which the git server is asked instead. A relay that works on an answer
-	// sends a sign of life more often.
+	// Silence is the time after which a request is sent to the git server instead, if no byte has arrived from the
+	// relay. A relay that works on an answer sends signs of life at shorter intervals.
 	Silence = 300 * time.Millisecond
-	// Tick is the part of Silence after which the clock looks again.
+	// Tick is the interval at which the passed time is compared with Silence.
 	Tick = Silence / 10
-	// Header is the header by which a client asks the relay for signs of life.
+	// Header is the name of the HTTP header with which a client asks the relay for signs of life.
 	Header = "Artifactfs-Relay"
 
 	firstPause = time.Second
 	maxPause   = time.Minute
-	// trialTime is the time after which another request tries the relay, if the first one after a pause has neither failed nor succeeded.
+	// trialTime is the time after which another request may try the relay, if the first request after a pause has
+	// neither failed nor succeeded.
 	trialTime = 2 * time.Second
 )
 
 // ErrURL means that the URL of a relay is invalid.
 var ErrURL = errors.New("URL of a relay must be http://HOST:PORT or https://HOST:PORT, without a user and a query")
 
-// Relay is a relay. All remotes of a process share it, so that its failures are noticed once. Its methods may be called from any goroutine.
+// Relay is a relay. All remotes of a process share the Relay, so that each failure is noticed only once. Its methods
+// may be called from any goroutine.
 type Relay struct {
 	url    *url.URL
 	health health
@@ -47,7 +50,8 @@ func New(raw string) (*Relay, error) {
 // URL returns the URL of the relay.
 func (r *Relay) URL() string { return r.url.String() }
 
-// For returns the URL of a remote at the relay: the remote's scheme, host and path follow the path of the relay.
+// For returns the URL under which the relay serves a remote: the path of the relay, followed by the remote's scheme,
+// host and path.
 func (r *Relay) For(remote *url.URL) *url.URL {
 	u := *r.url
 	u.Path += "/" + remote.Scheme + "/" + remote.Host + remote.Path
@@ -59,15 +63,15 @@ func (r *Relay) For(remote *url.URL) *url.URL {
 	return &u
 }
 
-// health decides whether a relay is used. After a failure it is not used for a pause, which doubles with each failure. After the pause,
-// one request tries it again. The zero value is ready to use.
+// health decides whether a relay is used. After a failure, the relay is not used for a pause, which doubles with each
+// failure. After the pause, one request tries the relay. The zero value is ready to use.
 //
-// Locks: mu is a leaf.
+// Locks: while mu is held, no other lock is acquired.
 type health struct {
 	mu    sync.Mutex
-	pause time.Duration // 0: the last use has succeeded
+	pause time.Duration // length of the last pause; 0 if the last use has succeeded
 	until time.Time     // end of the pause
-	trial time.Time     // start of the request that tries the relay after a pause
+	trial time.Time     // start of the request that tries the relay after the pause
 }
 
 // use reports whether the next request may use the relay. The caller must report the result with succeeded or failed.
@@ -92,7 +96,8 @@ func (h *health) succeeded() {
 	h.pause, h.trial = 0, time.Time{}
 }
 
-// failed records a failure. Failures of requests that were sent before the pause began do not make it longer.
+// failed records a failure, which starts a pause. Failures of requests that were sent before the current pause began do
+// not extend the pause.
 func (h *health) failed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,7 +109,7 @@ func (h *health) failed() {
 	h.until, h.trial = now.Add(h.pause), time.Time{}
 }
 
-// paused reports whether the relay is not used at the moment.
+// paused reports whether the relay is currently not used.
 func (h *health) paused() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
