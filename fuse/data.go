@@ -20,7 +20,7 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 	f.tree.Monitor().Writing(worktree.Node(in.NodeId))
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
 	if errors.Is(err, worktree.ErrResized) {
-		// the kernel requests the attributes again, with the right size (see fileSystem.Read)
+		// Discard the attributes in the kernel, so that it requests the right size (see fileSystem.Read).
 		f.server.InodeNotify(in.NodeId, -1, 0)
 	}
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)

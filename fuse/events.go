@@ -213,7 +213,7 @@ func (f *eventFS) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, o
 			return raw.OK
 		}
 	}
-	// The change is out of date, or a program has looked the name up already.
+	// No event is necessary: a later change has made this one obsolete, or a program has already looked the name up.
 	return f.RawFileSystem.Lookup(cancel, h, name, out)
 }
 

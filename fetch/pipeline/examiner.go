@@ -143,9 +143,9 @@ func (e *examiner) examine() {
 	}
 }
 
-// nextSuspect returns the next batch that examine is to request. tries is the number of earlier requests for that part. If b is
-// nil and until is not zero, examine must wait until the time until. If b is nil and until is zero, nothing is left to request,
-// and examine must end.
+// nextSuspect returns the next batch that examine is to request, and in tries the number of earlier requests for the same
+// objects. If b is nil and until is not zero, examine must wait until the time until. If b is nil and until is zero,
+// nothing is left to request, and examine must end.
 func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	e.shared.mu.Lock()
 	defer e.shared.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Kind is the kind of a file.
+// Kind distinguishes the files of the relay by what they contain.
 type Kind string
 
 const (

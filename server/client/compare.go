@@ -69,7 +69,7 @@ type TestResult struct {
 
 // ComparedPair is the result of a merge of two sides.
 type ComparedPair struct {
-	A         int      `json:"a"` // indexes of the sides
+	A         int      `json:"a"` // A and B are the indexes of the two sides in the list of compared sessions
 	B         int      `json:"b"`
 	Conflicts []string `json:"conflicts"` // paths that git cannot merge
 }
@@ -80,7 +80,7 @@ type SharedPath struct {
 	Status  []string `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
 	Verdict string   `json:"verdict"` // worst verdict of all pairs: same, clean or conflict
 	Pairs   []struct {
-		A       int    `json:"a"` // indexes of the sides
+		A       int    `json:"a"` // A and B are the indexes of the two sides, as in ComparedPair
 		B       int    `json:"b"`
 		Verdict string `json:"verdict"`
 	} `json:"pairs"`

@@ -158,7 +158,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	rc      *http.ResponseController
-	service string // git-upload-pack or git-receive-pack; GET for a request of another kind
+	service string // "git-upload-pack" or "git-receive-pack"; "GET" for other requests, which run neither program
 	repo    records.Repo
 	token   records.Token
 	begin   time.Time

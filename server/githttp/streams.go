@@ -82,7 +82,7 @@ type rawInput struct{ in *input }
 
 func (r rawInput) Read(p []byte) (int, error) {
 	in := r.in
-	begin := time.Now() // measured before the deadline is set
+	begin := time.Now() // start of the time that pace.add measures
 	if !in.extend() {
 		return 0, os.ErrDeadlineExceeded
 	}

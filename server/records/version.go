@@ -8,7 +8,7 @@ const stampsSchema = `ALTER TABLE repos ADD COLUMN stamps TEXT NOT NULL DEFAULT 
 
 const (
 	stampSize = 12 // length of a stamp in characters
-	stamps    = 32 // number of stamps that are kept
+	stamps    = 32 // number of stamps that are kept for each repository
 )
 
 // sqliteStamp and postgresStamp are expressions for a random stamp. The first 48 bits of a random UUID are all random.

@@ -72,7 +72,7 @@ func (s *Set) endUse(e *entry) {
 	}
 }
 
-// hold counts one more user of the replica in its current epoch, and returns the epoch. The caller holds the turn.
+// hold counts one more user of the replica in its current epoch, and returns the epoch. The caller holds entry.turn.
 func (s *Set) hold(e *entry) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,14 +94,14 @@ func (s *Set) release(e *entry, epoch int64) {
 		case e.turn <- struct{}{}:
 			s.tidy(e)
 			<-e.turn
-		default: // another goroutine holds the turn, and its update calls tidy
+		default: // another goroutine holds entry.turn, and its update calls tidy
 		}
 	}
 	s.endUse(e)
 }
 
 // tidy removes packs that are not listed. It keeps those that were still listed when a current user acquired the
-// replica. The caller holds the turn.
+// replica. The caller holds entry.turn.
 func (s *Set) tidy(e *entry) {
 	oldest := int64(math.MaxInt64)
 	s.mu.Lock()
@@ -169,7 +169,7 @@ func (s *Set) dropIdle(e *entry) bool {
 	return idle && s.drop(e) == nil
 }
 
-// drop removes the directory of a replica. The caller holds the turn.
+// drop removes the directory of a replica. The caller holds entry.turn.
 func (s *Set) drop(e *entry) error {
 	if err := s.discard(e.dir); err != nil {
 		return err

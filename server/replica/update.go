@@ -23,7 +23,7 @@ import (
 // object store after they were read.
 const snapshots = 5
 
-// update updates a replica to the present state of its repository. The caller holds the turn.
+// update updates a replica to the present state of its repository. The caller holds entry.turn.
 func (s *Set) update(ctx context.Context, e *entry) (err error) {
 	for range snapshots {
 		read := s.db.Repos.Snapshot

@@ -74,7 +74,7 @@ func (t *Table) Replay(batch []byte) error {
 	return d.err(batch)
 }
 
-// apply makes the change of one put, which must be valid.
+// apply changes the table as the put p states. The put must be valid.
 func (t *Table) apply(p *put) {
 	switch p.code {
 	case putInode:
