@@ -8,7 +8,6 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/git/gitdir"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/background"
@@ -97,12 +96,12 @@ func (a *activity) wait() { a.work.Wait() }
 // newMover creates the part of the mount that switches, restores and merges.
 func (a *activity) newMover(listed *catalog.Mounted, side *gitside.Side, s *sessionSide) *moves.Mover {
 	return &moves.Mover{
-		Mount: listed, Tree: a.attachment.Tree, Server: a.attachment.Server, View: a.contents.View,
-		Local: a.contents.Objects.Local, SessionRemote: a.contents.Objects.SessionRemote, Events: a.attachment.Events,
-		Follow: a.request.Follow, Reads: a.request.Prefetch != control.PrefetchNone, Handover: &a.succession.Handover,
-		State: a.host.State, Log: a.host.Log, Catalog: a.host.Catalog, Remotes: a.host.Remotes,
-		HomeOf: a.host.Registry.HomeOf, Ready: side.Ready, Base: func() object.ID { return a.contents.Snapshot().Tree },
-		Redirects: a.attachment.Redirects.Paths, Show: a.contents.Shown.Show, Refuses: s.locking.refuses,
+		Mount: listed, Tree: a.attachment.Tree, Server: a.attachment.Server, Contents: a.contents,
+		Events: a.attachment.Events, Follow: a.request.Follow, Reads: a.request.Prefetch != control.PrefetchNone,
+		Handover: &a.succession.Handover,
+		State:    a.host.State, Log: a.host.Log, Catalog: a.host.Catalog, Remotes: a.host.Remotes,
+		HomeOf: a.host.Registry.HomeOf, Ready: side.Ready, Redirects: a.attachment.Redirects.Paths,
+		Refuses: s.locking.refuses,
 	}
 }
 

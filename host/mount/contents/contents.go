@@ -76,7 +76,8 @@ func (c *Contents) OpenStore(all *remotes.Remotes, l *remotes.Login) (err error)
 	return err
 }
 
-// Close closes everything that was opened. Afterwards, the statistics of the store can still be read.
+// Close closes everything that was opened. The fields remain set, because requests that have begun before may still use
+// them.
 func (c *Contents) Close() error {
 	if c.View != nil {
 		c.Filters.Close()
@@ -92,7 +93,7 @@ func (c *Contents) Close() error {
 // Reset closes everything that was opened, so that it can be opened again.
 func (c *Contents) Reset() {
 	_ = c.Close()
-	c.View, c.Filters, c.release, c.Store = nil, nil, nil, nil
+	c.View, c.Filters, c.release, c.Store, c.Objects = nil, nil, nil, nil, Objects{}
 	c.SetSnapshot(nil)
 }
 

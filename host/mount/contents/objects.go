@@ -18,7 +18,7 @@ import (
 )
 
 // Objects contains the objects of one mount that its store can read in addition to its own, and the session remotes
-// from which missing objects are fetched. The fields are set when the mount starts, and do not change until close.
+// from which missing objects are fetched. The fields are set when the mount starts, and do not change after that.
 type Objects struct {
 	Local         *fetch.Local   // objects in the git directory of the mount
 	Owned         *fetch.Local   // objects in the repository of the session
@@ -85,7 +85,7 @@ func (c *Contents) Expect(ctx context.Context, r statedir.Record) {
 	}
 }
 
-// close closes all sources of objects and session remotes, and sets o to its zero value. It returns all errors joined.
+// close closes all sources of objects and session remotes. It returns all errors joined.
 func (o *Objects) close() (err error) {
 	for _, l := range o.Own() {
 		err = errors.Join(err, l.Close())
@@ -95,6 +95,5 @@ func (o *Objects) close() (err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}
-	*o = Objects{}
 	return err
 }

@@ -184,7 +184,7 @@ func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 		return err
 	}
 	var ids []object.ID
-	err = treediff.Trees(ctx, m.View.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, m.Contents.View.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
 		if to.Mode.IsBlob() {
 			ids = append(ids, to.ID)
 		}
@@ -193,7 +193,7 @@ func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 	if ids = m.Mount.Owned.Missing(ids); err != nil || len(ids) == 0 {
 		return err
 	}
-	if m.SessionRemote != nil && m.SessionRemote.URL() == remote.URL() {
+	if m.Contents.Objects.SessionRemote != nil && m.Contents.Objects.SessionRemote.URL() == remote.URL() {
 		m.Mount.Owned.Expect(ids)
 		return nil
 	}

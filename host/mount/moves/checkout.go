@@ -21,7 +21,8 @@ import (
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.Tree, Kernel: m.Server, Mark: staleMark{m}, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
-		Journal: m.journal.Load(), Trees: m.View.Tree, Log: m.Log, Dir: m.Mount.Dir, Base: m.Base(),
+		Journal: m.journal.Load(), Trees: m.Contents.View.Tree, Log: m.Log, Dir: m.Mount.Dir,
+		Base: m.Contents.Snapshot().Tree,
 		Lock: func(ctx context.Context) (checkout.Index, error) {
 			lock, err := git.LockIndex(ctx)
 			if err != nil {
@@ -30,7 +31,7 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 			return lock, nil
 		},
 		Device: func() (uint32, error) { return mountpoint.DeviceOf(m.Mount.Dir) },
-		Added:  m.Tree.Overlay().Added, Redirects: m.Redirects, Show: m.Show, Notify: m.Events.Raise,
+		Added:  m.Tree.Overlay().Added, Redirects: m.Redirects, Show: m.Contents.Shown.Show, Notify: m.Events.Raise,
 		Reads: m.Reads, Refuses: m.Refuses,
 	}
 }

@@ -171,7 +171,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 
 // provide fetches, with one request, the contents that git must compare for the merge.
 func (w *merging) provide(ctx context.Context) error {
-	ids, _, err := treediff.ContentsToMerge(ctx, w.m.View.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
+	ids, _, err := treediff.ContentsToMerge(ctx, w.m.Contents.View.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
 	if err != nil || len(ids) == 0 {
 		return err
@@ -257,22 +257,23 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	var edits bytes.Buffer
 	zero := strings.Repeat("0", len(w.Result.String()))
 	there := map[string]bool{}
-	err = treediff.Trees(ctx, w.m.View.Tree, w.now.Tree, w.Result, func(path string, from, to object.TreeEntry) error {
-		paths = append(paths, path)
-		there[path] = true
-		switch {
-		case slices.Contains(conflicted, path):
-		case to.Mode == 0:
-			fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
-		default:
-			fmt.Fprintf(&edits, "%o %s\t%s\x00", uint32(to.Mode), to.ID, path)
-		}
-		return nil
-	})
+	err = treediff.Trees(ctx, w.m.Contents.View.Tree, w.now.Tree, w.Result,
+		func(path string, from, to object.TreeEntry) error {
+			paths = append(paths, path)
+			there[path] = true
+			switch {
+			case slices.Contains(conflicted, path):
+			case to.Mode == 0:
+				fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
+			default:
+				fmt.Fprintf(&edits, "%o %s\t%s\x00", uint32(to.Mode), to.ID, path)
+			}
+			return nil
+		})
 	if err != nil {
 		return nil, p, err
 	}
-	entry := staging.EntriesOf(ctx, w.m.View.Tree, w.Result)
+	entry := staging.EntriesOf(ctx, w.m.Contents.View.Tree, w.Result)
 	// The tree of the index does not contain conflicted paths, because Special contains their stages. A conflicted path must be
 	// restored even if its contents are unchanged.
 	for _, path := range conflicted {

@@ -10,33 +10,29 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/checkout"
+	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
-	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Mover changes the working tree of one mount. The exported fields are set before the mount is served, and do not change after
 // that. The methods may be called from any goroutine.
 type Mover struct {
-	Mount         *catalog.Mounted // directories, session, agent and objects of the mount
-	Tree          *worktree.Tree
-	Server        *fuse.Server       // serves the kernel's requests
-	View          *fetch.View        // returns the contents of files, converted as git does when it checks a file out
-	Local         *fetch.Local       // objects in the git directory of the mount
-	SessionRemote *thin.Remote       // session remote; nil: none
-	Follow        bool               // whether the mount follows its branch on the remote
-	Reads         bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
-	Handover      *takeover.Handover // stores state for a successor
-	Events        *inotify.Raiser    // raises inotify events for changed paths; nil: none
+	Mount    *catalog.Mounted // directories, session, agent and objects of the mount
+	Tree     *worktree.Tree
+	Server   *fuse.Server       // serves the kernel's requests
+	Contents *contents.Contents // what the mount reads
+	Follow   bool               // whether the mount follows its branch on the remote
+	Reads    bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
+	Handover *takeover.Handover // stores state for a successor
+	Events   *inotify.Raiser    // raises inotify events for changed paths; nil: none
 
 	State   string // path of the state directory
 	Log     *zap.Logger
@@ -47,9 +43,7 @@ type Mover struct {
 	// Ready waits until the mount has tried to create the git directory, and returns the directory. It returns
 	// fault.ErrNoGitDir if the attempt has failed.
 	Ready     func(ctx context.Context) (*gitdir.Dir, error)
-	Base      func() object.ID     // returns the base tree of the mount
-	Redirects func() []string      // returns the redirects, whose files are stored outside of the mount
-	Show      func(tree object.ID) // sets the tree that prefetch and readahead use
+	Redirects func() []string // returns the redirects, whose files are stored outside of the mount
 	// Refuses returns a *locks.HeldError if a path must not be changed, because another session has locked it.
 	Refuses func(path string) error
 

@@ -37,7 +37,8 @@ type restoring struct {
 // newRestoring returns a restore of the given paths, or of all files if paths is empty. The caller must set the field Target.
 func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
-	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.View.Tree), Paths: paths}
+	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.Contents.View.Tree),
+		Paths: paths}
 	return w
 }
 

@@ -35,7 +35,9 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 		return nil, err
 	}
 	noSize := func(object.ID) (int64, bool) { return 0, false }
-	s, err := staging.Against(ctx, w.m.View.Tree, now.Index.Tree, &then.Index, w.m.Mount.Store.Format(), noSize)
+	s,
+		err := staging.Against(ctx, w.m.Contents.View.Tree, now.Index.Tree, &then.Index, w.m.Mount.Store.Format(),
+		noSize)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +55,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 			x.Others = append(x.Others, e)
 		}
 	}
-	entry := staging.EntriesOf(ctx, w.m.View.Tree, then.Index.Tree)
+	entry := staging.EntriesOf(ctx, w.m.Contents.View.Tree, then.Index.Tree)
 	// These entries have flags in the current index but not in the target's index. They are replaced by the entries of the
 	// target's tree, which have no flags.
 	for _, e := range now.Index.Special {
@@ -110,7 +112,7 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	for _, e := range x.Others {
 		add(e)
 	}
-	if err := w.m.Local.Keep(ctx, out); err != nil {
+	if err := w.m.Contents.Objects.Local.Keep(ctx, out); err != nil {
 		return fmt.Errorf("store staged contents: %w", err)
 	}
 	return nil

@@ -142,7 +142,7 @@ func (w *restoring) missingWorktrees(ctx context.Context) (paths []string, err e
 func (r *relinking) restore(ctx context.Context, group []session.Worktree, first bool) error {
 	m := r.m
 	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a linked worktree.
-	if base := m.Base(); first && !base.IsZero() {
+	if base := m.Contents.Snapshot().Tree; first && !base.IsZero() {
 		if e, err := r.entryAt(ctx, base, group[0].Path); err != nil {
 			return err
 		} else if e.Mode != 0 {
@@ -240,7 +240,7 @@ func (r *relinking) entryAt(ctx context.Context, tree object.ID, path string) (e
 		if e.Mode != object.ModeDir {
 			return object.TreeEntry{}, nil
 		}
-		entries, err := r.m.View.Tree(ctx, e.ID)
+		entries, err := r.m.Contents.View.Tree(ctx, e.ID)
 		if err != nil {
 			return e, err
 		}
@@ -263,12 +263,13 @@ func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (t
 		return tree, nil, err
 	}
 	tree = e.ID
-	err = treediff.WithDirs(ctx, r.m.View.Tree, object.ID{}, tree, func(at string, _, e object.TreeEntry) error {
-		if at = path + "/" + at; object.CanShowPath(at) {
-			list = append(list, gitdir.Difference{Path: at, NewMode: e.Mode, New: e.ID})
-		}
-		return nil
-	})
+	err = treediff.WithDirs(ctx, r.m.Contents.View.Tree, object.ID{}, tree,
+		func(at string, _, e object.TreeEntry) error {
+			if at = path + "/" + at; object.CanShowPath(at) {
+				list = append(list, gitdir.Difference{Path: at, NewMode: e.Mode, New: e.ID})
+			}
+			return nil
+		})
 	if err == nil && len(list) == 0 {
 		list = append(list, gitdir.Difference{Path: path, NewMode: object.ModeDir, New: tree})
 	}
@@ -279,11 +280,11 @@ func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (t
 // first. The parameter tree is the tree of its files.
 func (r *relinking) expect(ctx context.Context, tree object.ID) {
 	base, err := r.m.Mount.Record.Base()
-	if err != nil || r.m.SessionRemote == nil {
+	if err != nil || r.m.Contents.Objects.SessionRemote == nil {
 		return
 	}
 	var ids []object.ID
-	err = treediff.Trees(ctx, r.m.View.Tree, base.Tree, tree, func(_ string, _, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, r.m.Contents.View.Tree, base.Tree, tree, func(_ string, _, to object.TreeEntry) error {
 		if to.Mode.IsBlob() {
 			ids = append(ids, to.ID)
 		}
@@ -402,7 +403,7 @@ func freeDir(dir, link string) (free string, again bool, err error) {
 func (r *relinking) writeIndex(ctx context.Context, name string, of *session.Index) error {
 	noSize := func(object.ID) (int64, bool) { return 0, false }
 	f := r.m.Mount.Store.Format()
-	s, err := staging.Against(ctx, r.m.View.Tree, object.ID{}, of, f, noSize)
+	s, err := staging.Against(ctx, r.m.Contents.View.Tree, object.ID{}, of, f, noSize)
 	if err != nil {
 		return err
 	}
