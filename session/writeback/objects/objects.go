@@ -45,7 +45,7 @@ func newSelection(repo *session.Repo, sent Set) *Selection {
 	return &Selection{BaseCommits: Set{}, repo: repo, sent: sent, seen: Set{}}
 }
 
-// Has reports whether the object id is one of those to send.
+// Has reports whether Select has found the object id.
 func (s *Selection) Has(id object.ID) bool { return s.seen[id] }
 
 // Select returns the owned objects that are reachable from tips and not in the set sent. The walk ends at objects in the set sent
