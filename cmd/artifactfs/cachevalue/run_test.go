@@ -99,26 +99,26 @@ func TestRun(t *testing.T) {
 	sh := func(text string) []string { return []string{"sh", "-c", text} }
 	for _, c := range []struct {
 		name           string
-		fake           fake
+		fake           *fake
 		command        []string
 		code           int    // exit code
 		stdout, stderr string // stderr: a part
 		stored         string
 	}{
-		{"an entry", fake{value: "old"}, sh("echo ran"), 0, "old", "", ""},
-		{"no entry", fake{getErr: none}, sh("printf new; echo note >&2"), 0, "new", "note", "new"},
-		{"no output", fake{getErr: none}, sh(":"), 0, "", "", ""},
-		{"a command that fails", fake{getErr: none}, sh("printf half; exit 3"), 3, "half", "", ""},
-		{"a command that is killed", fake{getErr: none}, sh("kill -TERM $$"), 143, "", "", ""},
-		{"no such command", fake{getErr: none}, []string{"no-such-command"}, 127, "", "", ""},
-		{"no such file", fake{getErr: none}, []string{"/no/such/file"}, 127, "", "", ""},
-		{"a file that is no program", fake{getErr: none}, []string{script}, 126, "", "", ""},
-		{"an entry that breaks off", fake{value: "a long beginning", getErr: broken}, sh("printf new"), 0, "new",
+		{"an entry", &fake{value: "old"}, sh("echo ran"), 0, "old", "", ""},
+		{"no entry", &fake{getErr: none}, sh("printf new; echo note >&2"), 0, "new", "note", "new"},
+		{"no output", &fake{getErr: none}, sh(":"), 0, "", "", ""},
+		{"a command that fails", &fake{getErr: none}, sh("printf half; exit 3"), 3, "half", "", ""},
+		{"a command that is killed", &fake{getErr: none}, sh("kill -TERM $$"), 143, "", "", ""},
+		{"no such command", &fake{getErr: none}, []string{"no-such-command"}, 127, "", "", ""},
+		{"no such file", &fake{getErr: none}, []string{"/no/such/file"}, 127, "", "", ""},
+		{"a file that is no program", &fake{getErr: none}, []string{script}, 126, "", "", ""},
+		{"an entry that breaks off", &fake{value: "a long beginning", getErr: broken}, sh("printf new"), 0, "new",
 			"artifactfs: warning: no connection\n", "new"},
-		{"an entry that cannot be stored", fake{getErr: none, putErr: broken}, sh("printf new"), 0, "new",
+		{"an entry that cannot be stored", &fake{getErr: none, putErr: broken}, sh("printf new"), 0, "new",
 			"artifactfs: warning: no connection\n", "new"},
 	} {
-		a, client, output := start(t, &c.fake)
+		a, client, output := start(t, c.fake)
 		err := Run(t.Context(), a, client, control.CachePutRequest{Of: "/srv/app", Key: "k"}, c.command)
 		code := 0
 		var exit cli.ExitCode
