@@ -116,48 +116,45 @@ func (s *Store) Change(ctx context.Context, f File, message string, edit func(no
 // are wrapped.
 func Swap(ctx context.Context, remote *transport.Remote, ref string,
 	plan func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error)) error {
+	attempt := func() error {
+		push, err := remote.OpenPush(ctx, []string{ref})
+		if err != nil {
+			return fmt.Errorf("write %s: %w", ref, err)
+		}
+		defer push.Close()
+		var old object.ID
+		for _, r := range push.Refs {
+			if r.Name == ref {
+				old = r.ID
+			}
+		}
+		next, objects, err := plan(push.Format, old)
+		if err != nil || next == old {
+			return err
+		}
+		results, err := push.Send(ctx, transport.PushRequest{
+			Updates: []transport.RefUpdate{{Name: ref, Old: old, New: next}},
+			Pack:    func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, push.Format, objects) },
+		})
+		if err == nil {
+			err = results[0]
+		}
+		if err != nil {
+			err = fmt.Errorf("write %s: %w", ref, err)
+		}
+		return err
+	}
 	for try := range MaxTries {
 		if try > 0 && !pauses.Wait(ctx, try) {
 			return ctx.Err()
 		}
-		err := swap(ctx, remote, ref, plan)
+		err := attempt()
 		var refused *transport.Rejected
 		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved {
 			return err
 		}
 	}
 	return fmt.Errorf("write %s: %w", ref, ErrBusy)
-}
-
-// swap makes one attempt for Swap.
-func swap(ctx context.Context, remote *transport.Remote, ref string,
-	plan func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error)) error {
-	push, err := remote.OpenPush(ctx, []string{ref})
-	if err != nil {
-		return fmt.Errorf("write %s: %w", ref, err)
-	}
-	defer push.Close()
-	var old object.ID
-	for _, r := range push.Refs {
-		if r.Name == ref {
-			old = r.ID
-		}
-	}
-	next, objects, err := plan(push.Format, old)
-	if err != nil || next == old {
-		return err
-	}
-	results, err := push.Send(ctx, transport.PushRequest{
-		Updates: []transport.RefUpdate{{Name: ref, Old: old, New: next}},
-		Pack:    func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, push.Format, objects) },
-	})
-	if err == nil {
-		err = results[0]
-	}
-	if err != nil {
-		err = fmt.Errorf("write %s: %w", ref, err)
-	}
-	return err
 }
 
 func (s *Store) now() time.Time {
