@@ -3,8 +3,6 @@ package review
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -25,15 +23,8 @@ type Copies struct {
 func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o Copies) error {
 	fork.ReadOnly = false // that a fork is read-only concerns later pushes
 	return s.act(ctx, by, fork, func(ctx context.Context, v *view) (c change, err error) {
-		var names []string
-		for ref := range v.refs {
-			if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && session.ValidName(name) == nil {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
 		var errs []error
-		err = v.git.EachMeta(ctx, v.refs, names, func(_ int, m session.Meta, damage error) {
+		err = v.git.EachMeta(ctx, v.refs, v.names(""), func(_ int, m session.Meta, damage error) {
 			if damage == nil { // no machine can use a session without a valid description
 				errs = append(errs, v.closeCopy(&c, m, o, by.actor()))
 			}

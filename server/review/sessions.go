@@ -27,13 +27,7 @@ type Session struct {
 // whether others follow.
 func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string, limit int) (list []Session, more bool, err error) {
 	err = s.look(ctx, repo, func(v *view) error {
-		var names []string
-		for ref := range v.refs {
-			if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && name > after && session.ValidName(name) == nil {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
+		names := v.names(after)
 		if more = len(names) > limit; more {
 			names = names[:limit]
 		}
@@ -41,6 +35,17 @@ func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string,
 		return err
 	})
 	return list, more, err
+}
+
+// names returns the sorted names of the sessions whose names come after a name.
+func (v *view) names(after string) (names []string) {
+	for ref := range v.refs {
+		if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && name > after && session.ValidName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Session returns a session.

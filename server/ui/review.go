@@ -14,6 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	rules "github.com/artifactfs/artifactfs/session/review"
 )
 
 const (
@@ -63,15 +65,14 @@ type ruleView struct {
 	Need string
 }
 
-// rules are the policy of a repository.
-type rules struct {
-	approval.Policy
-	problem error // reason why the policy is not valid; nil if it is valid
-	exists  bool
+// policy is the policy of a repository.
+type policy struct {
+	rules.Policy
+	exists bool
 }
 
 // policyOf reads the policy of the repository.
-func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r rules, err error) {
+func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r policy, err error) {
 	commit := refs[approval.PolicyRef]
 	if commit == "" {
 		return r, nil
@@ -81,13 +82,11 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 	if err != nil {
 		return r, fmt.Errorf("read policy: %w", err)
 	}
-	r.exists = true
-	if file == nil {
-		r.problem = fmt.Errorf("commit %s does not contain the file %s", approval.PolicyRef, approval.PolicyFile)
-		return r, nil
+	if r.exists = true; file == nil {
+		err = fmt.Errorf("%s: %w %s", approval.PolicyRef, reffile.ErrNotFile, approval.PolicyFile)
 	}
-	r.Policy, r.problem = approval.ParsePolicy(file)
-	return r, nil
+	r.Policy, err = rules.ReadPolicy(file, err)
+	return r, err
 }
 
 // reviewOf returns the review of a session. newest is its newest checkpoint, or "" if there is none.
@@ -175,15 +174,15 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	return view
 }
 
-// addRules adds the policy's rules for the given branches (full names), and for the deletion of the session. self is
-// true if one of the rules lets users grant their own requests.
-func (r *reviewPanel) addRules(policy rules, branches []string, name string) (self bool) {
+// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session. It reports whether one of
+// the rules lets users grant their own requests.
+func (r *reviewPanel) addRules(policy policy, branches []string, name string) (self bool) {
 	switch {
 	case !policy.exists:
 		r.Policy = "The repository has no policy: no change needs an approval."
 		return false
-	case policy.problem != nil:
-		r.Policy = "The policy cannot be applied, so the server refuses what it may protect: " + shown(policy.problem.Error())
+	case policy.Invalid != nil:
+		r.Policy = "The policy cannot be applied, so the server refuses what it may protect: " + shown(policy.Invalid.Error())
 		return false
 	}
 	for _, rule := range policy.Branches {

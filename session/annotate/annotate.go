@@ -23,6 +23,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
 const (
@@ -114,7 +115,7 @@ func (a Act) check() error {
 	switch {
 	case a.Version < version:
 		return fmt.Errorf("%w: no version", ErrInvalid)
-	case !validID(a.ID), !validID(a.Thread):
+	case !ulid.Valid(a.ID), !ulid.Valid(a.Thread):
 		return fmt.Errorf("%w: no id", ErrInvalid)
 	case a.Actor == "" || len(a.Actor) > maxActor || !utf8.ValidString(a.Actor):
 		return fmt.Errorf("%w: no valid actor", ErrInvalid)
@@ -140,7 +141,7 @@ func (a Act) check() error {
 // check returns an error unless the fields of the place are consistent.
 func (p Place) check() error {
 	switch {
-	case p.Checkpoint != "" && !validID(p.Checkpoint):
+	case p.Checkpoint != "" && !ulid.Valid(p.Checkpoint):
 		return fmt.Errorf("%w: checkpoint %.40q", ErrInvalid, p.Checkpoint)
 	case len(p.Path) > maxPath, (p.Path == "") != (p.Blob == ""), (p.Path == "") != (p.Tree == ""):
 		return fmt.Errorf("%w: path %.100q", ErrInvalid, p.Path)
@@ -148,12 +149,6 @@ func (p Place) check() error {
 		return fmt.Errorf("%w: lines %d to %d", ErrInvalid, p.Line, p.End)
 	}
 	return nil
-}
-
-// validID reports whether text is a ULID in upper case.
-func validID(text string) bool {
-	id, err := session.ParseCheckpointID(text)
-	return err == nil && string(id) == text
 }
 
 // Merge returns a file with the lines of both files, each once, sorted by id. The result does not depend on the order of the

@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
 // LogFile is the name of the file with the records, in the tree of Ref's commit.
@@ -174,7 +175,7 @@ func (l *Log) check(r Record) error {
 		return fmt.Errorf("version %d of the format is not known", r.Version)
 	case r.Session != l.Session:
 		return fmt.Errorf("record is for session %.100q", r.Session)
-	case !validID(r.ID):
+	case !ulid.Valid(r.ID):
 		return fmt.Errorf("invalid id %.40q", r.ID)
 	case l.find(r.ID) != nil:
 		return fmt.Errorf("id %s occurs twice", r.ID)
@@ -219,7 +220,7 @@ func (r Record) checkRequest() error {
 		return fmt.Errorf("invalid base %.70q", s.Base)
 	case s.Commit != "" && !object.ValidID(s.Commit):
 		return fmt.Errorf("invalid commit %.70q", s.Commit)
-	case s.Checkpoint != "" && !validID(s.Checkpoint):
+	case s.Checkpoint != "" && !ulid.Valid(s.Checkpoint):
 		return fmt.Errorf("invalid checkpoint %.40q", s.Checkpoint)
 	case s.Files != "" && !object.ValidID(s.Files):
 		return fmt.Errorf("invalid files %.70q", s.Files)
@@ -239,12 +240,6 @@ func (r Record) checkRequest() error {
 func validName(name string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return name != "" && len(name) <= maxName && utf8.ValidString(name) && !strings.ContainsFunc(name, control)
-}
-
-// validID reports whether text is a ULID in upper case.
-func validID(text string) bool {
-	id, err := session.ParseCheckpointID(text)
-	return err == nil && string(id) == text
 }
 
 // find returns the record with an id, or nil.

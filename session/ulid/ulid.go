@@ -101,6 +101,12 @@ func Parse(text string) (ID, error) {
 	return ID(up), nil
 }
 
+// Valid reports whether text is an ID in upper case.
+func Valid(text string) bool {
+	id, err := Parse(text)
+	return err == nil && string(id) == text
+}
+
 // IsDigits reports whether text consists only of digits of an ID, in upper case.
 func IsDigits(text string) bool {
 	for i := range len(text) {

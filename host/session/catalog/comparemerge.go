@@ -102,13 +102,10 @@ func (c *comparing) count(ctx context.Context) error {
 			continue
 		}
 		f := c.scratch.Format()
-		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
-			treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
+		err := addLines(c.runIn(ctx, c.scratch.Dir()), r.Changes, treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
 		if err != nil {
 			return err
 		}
-		// diff-tree prints the numbers of added and removed lines of each path.
-		addLines(r.Changes, out)
 		r.ChangeCount = proposals.Count(r.Changes)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -73,7 +74,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	if err != nil {
 		return reply, fault.ExplainSession("compare checkpoint", r.B, err)
 	}
-	if reply.Changes, err = p.changes(ctx, from, b.Tree); err != nil {
+	if reply.Changes, err = changesIn(ctx, p.tree, from, b.Tree); err != nil {
 		return reply, fault.ExplainSessionAt("compare checkpoints of", r.Of, err)
 	}
 	if err := p.lines(ctx, &reply, from, b.Tree, r.Patch, r.Stat); err != nil {
@@ -102,16 +103,6 @@ func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error
 	return entries, err
 }
 
-// changes returns the paths in which two trees differ.
-func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
-	changes := []control.PathChange{}
-	err := treediff.WithDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
-		changes = append(changes, PathChange(path, from, to))
-		return nil
-	})
-	return changes, err
-}
-
 // lines fetches the contents of the changed paths. Then it adds the differences to the reply, as a patch or as the numbers of
 // added and removed lines.
 func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, to object.ID, patch, stat bool) error {
@@ -131,12 +122,8 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 		reply.Patch = string(out)
 	}
 	if stat {
-		out, err := p.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff",
-			"--no-textconv", treediff.Name(f, from), treediff.Name(f, to))
-		if err != nil {
-			return err
-		}
-		addLines(reply.Changes, out)
+		run := func(args ...string) ([]byte, error) { return p.git(ctx, args...) }
+		return addLines(run, reply.Changes, treediff.Name(f, from), treediff.Name(f, to))
 	}
 	return nil
 }
@@ -202,8 +189,12 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// addLines adds the numbers of lines in out, the output of `git diff-tree --numstat -z --no-renames`, to changes.
-func addLines(changes []control.PathChange, out []byte) {
+// addLines adds the numbers of lines that differ between two trees to changes.
+func addLines(run merge.Run, changes []control.PathChange, from, to string) error {
+	out, err := run("diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", from, to)
+	if err != nil {
+		return err
+	}
 	at := map[string]int{}
 	for i, c := range changes {
 		at[c.Path] = i
@@ -213,4 +204,5 @@ func addLines(changes []control.PathChange, out []byte) {
 			changes[i].Added, changes[i].Removed = c.Added, c.Removed
 		}
 	}
+	return nil
 }

@@ -140,10 +140,15 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	return entries, err
 }
 
-// changes returns the paths in which two trees differ.
+// changes returns the paths in which two trees of the session differ.
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
+	return changesIn(ctx, o.tree, from, to)
+}
+
+// changesIn returns the paths in which two trees differ.
+func changesIn(ctx context.Context, read treediff.Reader, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
-	err := treediff.WithDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
+	err := treediff.WithDirs(ctx, read, from, to, func(path string, from, to object.TreeEntry) error {
 		changes = append(changes, PathChange(path, from, to))
 		return nil
 	})
