@@ -20,9 +20,6 @@ import (
 // maxPaths is the maximum size in bytes of the list of the paths that a push changes.
 const maxPaths = 64 << 20
 
-// errMany means that the list is longer than maxPaths.
-var errMany = errors.New("too many paths")
-
 // policy is the policy of the repository before the push.
 type policy struct {
 	approval.Policy
