@@ -235,3 +235,25 @@ func TestSessionApprovalThin(t *testing.T) {
 		t.Errorf("grant of a deletion: got %s", got)
 	}
 }
+
+// After a squash of the session, a request is for the tree that a promotion of the later commits results in, also if these change the
+// same lines again.
+func TestSessionApprovalAfterSquash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n")}})
+	c := w.sessionRemote("http", r)
+	agent := w.as("agent")
+	m := agent.bare(w.serve(gittest.ServerOptions{}).URL("r.git"),
+		"--session", "work", "--session-remote", c.arg, "--wait", "git", "--checkpoint", "off")
+	w.sh(m.Dir, "echo one >a && git commit -qam one && echo two >a && git commit -qam two")
+	m.checkpoint("--sync")
+	agent.ok("session", "promote", "-C", "work", "--to", c.arg+":main", "--squash")
+	w.sh(m.Dir, "echo three >a && git commit -qam three")
+	m.checkpoint("--sync")
+	a := agent.requested("--for", "merge")
+	if want := w.git(m.Dir, "rev-parse", "HEAD^{tree}"); a.Approval.Tree != want || !a.Merge {
+		t.Errorf("request after a squash: got %+v, want the tree %s of the commit", a, want)
+	}
+}

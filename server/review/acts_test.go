@@ -138,8 +138,44 @@ func TestMergeThroughGate(t *testing.T) {
 	if _, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash}); err != nil {
-		t.Errorf("approved merge: %v", err)
+	m, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash})
+	if err != nil {
+		t.Fatalf("approved merge: %v", err)
+	}
+	if m.New == m.Old {
+		t.Error("the merge has not moved the branch")
+	}
+}
+
+// A request for a merge after a squash is for the tree that the merge results in, also if the session has changed the same lines again.
+func TestApprovalAfterSquash(t *testing.T) {
+	for _, method := range []Method{Squash, MergeCommit} {
+		w := newWorld(t, object.SHA1)
+		_, head, _ := w.work("work")
+		if _, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash}); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`, new("")); err != nil {
+			t.Fatal(err)
+		}
+		next := w.commit(head, map[string]string{"f": "0\none\ntwo\nthree\n", "g": "g\n"})
+		w.checkpoint("work", next, next)
+		a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		m, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: method})
+		if err != nil {
+			t.Errorf("approved merge with the method %s: %v", method, err)
+			continue
+		}
+		w.git("fetch", "-q", w.url, "main")
+		if w.git("rev-parse", m.New+"^{tree}") != w.git("rev-parse", next+"^{tree}") {
+			t.Errorf("method %s: the branch does not have the files of the session", method)
+		}
 	}
 }
 

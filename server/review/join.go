@@ -3,6 +3,8 @@ package review
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/merge"
@@ -39,7 +41,7 @@ func (v *view) workspace(ctx context.Context) (*replica.Copy, error) {
 }
 
 // join joins the commit head of a session with a branch whose commit is tip, "" if the branch does not exist. The tree of a merge is
-// written to the workspace.
+// written to the workspace. Approvals and merges use this function, so that a merge has the tree that was approved.
 func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j review.Joined, err error) {
 	if j.Tree, err = v.tree(ctx, head.String()); err != nil {
 		return j, err
@@ -63,9 +65,23 @@ func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j 
 	case j.None:
 		j.Tree, err = v.tree(ctx, tip)
 	default:
-		j.Tree, err = v.merge(ctx, head.String(), tip, target)
+		var same bool
+		if same, err = v.squashed(ctx, head.String(), tip); err == nil && !same {
+			j.Tree, err = v.merge(ctx, head.String(), tip, target)
+		}
 	}
 	return j, err
+}
+
+// squashed reports whether a branch at the commit tip has the tree of a commit of the session that it lacks, because that commit was
+// squashed onto it. Then only the changes after that commit matter, so that the branch gets the tree of head.
+func (v *view) squashed(ctx context.Context, head, tip string) (bool, error) {
+	tree, err := v.tree(ctx, tip)
+	if err != nil {
+		return false, err
+	}
+	out, err := v.git.Output(ctx, maxMessage, "log", "--no-show-signature", "--format=tformat:%T", head, "^"+tip, "--")
+	return slices.Contains(strings.Fields(string(out)), tree), err
 }
 
 // merge merges two commits in the workspace, and returns the tree.

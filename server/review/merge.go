@@ -128,21 +128,15 @@ func (w *merging) plan(ctx context.Context) (c change, err error) {
 	return c, nil
 }
 
-// join joins the commit of the session with the branch. If an earlier commit of the session was squashed onto the branch, so that the
-// branch has its tree, only the changes after that commit are joined. It also returns the commits that the message of the new commit
-// names: those of the changes in a squash, and all in a merge.
+// join joins the commit of the session with the branch. It also returns the commits that the message of the new commit names: all, or for
+// a squash those after the commit of the session that was squashed onto the branch before.
 func (w *merging) join(ctx context.Context, commits []branchCommit) (review.Joined, []branchCommit, error) {
-	if w.m.Method != FastForward {
+	if w.m.Method == Squash {
 		now, err := w.v.tree(ctx, w.tip)
 		if err != nil {
 			return review.Joined{}, nil, err
 		}
-		i := slices.IndexFunc(commits, func(c branchCommit) bool { return c.tree == now })
-		switch {
-		case i < 0:
-		case w.m.Method == MergeCommit:
-			return review.Joined{Tree: commits[0].tree}, commits, nil
-		default:
+		if i := slices.IndexFunc(commits, func(c branchCommit) bool { return c.tree == now }); i >= 0 {
 			later, err := w.commits(ctx, commits[i].id)
 			return review.Joined{Tree: commits[0].tree, None: i == 0}, later, err
 		}

@@ -108,6 +108,9 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 	case none:
 		return &changed{ap: ap, before: m.theirs, after: m.theirs}, true, nil
 	}
+	if ap.squashed(m, bases[0]) {
+		return &changed{ap: ap, before: m.theirs, after: m.ours, merge: true}, false, nil
+	}
 	base, err := ap.snapshot(ctx, bases[0])
 	if err != nil {
 		return nil, false, err
@@ -130,6 +133,30 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 		err = review.Conflicts(result.Conflicted(), m.target)
 	}
 	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, false, err
+}
+
+// squashed reports whether the branch has the tree of a commit of the session after the merge base, because that commit was squashed onto
+// it. Then only the changes after that commit matter, as in session promote.
+func (ap *approving) squashed(m mergeOf, base object.ID) bool {
+	seen, next := map[object.ID]bool{base: true, m.head: true}, []object.ID{m.head}
+	if start, err := object.ParseID(ap.o.record.Commit); err == nil {
+		seen[start] = true // the history before the session may have the same tree for another reason
+	}
+	for len(next) > 0 {
+		id := next[0]
+		next = next[1:]
+		if tree, err := ap.o.Repo.TreeOf(id); err == nil && tree == m.theirs {
+			return true
+		}
+		up, _ := ap.parents(id) // commits that are not here belong to the history before the session
+		for _, parent := range up {
+			if !seen[parent] {
+				seen[parent] = true
+				next = append(next, parent)
+			}
+		}
+	}
+	return false
 }
 
 // bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer
