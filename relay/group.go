@@ -48,8 +48,8 @@ func (f *groupFlight) want(ids []object.ID) {
 	signal.Send(f.more)
 }
 
-// errTooLarge means that a group has more than maxGroup bytes.
-var errTooLarge = errors.New("group is too large to be stored")
+// errTooLarge means that a group of blobs has more than maxGroup bytes.
+var errTooLarge = errors.New("group of blobs is too large to be stored")
 
 // flyGroup returns the flight of the group with the index g, and starts it if there is none. wants are the blobs of the
 // group that a client wants. The caller must call release.

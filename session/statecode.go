@@ -254,7 +254,7 @@ func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	}
 	for _, e := range entries {
 		if err := s.read(src, f, e); err != nil {
-			return State{}, fmt.Errorf("read entry %s: %w", e.Name, err)
+			return State{}, fmt.Errorf("read entry %s of the state of a checkpoint: %w", e.Name, err)
 		}
 	}
 	return s, nil

@@ -204,7 +204,7 @@ type grafting struct {
 	roots  []graftRoot         // roots in the inode table, besides the base tree, that stand for the same tree
 	chosen map[string]Node     // nodes below these roots, by path, for the paths that cannot use a node of the base tree
 	dirs   map[string]graftDir // directories of the mount, by path
-	stale  map[Node]bool       // nodes for the result Stale
+	stale  map[Node]bool       // nodes whose names or contents the kernel may still have from before the move; see Stale
 
 	changed []ChangedName // for the result
 

@@ -25,7 +25,7 @@ func (k *Kernel) Known(covers func(path string) (file, below bool)) (files []Nod
 				continue
 			}
 		}
-		// The context never ends, because the entries are on this host. An error means that the directory was removed.
+		// Nothing is fetched for these entries, so the call needs no time limit. An error means that the directory was removed.
 		_ = k.view.readDir(context.Background(), at.dir, 0, func(e Entry) bool {
 			path := joined(at.path, e.Name)
 			file, below := covers(path)

@@ -130,7 +130,8 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	return end, nil
 }
 
-// maxForeign is the maximum size in bytes of an index that is copied into memory: that of a pack with about two million objects.
+// maxForeign is the maximum size in bytes of the index of a pack that this program has not made. Such an index is copied into memory.
+// The size is that of an index of about two million objects.
 const maxForeign = 64 << 20
 
 // find returns the offset of the entry of the object id, or false if the pack does not contain the object. The methods find,

@@ -228,7 +228,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 		m.sessionSide.agent.SetPatience(-1)
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.ending.set(false, false, false, 0, &m.succession.Handover) // the mount and its session remain
+		m.ending.set(false, false, false, 0, &m.succession.Handover) // it is still mounted: forget the options of this request
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)

@@ -367,8 +367,7 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 // because the kernel may have to read the worker's executable from disk.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	// Measure only a worker that is silent or not yet ready, because the measurement takes more time than it is worth for a
-	// healthy worker.
+	// Measure for how long the worker got no processor time. A worker that answers is not measured, because this takes time.
 	if w.silence > 2*tick || w.readyAt.IsZero() {
 		starved := min(s.meter.starved(w.pid(), passed), passed)
 		w.starved += starved

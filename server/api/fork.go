@@ -179,7 +179,7 @@ func forkPoint(
 		}
 		defer listed.Remove()
 		v = listed.Repo.Version
-		if v.Collections != parent.Collections { // garbage was collected since the other refs of the fork were read
+		if v.Collections != parent.Collections { // the garbage collection may have removed objects of the refs that were read before
 			return records.ErrCollected
 		}
 		g.Dir, g.Pool = listed.Dir, nil // no process for the directory is kept, because the copy is removed at once

@@ -211,7 +211,7 @@ func (r Repo) CountCheckpoints(ctx context.Context, refs map[string]string, sess
 	if len(tips) == 0 {
 		return counts, false, nil
 	}
-	// The trailer with the session is part of each checkpoint, as is that with the id.
+	// Each checkpoint has a trailer with its id, by which git log finds it, and a trailer with its session, which is counted.
 	cmd := r.OfCommits(ctx, append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
 		"--no-show-signature", "--ignore-missing", "--max-count=" + strconv.Itoa(maxCounted),
 		"--format=tformat:%(trailers:key=Afs-Session,valueonly,separator=%x2C)", "--stdin"}, since(began)...)...)

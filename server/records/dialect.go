@@ -25,8 +25,8 @@ type dialect struct {
 	words    *strings.Replacer // replaces the words in statements
 	snapshot sql.TxOptions     // options of a transaction that only reads, and sees one state of the database
 	now      string            // SQL expression for the present time of the database, in microseconds since 1970
-	tables   string            // SELECT of the number of tables that exist
-	exists   string            // SELECT of the number of tables named $1
+	tables   string            // SELECT statement that counts all tables of the database
+	exists   string            // SELECT statement that counts the tables with the name $1
 	// statement that makes processes upgrade the schema one after the other; "" if transactions exclude each other
 	// anyway
 	serial   string

@@ -173,8 +173,8 @@ func scanDelivery(row scanner) (d Delivery, err error) {
 type Shares struct {
 	Limit      int      // maximum number of deliveries
 	Each       int      // maximum number for each webhook, and for all webhooks of each namespace together
-	Hooks      []string // webhooks whose deliveries are not returned, because they have enough already
-	Namespaces []string // namespaces whose deliveries are not returned, because they have enough already
+	Hooks      []string // webhooks whose deliveries are not returned, because enough of them are being sent
+	Namespaces []string // namespaces whose deliveries are not returned, because enough of them are being sent
 }
 
 // condition returns the SQL condition for the deliveries d of webhooks h that are due, with its arguments.

@@ -33,7 +33,7 @@ func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o C
 	})
 }
 
-// closeCopy adds the updates for one session to c.
+// closeCopy adds to c the updates of refs that close the copy of one session in a fork of the repository.
 func (v *view) closeCopy(c *change, m session.Meta, o Copies, actor string) error {
 	ref, now := session.MetaRef(m.Session), v.s.o.Now().UTC()
 	parent, err := object.ParseIDOf(v.format, v.refs[ref])

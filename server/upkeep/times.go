@@ -38,7 +38,8 @@ func sum(f object.Format, data []byte) []byte {
 	return s[:]
 }
 
-// encodeTimes returns the file of times of a pack.
+// encodeTimes returns the contents of the file PACK.mtimes for a pack with the index x (gitformat-pack(5)). The map since
+// has the time at which each object became unreachable.
 func encodeTimes(x *odb.Index, f object.Format, pack string, since map[object.ID]time.Time) ([]byte, error) {
 	data := []byte(timesMagic)
 	data = binary.BigEndian.AppendUint32(data, 1)

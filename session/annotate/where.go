@@ -15,7 +15,7 @@ type State string
 
 // The states of an annotation.
 const (
-	Same     State = "same"     // the tree has the same contents at the same path
+	Same     State = "same"     // the file has the path and the contents that it had when it was annotated
 	Moved    State = "moved"    // the file has another path or other contents; all or some of the lines still exist
 	Outdated State = "outdated" // the file, or all of the lines, do not exist in the tree; Path and Blob are those of the file, if any
 	Unknown  State = "unknown"  // objects that are needed to find the lines are not available

@@ -126,7 +126,8 @@ func Overlap(a, b string) bool {
 	return true
 }
 
-// token is a part of a glob of one component: any number of characters (star), or one character.
+// token is a part of a glob for one component of a path: "*", which matches any number of characters, or a literal, "?" or
+// a set in brackets, which match one character.
 type token struct {
 	star   bool
 	ranges [][2]rune // characters that match; sorted, without overlaps

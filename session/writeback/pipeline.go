@@ -202,7 +202,7 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 			return false, err
 		}
 	}
-	for ref, id := range local { // of these, the user has pushed some, or an earlier process that has ended before its report
+	for ref, id := range local { // the user may have pushed some of these refs, or an earlier process that died before it recorded its push
 		if theirs[ref] == id {
 			p.tracker.follow(ctx, ref, id, id, ledger)
 		}

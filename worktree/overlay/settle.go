@@ -106,8 +106,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time finds the mark cleared
-// and marks its inode dirty again.
+// clean writes the sizes of dirty inodes to the log of the overlay, and then marks the inodes clean. A write that runs at the same
+// time marks its inode dirty again, so its size is logged by the next call.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,7 +34,7 @@ const (
 	massFiles   = 5
 	massTime    = time.Second      // period to which massFiles applies
 	keepTime    = 10 * time.Second // how long removed files are kept if they are too few for a request
-	maxFiles    = 40_000           // maximum number of kept files
+	maxFiles    = 40_000           // maximum number of files that are kept for the next checkpoint
 	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints also leave out new files that are larger
 	maxAllSize  = 256 << 20        // maximum total size of the kept files on disk, in bytes
 )

@@ -171,7 +171,7 @@ func (w *Work) Failure() error {
 	defer w.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(w.failures)) {
 		if fetch.IsUnreachable(w.failures[what]) && w.Store.Reachable() {
-			continue // the remote has answered, so Repeat will call the work again
+			continue // the remote answers again, and Repeat will soon repeat the work that failed
 		}
 		return fmt.Errorf("%s: %w", what, w.failures[what])
 	}

@@ -309,7 +309,8 @@ type gitFiles struct {
 	put       bool // the directory dir was created
 }
 
-// madePrefix is the prefix of the names of the temporary directories gitFiles.made.
+// madePrefix is the prefix of the names of temporary directories, in which the git directory of a linked worktree is made
+// before it gets its name.
 const madePrefix = "artifactfs-worktree-"
 
 // removeMade removes the temporary directories that killed processes have left in a git directory. It ignores errors, because git does not

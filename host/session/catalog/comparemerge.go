@@ -111,7 +111,8 @@ func (c *comparing) count(ctx context.Context) error {
 	return nil
 }
 
-// shared merges every pair of sides and returns the paths that at least two sides have changed, with the verdicts on them.
+// shared merges the sides of each pair. It returns the paths that at least two sides have changed, and for each path whether
+// the sides agree, can be merged, or conflict.
 func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
 	var merged []proposals.Pair
 	for _, p := range pairs {

@@ -38,7 +38,7 @@ type place struct {
 	store   *reffile.Store
 }
 
-// SessionLocks returns the locks on a session remote, and changes them before.
+// SessionLocks changes the locks on a session remote if the request asks for it, and returns all locks there.
 func (s Locks) SessionLocks(ctx context.Context, r control.SessionLocksRequest) (control.SessionLocksReply, error) {
 	verb, object := r.Op, strings.Join(r.Patterns, " ")
 	if r.Op == control.LockList {

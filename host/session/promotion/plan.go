@@ -153,8 +153,8 @@ func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error
 	return r, p.baseOf(&r, base)
 }
 
-// baseOf sets the tree of the merge base. If the branch has the files of a commit of the session, for example because that commit was
-// promoted as one commit with others, the changes since then are those that matter.
+// baseOf sets r.base, the tree from which both sides of the merge are compared: that of the commit base. If the branch has the tree of a
+// commit of the session, because that commit was squashed onto it, baseOf sets that tree, so that only later changes are merged.
 func (p *promotion) baseOf(r *relation, base object.ID) error {
 	if id, same := p.work.trees[r.tree]; same {
 		r.base = r.tree

@@ -32,7 +32,7 @@ const (
 	maxSteps = 1000     // checkpoints, of which the newest are added, and commits before a checkpoint
 	maxPaths = 2000     // changed paths of a commit whose contents are added
 	maxFile  = 1 << 20  // bytes of a file
-	maxOld   = 16 << 10 // bytes of old versions without new ones that one push adds
+	maxOld   = 16 << 10 // bytes of the old contents of removed files that one push adds
 	maxNamed = 100      // paths that a message names
 )
 
