@@ -104,14 +104,16 @@ type figures [4]figure
 func (f *figures) holds(column int, c cost) bool {
 	// On a busy machine a blob that is late is requested again after 150 ms, together with its neighbours.
 	again := int(c.overload / (150 * time.Millisecond))
-	least := func(f figure, counted, again int) int {
+	// On such a machine git also reads before the neighbours of a blob are fetched ahead, so that fewer of them are fetched: a count far
+	// below the figure does not show that the figure is too large.
+	busy := c.overload > 50*time.Millisecond
+	holds := func(f figure, counted, again int) bool {
 		if f == 0 { // exact
-			return counted
+			return f.holds(counted)
 		}
-		return max(min(counted, int(f)), counted-again)
+		return f.holds(max(min(counted, int(f)), counted-again)) || busy && counted <= int(f)
 	}
-	requests, blobs := f[2*column], f[2*column+1]
-	return requests.holds(least(requests, c.requests, again)) && blobs.holds(least(blobs, c.blobs, 33*again))
+	return holds(f[2*column], c.requests, again) && holds(f[2*column+1], c.blobs, 33*again)
 }
 
 // renew replaces the figures that do not hold.
