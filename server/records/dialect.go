@@ -63,6 +63,8 @@ const (
 	sqliteReaders = 4
 	// sqliteCache is the size in KiB of the page cache of each connection. It can be small because the kernel also caches the file.
 	sqliteCache = 1024
+	// busyTime is the maximum time for which a statement or a new connection waits for locks of other processes.
+	busyTime = 10 * time.Second
 )
 
 // openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one writer at a time,
@@ -85,7 +87,9 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 	}
 	dsn := func(lock string, pragmas ...string) string {
 		q := url.Values{}
-		for _, p := range append([]string{"busy_timeout(10000)", fmt.Sprintf("cache_size(-%d)", sqliteCache), "temp_store(memory)"}, pragmas...) {
+		all := []string{fmt.Sprintf("busy_timeout(%d)", busyTime.Milliseconds()), fmt.Sprintf("cache_size(-%d)", sqliteCache),
+			"temp_store(memory)"}
+		for _, p := range append(all, pragmas...) {
 			q.Add("_pragma", p)
 		}
 		q.Set("_txlock", lock)
@@ -115,6 +119,12 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 		return nil, nil, errors.Join(err, write.Close())
 	}
 	return read, write, nil
+}
+
+// isBusy reports whether another process has locked the SQLite database.
+func isBusy(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY
 }
 
 func classifySQLite(err error) class {

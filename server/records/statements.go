@@ -3,6 +3,9 @@ package records
 import (
 	"context"
 	"database/sql/driver"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
 // maxStatements is the maximum number of statements that a connection keeps prepared. This package has fewer different
@@ -23,8 +26,13 @@ type sqliteConn interface {
 // run them.
 type preparing struct{ driver.Connector }
 
+// Connect opens a connection. SQLite waits for a lock of another process only in statements, and not when it begins to use the log of the
+// database, for example while another process closes the database as its last user. Therefore Connect repeats the attempt.
 func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	c, err := p.Connector.Connect(ctx)
+	for start := time.Now(); isBusy(err) && time.Since(start) < busyTime && clock.Wait(ctx, 5*time.Millisecond); {
+		c, err = p.Connector.Connect(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
