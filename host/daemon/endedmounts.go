@@ -25,13 +25,16 @@ func (d *endedMounts) add(m *mount.Mount) {
 		d.mounts = map[string]*mount.Mount{}
 	}
 	d.mounts[m.Dir] = m
-	time.AfterFunc(endedMountTime, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.mounts[m.Dir] == m {
-			delete(d.mounts, m.Dir)
-		}
-	})
+	time.AfterFunc(endedMountTime, func() { d.drop(m) })
+}
+
+// drop removes m if it was added.
+func (d *endedMounts) drop(m *mount.Mount) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mounts[m.Dir] == m {
+		delete(d.mounts, m.Dir)
+	}
 }
 
 // remove removes and returns the ended mount of the directory dir. It returns false if there is none.

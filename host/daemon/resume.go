@@ -53,9 +53,11 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	slices.SortStableFunc(later, func(a, b *mount.Mount) int { return a.Deaths() - b.Deaths() })
 	// The function succeed takes over m, and records the result for Resumed and for repeated unmount requests.
 	succeed := func(m *mount.Mount) {
+		// A mount that has ended leaves the registry before Succeed returns. A request that is repeated then must find it, too.
+		d.endedMounts.add(m)
 		ended, err := m.Succeed()
-		if ended {
-			d.endedMounts.add(m)
+		if !ended {
+			d.endedMounts.drop(m)
 		}
 		if err != nil {
 			d.mu.Lock()
