@@ -45,17 +45,18 @@ func printWords(sources []*source) {
 	}
 }
 
-// printSample prints comments, errors and commit subjects for rating. All comments have the same probability of being
-// selected, as have all errors and all subjects.
+// printSample prints comments, declared names, errors and subjects of the last 400 commits for rating. All texts of one
+// kind have the same probability of being selected.
 func printSample(dir string, sources []*source, seed int64) error {
 	random := rand.New(rand.NewSource(seed))
-	var comments, failures []string
+	var comments, names, failures []string
 	for _, s := range sources {
 		for _, group := range s.ast.Comments {
 			if text := strings.TrimSpace(group.Text()); len(strings.Fields(text)) >= 4 {
 				comments = append(comments, s.path+": "+text+"\n\t"+s.annotated(group))
 			}
 		}
+		names = append(names, s.names()...)
 		ast.Inspect(s.ast, func(n ast.Node) bool {
 			if text, ok := errorText(n); ok {
 				failures = append(failures, s.path+": "+text)
@@ -63,14 +64,15 @@ func printSample(dir string, sources []*source, seed int64) error {
 			return true
 		})
 	}
-	log := exec.Command("git", "-C", dir, "log", "--no-merges", "--format=%s", "-n", "100")
+	log := exec.Command("git", "-C", dir, "log", "--no-merges", "--format=%s", "-n", "400")
 	out, err := log.Output()
 	if err != nil {
 		return fmt.Errorf("read the history of %s: %w", dir, err)
 	}
 	printPicked(random, "comment", comments, 100)
+	printPicked(random, "name", names, 60)
 	printPicked(random, "error", failures, 30)
-	printPicked(random, "subject", strings.Split(strings.TrimSpace(string(out)), "\n"), 30)
+	printPicked(random, "subject", strings.Split(strings.TrimSpace(string(out)), "\n"), 40)
 	return nil
 }
 
@@ -90,6 +92,40 @@ func (s *source) annotated(group *ast.CommentGroup) string {
 		}
 	}
 	return code
+}
+
+// names returns the names that the file declares, each with the line that declares it: functions, methods, types,
+// constants and variables of the package, and fields.
+func (s *source) names() []string {
+	var names []string
+	add := func(kind string, ids ...*ast.Ident) {
+		for _, id := range ids {
+			at := id.Pos() - s.ast.FileStart
+			line, _, _ := bytes.Cut(s.text[bytes.LastIndexByte(s.text[:at], '\n')+1:], []byte("\n"))
+			names = append(names, fmt.Sprintf("%s: %s %s\n\t%s", s.path, kind, id.Name, bytes.TrimSpace(line)))
+		}
+	}
+	for _, d := range s.ast.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			add("function", d.Name)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					add("type", spec.Name)
+					if structure, ok := spec.Type.(*ast.StructType); ok {
+						for _, f := range structure.Fields.List {
+							add("field of "+spec.Name.Name, f.Names...)
+						}
+					}
+				case *ast.ValueSpec:
+					add("constant or variable", spec.Names...)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // formatVerb matches a formatting verb of package fmt, and wordForm matches a word.
