@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/refname"
+	"github.com/artifactfs/artifactfs/git/treediff"
 )
 
 var (
@@ -90,6 +91,30 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	signed(&b, at)
 	fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(strings.ReplaceAll(message, "\x00", "")))
 	return Outgoing(f, object.Commit, b.Bytes())
+}
+
+// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a merge
+// through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and the root
+// commit as parent, and the empty tree. The results us and them are the IDs of the commits with the trees ours and theirs.
+func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
+	commit := func(tree, parent object.ID) (object.ID, error) {
+		id, err := object.ParseID(treediff.Name(f, tree))
+		if err != nil {
+			return id, err
+		}
+		// The time is fixed, so that the same trees always result in the same commits.
+		c, err := NewCommit(f, id, parent, time.Unix(0, 0), "merge")
+		objects = append(objects, c)
+		return c.ID, err
+	}
+	root, err := commit(base, object.ID{})
+	if err != nil {
+		return nil, us, them, err
+	}
+	us, err1 := commit(ours, root)
+	them, err2 := commit(theirs, root)
+	empty, err3 := Outgoing(f, object.Tree, nil)
+	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
 }
 
 // Encode returns the ID of a commit with the metadata, and all objects to write for this commit. The parameter parent is the

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/read"
-	"github.com/artifactfs/artifactfs/session/treediff"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // mergesAtOnce is the number of merges that Conflicts runs at the same time.
@@ -86,7 +86,7 @@ func commitsIn(ctx context.Context, dir string, merges []TreeMerge) (commits [][
 			}
 		}
 		format = ours.Format()
-		list, us, them, err := treediff.CommitsToMerge(format, base, ours, theirs)
+		list, us, them, err := session.CommitsToMerge(format, base, ours, theirs)
 		if err != nil {
 			return nil, err
 		}

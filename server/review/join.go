@@ -10,10 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/read"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/review"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // run runs git in a git directory, and returns its standard output.

@@ -9,12 +9,12 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // Objects contains the objects of one mount that its store can read in addition to its own, and the session remotes

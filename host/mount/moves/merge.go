@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/mount/staging"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // A merge applies the changes of another session to the working tree, in these steps:
@@ -183,7 +183,7 @@ func (w *merging) provide(ctx context.Context) error {
 // to the repository of the session. name is the name that conflict markers show for the other session.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
-	commits, ours, theirs, err := treediff.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
+	commits, ours, theirs, err := session.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // maxRenames is the maximum number of new files whose contents are compared with those of a file that a checkpoint does not contain

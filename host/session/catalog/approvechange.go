@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/read"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/proposals"
 	"github.com/artifactfs/artifactfs/session/review"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // changed is the change of a branch that an approval is for. For the deletion of a session, it consists of the changes in the session.
@@ -120,7 +120,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 		return nil, false, err
 	}
 	// Git finds the base of a merge through commits, whose history may not be here.
-	objects, theirs, ours, err := treediff.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
+	objects, theirs, ours, err := session.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
 	if err != nil {
 		return nil, false, err
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/read"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/proposals"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // comparedPair is a pair of sides that git merges.
@@ -140,7 +141,7 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 		return nil, nil
 	}
 	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
-	objects, us, them, err := treediff.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
+	objects, us, them, err := session.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
 	if err != nil {
 		return nil, err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // SessionDiff compares two checkpoints, of one session or of two sessions, or a checkpoint with the current working

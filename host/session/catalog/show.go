@@ -7,10 +7,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records. If the

@@ -15,8 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/git/treediff"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/review"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // promoted is the planned value of the branch.
@@ -248,7 +249,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 	if err != nil {
 		return tree, err
 	}
-	objects, us, them, err := treediff.CommitsToMerge(p.scratch.Format(), r.base, r.tree, head)
+	objects, us, them, err := session.CommitsToMerge(p.scratch.Format(), r.base, r.tree, head)
 	if err == nil {
 		err = p.scratch.Write(ctx, objects)
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/review"
 	"github.com/artifactfs/artifactfs/session/transcript"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // Limits of a summary.

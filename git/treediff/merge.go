@@ -2,12 +2,8 @@ package treediff
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
-	"github.com/artifactfs/artifactfs/git/odb"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 // mostRenames is the maximum number of files added by one side whose contents are fetched for git's rename detection. To
@@ -63,30 +59,6 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 		}
 	}
 	return ids, complete, nil
-}
-
-// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a merge
-// through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and the root
-// commit as parent, and the empty tree. The results us and them are the IDs of the commits with the trees ours and theirs.
-func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
-	commit := func(tree, parent object.ID) (object.ID, error) {
-		id, err := object.ParseID(Name(f, tree))
-		if err != nil {
-			return id, err
-		}
-		// The time is fixed, so that the same trees always result in the same commits.
-		c, err := session.NewCommit(f, id, parent, time.Unix(0, 0), "merge")
-		objects = append(objects, c)
-		return c.ID, err
-	}
-	root, err := commit(base, object.ID{})
-	if err != nil {
-		return nil, us, them, err
-	}
-	us, err1 := commit(ours, root)
-	them, err2 := commit(theirs, root)
-	empty, err3 := session.Outgoing(f, object.Tree, nil)
-	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
 }
 
 // Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty tree.
