@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/treediff"
 )
 
 // Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects of
@@ -61,13 +62,19 @@ func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// tip collects a commit or any other object that a ref may point to, and returns the objects to visit next.
-func (c *Copier) tip(id object.ID) ([]object.ID, error) {
+// visit reports whether the object id has to be collected: it is visited for the first time, the Repo does not own it, and the mounted
+// remote does not have it.
+func (c *Copier) visit(id object.ID) bool {
 	if c.seen[id] {
-		return nil, nil
+		return false
 	}
 	c.seen[id] = true
-	if c.repo.Owned(id) || c.repo.Remotes(id) {
+	return !c.repo.Owned(id) && !c.repo.Remotes(id)
+}
+
+// tip collects a commit or any other object that a ref may point to, and returns the objects to visit next.
+func (c *Copier) tip(id object.ID) ([]object.ID, error) {
+	if !c.visit(id) {
 		return nil, nil
 	}
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
@@ -76,6 +83,9 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("copy %s: %w", id, err)
+	}
+	if t == object.Tree {
+		return nil, c.below(id, object.ID{})
 	}
 	c.take(id, t, content)
 	switch t {
@@ -91,76 +101,61 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 				before = parent.Tree
 			}
 		}
-		return info.Parents, c.tree(info.Tree, before)
+		if info.Tree == before || !c.visit(info.Tree) {
+			return info.Parents, nil
+		}
+		return info.Parents, c.below(info.Tree, before)
 	case object.Tag:
 		target, _, err := object.ParseTagTarget(c.repo.Format(), content)
 		if err != nil {
 			return nil, fmt.Errorf("copy tag %s: %w", id, err)
 		}
 		return []object.ID{target}, nil
-	case object.Tree:
-		// Remove the entry that take has added, because the method tree adds the tree again.
-		c.list = c.list[:len(c.list)-1]
-		delete(c.seen, id)
-		return nil, c.tree(id, object.ID{})
 	}
 	return nil, nil
 }
 
-// tree collects the tree id and everything below it, except entries that are the same in the tree before, the tree of the first
+// below collects the tree id and everything below it, except entries that are the same in the tree before, the tree of the first
 // parent. Those entries are collected when the parent is visited.
-func (c *Copier) tree(id, before object.ID) error {
-	if id == before || c.seen[id] {
-		return nil
-	}
-	c.seen[id] = true
-	if c.repo.Owned(id) || c.repo.Remotes(id) {
-		return nil
-	}
-	t, content, err := c.repo.Get(id, object.MaxTreeSize)
-	if err == nil && t != object.Tree {
-		err = fmt.Errorf("object is a %s, want a tree", t)
-	}
+func (c *Copier) below(id, before object.ID) error {
+	return treediff.Walk{
+		Read: c.tree,
+		Base: func(id object.ID) ([]object.TreeEntry, error) {
+			entries, _ := c.repo.Tree(id)
+			return entries, nil // a parent that is not on this host has no entries
+		},
+		// Gitlinks are skipped: the commits of submodules are in other repositories.
+		Visit: func(_ string, e object.TreeEntry, before []object.TreeEntry) (enter bool, err error) {
+			switch {
+			case e.ID == before[0].ID:
+			case e.Mode == object.ModeDir:
+				return c.visit(e.ID), nil
+			case e.Mode.IsBlob():
+				return false, c.blob(e.ID)
+			}
+			return false, nil
+		},
+	}.Run(id, before)
+}
+
+// tree collects the tree id, and returns its entries.
+func (c *Copier) tree(id object.ID) ([]object.TreeEntry, error) {
+	content, err := c.repo.typed(id, object.Tree, object.MaxTreeSize)
 	if err != nil {
-		return fmt.Errorf("copy tree %s: %w", id, err)
+		return nil, fmt.Errorf("copy tree: %w", err)
 	}
 	entries, _, err := object.ReadTree(c.repo.Format(), content)
 	if err != nil {
-		return fmt.Errorf("copy tree %s: %w", id, err)
+		return nil, fmt.Errorf("copy tree %s: %w", id, err)
 	}
-	c.take(id, t, content)
-	old := map[string]object.ID{}
-	if !before.IsZero() {
-		if list, err := c.repo.Tree(before); err == nil {
-			for _, e := range list {
-				old[e.Name] = e.ID
-			}
-		}
-	}
-	for _, e := range entries {
-		// Gitlinks are skipped: the commits of submodules are in other repositories.
-		switch {
-		case e.ID == old[e.Name]:
-		case e.Mode == object.ModeDir:
-			err = c.tree(e.ID, old[e.Name])
-		case e.Mode.IsBlob():
-			err = c.blob(e.ID)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	c.take(id, object.Tree, content)
+	return entries, nil
 }
 
 // blob collects the blob id if it is on this host. A blob that is missing on this host belongs to the mounted remote: git took
 // the blob's ID from the index, without its contents.
 func (c *Copier) blob(id object.ID) error {
-	if c.seen[id] {
-		return nil
-	}
-	c.seen[id] = true
-	if c.repo.Owned(id) || c.repo.Remotes(id) {
+	if !c.visit(id) {
 		return nil
 	}
 	t, size, err := c.repo.Size(id)

@@ -1,10 +1,9 @@
-// Package treediff compares two git trees by the IDs of their entries. It also prepares the input of git merge-tree, which
-// merges trees, and parses its output.
+// Package treediff compares git trees by the IDs of their entries: two trees (Trees), or one with several others (Walk). It also finds
+// the contents that git merge-tree reads, and merge bases in a part of the history.
 package treediff
 
 import (
 	"context"
-	"path"
 	"slices"
 	"strings"
 
@@ -19,20 +18,13 @@ type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 // that replaces a file is reported as a removed file and added files. The paths are sorted, as in the output of git diff. An error of
 // read or each ends the comparison and is returned.
 func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return compare(ctx, comparison{read: read}, from, to, each)
+	return compare(ctx, read, false, from, to, each)
 }
 
 // WithDirs compares two trees like Trees, and also reports empty directories, as entries with object.ModeDir: each empty
 // directory that is new or replaces another entry, and each one that was removed.
 func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return compare(ctx, comparison{read: read, dirs: true}, from, to, each)
-}
-
-// comparison is a comparison of two trees.
-type comparison struct {
-	read  Reader
-	dirs  bool // whether empty directories are reported in addition to files
-	found []difference
+	return compare(ctx, read, true, from, to, each)
 }
 
 // difference is a path whose entries differ.
@@ -41,13 +33,44 @@ type difference struct {
 	from, to object.TreeEntry
 }
 
-// compare compares two trees, and calls each for the differences, sorted by their paths.
-func compare(ctx context.Context, c comparison, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	if err := c.below(ctx, "", from, to); err != nil {
+// compare compares two trees, and calls each for the differences, sorted by their paths. The parameter dirs states whether empty
+// directories are reported in addition to files.
+func compare(ctx context.Context, read Reader, dirs bool, from, to object.ID,
+	each func(path string, from, to object.TreeEntry) error) error {
+	var found []difference
+	err := Walk{
+		Read: func(id object.ID) ([]object.TreeEntry, error) { return read(ctx, id) },
+		Visit: func(at string, to object.TreeEntry, bases []object.TreeEntry) (enter bool, err error) {
+			from := bases[0]
+			// The comparison of its entries cannot report an empty directory, so report the directory here.
+			if dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
+				d := difference{path: at}
+				if isEmptyDir(from) {
+					d.from = from
+				}
+				if isEmptyDir(to) {
+					d.to = to
+				}
+				found = append(found, d)
+			}
+			// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
+			// replaced by a file or link, that file or link is reported.
+			for _, e := range []*object.TreeEntry{&from, &to} {
+				if e.Mode == object.ModeDir {
+					*e, enter = object.TreeEntry{}, true
+				}
+			}
+			if from.Mode != 0 || to.Mode != 0 {
+				found = append(found, difference{at, from, to})
+			}
+			return enter, nil
+		},
+	}.Run(to, from)
+	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(c.found, func(a, b difference) int { return strings.Compare(a.path, b.path) })
-	for _, d := range c.found {
+	slices.SortStableFunc(found, func(a, b difference) int { return strings.Compare(a.path, b.path) })
+	for _, d := range found {
 		if err := each(d.path, d.from, d.to); err != nil {
 			return err
 		}
@@ -58,74 +81,4 @@ func compare(ctx context.Context, c comparison, from, to object.ID, each func(pa
 // isEmptyDir reports whether e is the empty tree.
 func isEmptyDir(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
-}
-
-// below compares the entries of one directory in both trees. The parameter at is the path of the directory; from and to are
-// the IDs of the directory in the two trees, zero if a tree does not have the directory.
-func (d *comparison) below(ctx context.Context, at string, from, to object.ID) error {
-	if from == to {
-		return nil
-	}
-	var before, after []object.TreeEntry
-	var err error
-	if !from.IsZero() {
-		before, err = d.read(ctx, from)
-	}
-	if err == nil && !to.IsZero() {
-		after, err = d.read(ctx, to)
-	}
-	if err != nil {
-		return err
-	}
-	// The entries of the old tree that are still in this map after the loop over the new tree were removed.
-	was := make(map[string]object.TreeEntry, len(before))
-	for _, e := range before {
-		was[e.Name] = e
-	}
-	for _, e := range after {
-		old := was[e.Name]
-		delete(was, e.Name)
-		if err := d.entry(ctx, path.Join(at, e.Name), old, e); err != nil {
-			return err
-		}
-	}
-	for _, e := range before {
-		if old, gone := was[e.Name]; gone {
-			if err := d.entry(ctx, path.Join(at, e.Name), old, object.TreeEntry{}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// entry compares the entries from and to of the path at in the two trees, and everything below that path.
-func (d *comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
-	if from.Mode == to.Mode && from.ID == to.ID {
-		return nil
-	}
-	// The comparison of its entries cannot report an empty directory, so report the directory here.
-	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
-		was, is := object.TreeEntry{}, object.TreeEntry{}
-		if isEmptyDir(from) {
-			was = from
-		}
-		if isEmptyDir(to) {
-			is = to
-		}
-		d.found = append(d.found, difference{at, was, is})
-	}
-	// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
-	// replaced by a file or link, that file or link is reported.
-	var fromDir, toDir object.ID
-	if from.Mode == object.ModeDir {
-		fromDir, from = from.ID, object.TreeEntry{}
-	}
-	if to.Mode == object.ModeDir {
-		toDir, to = to.ID, object.TreeEntry{}
-	}
-	if from.Mode != 0 || to.Mode != 0 {
-		d.found = append(d.found, difference{at, from, to})
-	}
-	return d.below(ctx, at, fromDir, toDir)
 }

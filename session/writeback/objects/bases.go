@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -86,9 +87,9 @@ func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
 		if p, err := session.ParseCheckpoint(b.repo.Format(), id, content); err == nil {
 			states[p.State] = true
 			checkpoints = append(checkpoints, p)
-			b.compare(b.tree(p.Base), p.Tree, "")
+			b.compare(b.tree(p.Base), p.Tree)
 			if len(info.Parents) > 0 && info.Parents[0] != p.State {
-				b.compare(b.tree(info.Parents[0]), p.Tree, "")
+				b.compare(b.tree(info.Parents[0]), p.Tree)
 			}
 			continue
 		}
@@ -102,7 +103,7 @@ func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
 		if states[others[i]] || len(info.Parents) == 0 {
 			continue
 		}
-		b.compare(b.tree(info.Parents[0]), info.Tree, "")
+		b.compare(b.tree(info.Parents[0]), info.Tree)
 		if len(b.tips) < maxBaseTips {
 			b.tips = append(b.tips, others[i])
 		}
@@ -125,62 +126,43 @@ func (b *baseObjects) tree(commit object.ID) object.ID {
 	return info.Tree
 }
 
-// entries returns the entries of a tree by their names, and adds a tree of the mounted repository. A tree that is not on this host, or
-// zero, has no entries.
-func (b *baseObjects) entries(id object.ID, path string) map[string]object.TreeEntry {
-	if id.IsZero() {
-		return nil
-	}
-	list, err := b.repo.Tree(id)
-	if err != nil {
-		return nil
-	}
-	if _, found := b.paths[id]; !found && !b.known[id] && !b.repo.Owned(id) {
-		b.paths[id] = path
-		b.trees++
-	}
-	named := make(map[string]object.TreeEntry, len(list))
-	for _, e := range list {
-		named[e.Name] = e
-	}
-	return named
-}
-
-// compare adds the objects of the mounted repository that a comparison of two trees reads. The path is that of both trees.
-func (b *baseObjects) compare(from, to object.ID, path string) {
-	if from == to || b.trees >= maxBaseTrees {
+// compare adds the objects of the mounted repository that a comparison of two trees reads. A tree that is not on this host has no
+// entries.
+func (b *baseObjects) compare(from, to object.ID) {
+	if b.trees >= maxBaseTrees {
 		return
 	}
-	was, now := b.entries(from, path), b.entries(to, path)
-	names := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(now))
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		old, next := was[name], now[name]
-		if old.ID == next.ID {
-			continue
-		}
-		at := name
-		if path != "" {
-			at = path + "/" + name
-		}
-		var dirs [2]object.ID
-		both := old.Mode.IsBlob() && next.Mode.IsBlob()
-		for i, e := range []object.TreeEntry{old, next} {
-			switch {
-			case e.Mode == object.ModeDir:
-				dirs[i] = e.ID
-			case e.Mode.IsBlob() && !e.ID.IsZero() && !b.known[e.ID] && !b.repo.Owned(e.ID):
-				if both {
-					b.changed[e.ID] = at
-				} else {
-					b.whole[e.ID] = at
+	paths := map[object.ID]string{} // of the trees that are entered
+	_ = treediff.Walk{
+		Read: func(id object.ID) ([]object.TreeEntry, error) {
+			list, err := b.repo.Tree(id)
+			if _, found := b.paths[id]; err == nil && !found && !b.known[id] && !b.repo.Owned(id) {
+				b.paths[id] = paths[id]
+				b.trees++
+			}
+			return list, nil
+		},
+		Visit: func(path string, next object.TreeEntry, before []object.TreeEntry) (enter bool, err error) {
+			old := before[0]
+			if old.ID == next.ID {
+				return false, nil
+			}
+			both := old.Mode.IsBlob() && next.Mode.IsBlob()
+			for _, e := range []object.TreeEntry{old, next} {
+				switch {
+				case e.Mode == object.ModeDir:
+					paths[e.ID], enter = path, b.trees < maxBaseTrees
+				case e.Mode.IsBlob() && !e.ID.IsZero() && !b.known[e.ID] && !b.repo.Owned(e.ID):
+					if both {
+						b.changed[e.ID] = path
+					} else {
+						b.whole[e.ID] = path
+					}
 				}
 			}
-		}
-		if dirs[0] != dirs[1] {
-			b.compare(dirs[0], dirs[1], at)
-		}
-	}
+			return enter, nil
+		},
+	}.Run(to, from) // the functions return no errors
 }
 
 // contents adds found contents that are on this host to b.paths, the smallest first, until their sizes exceed a limit. It uses no network.

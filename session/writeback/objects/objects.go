@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -66,8 +67,7 @@ func Select(ctx context.Context, repo *session.Repo, tips []object.ID, sent Set)
 			s.BaseCommits[id] = true
 			continue
 		}
-		s.seen[id] = true
-		s.IDs = append(s.IDs, id)
+		s.add(id)
 		below, err := s.tip(id)
 		if err != nil {
 			return nil, fmt.Errorf("read object %s: %w", id, err)
@@ -165,7 +165,7 @@ func (s *Selection) tip(id object.ID) ([]object.ID, error) {
 		target, _, err := object.ParseTagTarget(s.repo.Format(), content)
 		return []object.ID{target}, err
 	case object.Tree:
-		return nil, s.below(content, object.ID{})
+		return nil, s.below(id, object.ID{})
 	}
 	return nil, nil
 }
@@ -174,51 +174,37 @@ func (s *Selection) tip(id object.ID) ([]object.ID, error) {
 // out objects that the tree before holds under the same path: the session remote has these objects, or they are added together
 // with the parent commit.
 func (s *Selection) tree(id, before object.ID) error {
-	if id.IsZero() || id == before || s.sent[id] || s.seen[id] || !s.repo.Owned(id) {
+	if id.IsZero() || id == before || !s.add(id) {
 		return nil
+	}
+	return s.below(id, before)
+}
+
+// below adds everything below the tree id, like the method tree.
+func (s *Selection) below(id, before object.ID) error {
+	return treediff.Walk{
+		Read: s.repo.Tree,
+		Base: func(id object.ID) ([]object.TreeEntry, error) {
+			entries, _ := s.repo.Tree(id)
+			return entries, nil // without the parent's tree, every entry counts as new, which is correct but slower
+		},
+		Visit: func(_ string, e object.TreeEntry, before []object.TreeEntry) (enter bool, err error) {
+			if dir := e.Mode == object.ModeDir; e.ID != before[0].ID && (dir || e.Mode.IsBlob()) {
+				return s.add(e.ID) && dir, nil
+			}
+			return false, nil
+		},
+	}.Run(id, before)
+}
+
+// add adds an object. It returns false if the object was added before, the session remote has it, or it is not owned.
+func (s *Selection) add(id object.ID) bool {
+	if s.sent[id] || s.seen[id] || !s.repo.Owned(id) {
+		return false
 	}
 	s.seen[id] = true
 	s.IDs = append(s.IDs, id)
-	t, content, err := s.repo.Get(id, object.MaxTreeSize)
-	if err == nil && t != object.Tree {
-		err = fmt.Errorf("object %s is a %v, want a tree", id, t)
-	}
-	if err != nil {
-		return err
-	}
-	return s.below(content, before)
-}
-
-// below adds the entries of the tree whose encoded form is content. Like the method tree, it leaves out entries that the tree
-// before holds under the same name.
-func (s *Selection) below(content []byte, before object.ID) error {
-	entries, _, err := object.ReadTree(s.repo.Format(), content)
-	if err != nil {
-		return err
-	}
-	old := map[string]object.ID{}
-	if !before.IsZero() {
-		// Without the parent's tree, every entry counts as new, which is correct but slower.
-		if list, err := s.repo.Tree(before); err == nil {
-			for _, e := range list {
-				old[e.Name] = e.ID
-			}
-		}
-	}
-	for _, e := range entries {
-		switch {
-		// The entry is unchanged since the parent commit.
-		case e.ID == old[e.Name]:
-		case e.Mode == object.ModeDir:
-			if err := s.tree(e.ID, old[e.Name]); err != nil {
-				return err
-			}
-		case e.Mode.IsBlob() && !s.sent[e.ID] && !s.seen[e.ID] && s.repo.Owned(e.ID):
-			s.seen[e.ID] = true
-			s.IDs = append(s.IDs, e.ID)
-		}
-	}
-	return nil
+	return true
 }
 
 // Fill adds the objects of the mounted remote to which the objects in s.IDs refer and which are not in the trees of the base

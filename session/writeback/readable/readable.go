@@ -211,7 +211,7 @@ func (b *branch) extend(ctx context.Context, store objects.Provider) error {
 			return err
 		}
 		if head, err := b.repo.Commit(p.Head); err == nil && b.state.Head != p.Head.String() && b.state.Tip != "" {
-			if err := b.move(head.Tree, "HEAD moves to "+p.Head.String()); err != nil {
+			if err := b.move(ctx, head.Tree, "HEAD moves to "+p.Head.String()); err != nil {
 				return err
 			}
 		}
@@ -232,7 +232,7 @@ func (b *branch) extend(ctx context.Context, store objects.Provider) error {
 	if id, err := session.ParseCheckpointID(b.state.Checkpoint); b.at.IsZero() && err == nil {
 		b.at = id.Time()
 	}
-	return b.transcript()
+	return b.transcript(ctx)
 }
 
 // who returns the lines of a commit that name the author and the committer.
@@ -272,7 +272,7 @@ func (b *branch) commits(ctx context.Context, head object.ID, store objects.Prov
 		}
 		if len(info.Parents) > 0 {
 			if parent, err := b.repo.Commit(info.Parents[0]); err == nil && b.state.Tip != "" {
-				if err := b.move(parent.Tree, "The files as in commit "+info.Parents[0].String()); err != nil {
+				if err := b.move(ctx, parent.Tree, "The files as in commit "+info.Parents[0].String()); err != nil {
 					return err
 				}
 			}

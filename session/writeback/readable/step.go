@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
@@ -20,38 +21,15 @@ type pathChange struct {
 }
 
 // changes returns the files that differ between two trees. A tree that is not on this host counts as empty.
-func (b *branch) changes(from, to object.ID, path string) (list []pathChange) {
-	if from == to || len(list) > maxPaths {
+func (b *branch) changes(ctx context.Context, from, to object.ID) (list []pathChange) {
+	read := func(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
+		entries, _ := b.repo.Tree(id)
+		return slices.DeleteFunc(entries, func(e object.TreeEntry) bool { return strings.EqualFold(e.Name, ".git") }), nil
+	}
+	_ = treediff.Trees(ctx, read, from, to, func(path string, old, now object.TreeEntry) error {
+		list = append(list, pathChange{path, old, now})
 		return nil
-	}
-	named := func(id object.ID) map[string]object.TreeEntry {
-		all := map[string]object.TreeEntry{}
-		if entries, err := b.repo.Tree(id); !id.IsZero() && err == nil {
-			for _, e := range entries {
-				all[e.Name] = e
-			}
-		}
-		return all
-	}
-	was, now := named(from), named(to)
-	names := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(now))
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		old, next := was[name], now[name]
-		if old.ID == next.ID && old.Mode == next.Mode || name == "" || name == "." || name == ".." || strings.EqualFold(name, ".git") {
-			continue
-		}
-		var dirs [2]object.ID
-		for i, e := range []*object.TreeEntry{&old, &next} {
-			if e.Mode == object.ModeDir {
-				dirs[i], *e = e.ID, object.TreeEntry{}
-			}
-		}
-		list = append(list, b.changes(dirs[0], dirs[1], path+name+"/")...)
-		if old != next {
-			list = append(list, pathChange{path + name, old, next})
-		}
-	}
+	}) // neither function returns an error
 	return list
 }
 
@@ -78,9 +56,9 @@ func (b *branch) has(e object.TreeEntry, whole bool) bool {
 }
 
 // move makes the files of the branch those of another tree of the session, which is not a change by the session.
-func (b *branch) move(to object.ID, subject string) error {
+func (b *branch) move(ctx context.Context, to object.ID, subject string) error {
 	moved := false
-	for _, c := range b.changes(parse(b.state.Tree), to, "") {
+	for _, c := range b.changes(ctx, parse(b.state.Tree), to) {
 		if _, shown := b.state.Files[c.path]; !shown {
 			continue
 		}
@@ -114,7 +92,7 @@ func (b *branch) signature() string {
 
 // step adds a commit of the session with the tree to. The message has one verb, for the lines about files that the commit cannot show.
 func (b *branch) step(ctx context.Context, to object.ID, who, message string, store objects.Provider) error {
-	list := b.changes(parse(b.state.Tree), to, "")
+	list := b.changes(ctx, parse(b.state.Tree), to)
 	var unowned []object.ID
 	for _, c := range list[:min(len(list), maxPaths)] {
 		for _, e := range []object.TreeEntry{c.old, c.new} {
@@ -176,7 +154,7 @@ func (b *branch) step(ctx context.Context, to object.ID, who, message string, st
 func line(path string) string { return strings.NewReplacer("\n", `\n`, "\x00", "").Replace(path) }
 
 // transcript adds the present records of the session, as they are stored.
-func (b *branch) transcript() error {
+func (b *branch) transcript(ctx context.Context) error {
 	tip, err := b.repo.Ref(session.TranscriptRef(b.repo.Session()))
 	if err != nil || tip.IsZero() || tip.String() == b.state.Transcript || b.state.Tip == "" {
 		return err
@@ -190,9 +168,9 @@ func (b *branch) transcript() error {
 			delete(b.state.Files, path)
 		}
 	}
-	for _, c := range b.changes(object.ID{}, info.Tree, recordsDir) {
+	for _, c := range b.changes(ctx, object.ID{}, info.Tree) {
 		if b.has(c.new, false) {
-			b.state.Files[c.path] = text(c.new)
+			b.state.Files[recordsDir+c.path] = text(c.new)
 		}
 	}
 	b.state.Transcript = tip.String()

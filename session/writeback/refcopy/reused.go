@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
@@ -104,42 +105,20 @@ func (r *reused) look(id object.ID, need map[object.ID]bool) ([]object.ID, error
 
 // compare adds the blobs below a tree that none of the trees before has at the same path, and those that these trees have there.
 func (r *reused) compare(tree object.ID, before []object.ID, need map[object.ID]bool) error {
-	entries, err := r.repo.Tree(tree)
-	if err != nil {
-		return fmt.Errorf("read tree %s: %w", tree, err)
-	}
-	was := map[string][]object.TreeEntry{}
-	for _, id := range before {
-		old, err := r.repo.Tree(id)
-		if err != nil {
-			return fmt.Errorf("read tree %s: %w", id, err)
-		}
-		for _, e := range old {
-			was[e.Name] = append(was[e.Name], e)
-		}
-	}
-	for _, e := range entries {
-		var below []object.ID
-		same := false
-		for _, old := range was[e.Name] {
-			if same = same || old.ID == e.ID; old.Mode == object.ModeDir {
-				below = append(below, old.ID)
+	return treediff.Walk{
+		Read: r.repo.Tree,
+		Visit: func(_ string, e object.TreeEntry, before []object.TreeEntry) (enter bool, err error) {
+			same := func(old object.TreeEntry) bool { return old.ID == e.ID }
+			if !e.Mode.IsBlob() || slices.ContainsFunc(before, same) {
+				return e.Mode == object.ModeDir, nil
 			}
-		}
-		switch {
-		case same:
-		case e.Mode == object.ModeDir:
-			if err := r.compare(e.ID, below, need); err != nil {
-				return err
-			}
-		case e.Mode.IsBlob():
 			need[e.ID] = true
-			for _, old := range was[e.Name] {
+			for _, old := range before {
 				if old.Mode.IsBlob() {
 					need[old.ID] = true
 				}
 			}
-		}
-	}
-	return nil
+			return false, nil
+		},
+	}.Run(tree, before...)
 }
