@@ -46,7 +46,7 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 			try := func(renames bool) error {
 				merged, err := merge.Commits(func(args ...string) ([]byte, error) {
 					// git compares at most as many files to find renames as in differences.
-					cmd := r.Command(ctx, append([]string{"-c", "merge.read.RenameLimit=" + read.RenameLimit}, args...)...)
+					cmd := r.Command(ctx, append([]string{"-c", "merge.renameLimit=" + read.RenameLimit}, args...)...)
 					cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
 					return gitcmd.Output(cmd)
 				}, c[0].String(), c[1].String(), merge.Renames(renames))
