@@ -3,7 +3,6 @@ package packs
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -37,14 +36,8 @@ func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID,
 		file := filepath.Join(dir, "small.pack")
 		return map[string][]object.ID{file: ids}, os.WriteFile(file, small, 0o600)
 	}
-	var in bytes.Buffer
-	for _, id := range ids {
-		in.WriteString(id.String() + "\n")
-	}
-	cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
-		"pack-objects", "-q", "--max-pack-size="+strconv.FormatInt(size, 10), filepath.Join(dir, "pack"))
-	cmd.Stdin = &in
-	if err := gitcmd.Run(cmd); err != nil {
+	args := []string{"pack-objects", "-q", "--max-pack-size=" + strconv.FormatInt(size, 10), filepath.Join(dir, "pack")}
+	if _, err := git(repo.Dir()).Output(ctx, lines(ids), args...); err != nil {
 		return nil, fmt.Errorf("create packs: %w", err)
 	}
 	indexes, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "*.idx"))
@@ -81,19 +74,32 @@ func Of(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writ
 	}
 }
 
+// git returns a git directory in which packs are made.
+func git(dir string, env ...string) gitcmd.Repo {
+	return gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"-c", "core.commitGraph=false"}, Env: env}
+}
+
+// lines returns the ids as the input of git pack-objects.
+func lines(ids []object.ID) string {
+	var in strings.Builder
+	for _, id := range ids {
+		in.WriteString(id.String() + "\n")
+	}
+	return in.String()
+}
+
 // Git returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
 // directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
 // deltas and reuses the entries of existing packs, and does not walk the history.
 func Git(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
+	return Listed(gitDir, lines(ids), env...)
+}
+
+// Listed returns a function like Git. The parameter list is the input of git pack-objects.
+func Listed(gitDir, list string, env ...string) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
-		cmd := gitcmd.Isolated(ctx, "--git-dir="+gitDir, "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-		cmd.Env = append(cmd.Env, env...)
-		var in bytes.Buffer
-		for _, id := range ids {
-			in.WriteString(id.String())
-			in.WriteByte('\n')
-		}
-		cmd.Stdin = &in
+		cmd := git(gitDir, env...).Command(ctx, "pack-objects", "-q", "--stdout")
+		cmd.Stdin = strings.NewReader(list)
 		var sendErr error
 		err := gitcmd.Stream(cmd, func(out io.Reader) error {
 			_, sendErr = bufio.NewReaderSize(out, 64<<10).WriteTo(w)

@@ -1,7 +1,6 @@
 package objects
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/packs"
 )
 
 // Limits of the objects of the mounted repository that one push adds to a container.
@@ -194,7 +193,7 @@ func (b *baseObjects) write(ctx context.Context, dir string) error {
 	if len(b.paths) == 0 {
 		return nil
 	}
-	var in bytes.Buffer
+	var in strings.Builder
 	for _, tip := range b.tips {
 		fmt.Fprintf(&in, "-%s\n", tip) // git uses the objects of this commit as bases of differences, and leaves them out
 	}
@@ -205,14 +204,9 @@ func (b *baseObjects) write(ctx context.Context, dir string) error {
 		}
 		fmt.Fprintf(&in, "%s %s\n", id, path)
 	}
-	cmd := gitcmd.Isolated(ctx, "--git-dir="+b.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
 	out, err := os.Create(filepath.Join(dir, "base.pack"))
 	if err != nil {
 		return err
 	}
-	cmd.Stdin, cmd.Stdout = &in, out
-	if err := errors.Join(gitcmd.Run(cmd), out.Close()); err != nil {
-		return fmt.Errorf("create pack of base objects: %w", err)
-	}
-	return nil
+	return errors.Join(packs.Listed(b.repo.Dir(), in.String())(ctx, out), out.Close())
 }
