@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/guard"
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
@@ -359,16 +358,9 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	if err != nil {
 		return nil, err
 	}
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir, cmd.Stdin = at.Dir, bytes.NewReader(in)
-	cmd.Env = append(cmd.Env, "GIT_DIR="+at.Dir, gitcmd.NoPrompt, gitcmd.PlainText)
 	objects := []string{origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects")}
-	cmd.Env = append(cmd.Env, gitcmd.Alternates(append(objects, at.Objects...)...))
-	if w.objects != "" {
-		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
-	}
-	cmd.Env = append(cmd.Env, env...)
-	return gitcmd.Output(cmd)
+	at.Objects, at.Writes, at.Env = append(objects, at.Objects...), w.objects, env
+	return at.Output(ctx, string(in), args...)
 }
 
 // runIn returns the method git for a git directory, for package merge.

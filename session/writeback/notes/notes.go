@@ -128,10 +128,9 @@ func (m Merger) note(tip object.ID, name string) ([]byte, error) {
 // git runs a git command in the git directory dir, with the objects directory of the Repo. It returns the output of the command
 // without newlines at the end.
 func (m Merger) git(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
-	objects := "GIT_OBJECT_DIRECTORY=" + filepath.Join(m.Repo.Dir(), "objects")
-	cmd.Env = append(append(cmd.Env, objects), gitcmd.Identity()...)
-	out, err := gitcmd.Output(cmd)
+	r := gitcmd.Repo{Dir: dir, Writes: filepath.Join(m.Repo.Dir(), "objects"), Base: gitcmd.IsolatedEnviron(),
+		Options: []string{"-c", "core.fsync=all"}, Env: gitcmd.Identity()}
+	out, err := r.Output(ctx, "", args...)
 	if err != nil {
 		return "", err
 	}
