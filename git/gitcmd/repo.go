@@ -57,6 +57,11 @@ func (r Repo) Output(ctx context.Context, in string, args ...string) ([]byte, er
 	return Output(cmd)
 }
 
+// Runner returns the method Output without a standard input, for package merge.
+func (r Repo) Runner(ctx context.Context) func(args ...string) ([]byte, error) {
+	return func(args ...string) ([]byte, error) { return r.Output(ctx, "", args...) }
+}
+
 // Stream runs cmd and calls the function read with its output. If read returns an error, Stream ends the command and returns this error.
 // If the command fails by itself, the error is an *Error.
 func Stream(cmd *exec.Cmd, read func(out io.Reader) error) error {

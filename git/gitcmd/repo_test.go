@@ -49,6 +49,9 @@ func TestRepo(t *testing.T) {
 	if out, err := r.Output(t.Context(), "", "config", "a.b"); err != nil || string(out) != "c\n" {
 		t.Errorf("option: got %q, %v, want c", out, err)
 	}
+	if out, err := r.Runner(t.Context())("config", "a.b"); err != nil || string(out) != "c\n" {
+		t.Errorf("option of a runner: got %q, %v, want c", out, err)
+	}
 	if cmd := r.Command(t.Context(), "version"); cmd.Dir != r.Dir || !slices.Contains(cmd.Env, "V=w") || !slices.Contains(cmd.Env, NoPrompt) {
 		t.Errorf("command: directory %q, environment %q", cmd.Dir, cmd.Env)
 	}

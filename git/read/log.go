@@ -122,7 +122,7 @@ func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) 
 			return "", fmt.Errorf("find common ancestor of %.80q: %w", id, ErrNotFound)
 		}
 	}
-	base, err := merge.Base(func(args ...string) ([]byte, error) { return gitcmd.Output(r.Command(ctx, args...)) }, commits...)
+	base, err := merge.Base(r.git().Runner(ctx), commits...)
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)

@@ -1,14 +1,15 @@
 package read
 
 import (
+	"context"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Missing returns those ids, each once, whose objects git does not find. The function run runs git with a standard input, and
-// returns its output.
-func Missing(run func(in string, args ...string) ([]byte, error), ids []object.ID) (lacks []object.ID, err error) {
+// Missing returns those ids, each once, whose objects git does not find in a repository.
+func Missing(ctx context.Context, git gitcmd.Repo, ids []object.ID) (lacks []object.ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -20,7 +21,7 @@ func Missing(run func(in string, args ...string) ([]byte, error), ids []object.I
 		}
 		asked[id] = true
 	}
-	out, err := run(in.String(), "cat-file", "--batch-check")
+	out, err := git.Output(ctx, in.String(), "cat-file", "--batch-check")
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
 			if id, err := object.ParseID(text); err == nil {

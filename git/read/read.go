@@ -48,12 +48,16 @@ type Repo struct {
 // bigFile is the size from which git treats files as binary in differences, and avoids loading them into memory.
 const bigFile = "16m"
 
+// git returns the git directory, for package gitcmd.
+func (r Repo) git() gitcmd.Repo {
+	git := r.Git.In(r.Dir)
+	git.Options, git.Env = []string{"--no-replace-objects", "-c", "core.bigFileThreshold=" + bigFile}, []string{gitcmd.NoLocks}
+	return git
+}
+
 // Command returns a git command for the repository.
 func (r Repo) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := r.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.bigFileThreshold=" + bigFile},
-		args...)...)
-	cmd.Env = append(cmd.Env, gitcmd.NoLocks)
-	return cmd
+	return r.git().Command(ctx, args...)
 }
 
 // OfCommits returns a git command that reads commits only.

@@ -33,17 +33,17 @@ type made struct {
 	author, committer person
 }
 
-// git runs git in the repository without its replacements of objects, and returns its standard output.
-func (j *judge) git(ctx context.Context, args ...string) ([]byte, error) {
+// git returns the repository without its replacements of objects.
+func (j *judge) git() gitcmd.Repo {
 	r := j.Git.In(j.Dir)
 	r.Options = []string{"--no-replace-objects"}
-	return r.Output(ctx, "", args...)
+	return r
 }
 
 // log reads commits. The result is empty if the repository lacks some of them.
 func (j *judge) log(ctx context.Context, args ...string) (all []made, err error) {
 	args = append([]string{"log", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%P%x00%an%x00%ae%x00%cn%x00%ce"}, args...)
-	out, err := j.git(ctx, append(args, "--")...)
+	out, err := j.git().Output(ctx, "", append(args, "--")...)
 	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		return nil, nil
 	}
@@ -66,8 +66,7 @@ func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approva
 	case u.New == approved:
 		return "", nil
 	}
-	run := func(args ...string) ([]byte, error) { return j.git(ctx, args...) }
-	within, err := merge.IsAncestor(run, u.New, approved)
+	within, err := merge.IsAncestor(j.git().Runner(ctx), u.New, approved)
 	switch {
 	case within:
 		return "", nil

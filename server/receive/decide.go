@@ -203,7 +203,7 @@ func inTheWay(name string) error {
 // forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is
 // always forced.
 func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
-	ahead, err := merge.IsAncestor(func(args ...string) ([]byte, error) { return p.git(ctx, args...) }, u.Old, u.New)
+	ahead, err := merge.IsAncestor(p.r.git.In(p.copy.Dir).Runner(ctx), u.Old, u.New)
 	if gitcmd.Exited(err, 128) {
 		return true, nil
 	}
@@ -216,7 +216,7 @@ func (p *Push) kind(ctx context.Context, id string) (string, error) {
 	if t, err := p.pushedKind(id); err == nil {
 		return t, nil
 	}
-	out, err := p.git(ctx, "cat-file", "-t", id)
+	out, err := p.r.git.In(p.copy.Dir).Output(ctx, "", "cat-file", "-t", id)
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -236,11 +236,6 @@ func (p *Push) pushedKind(id string) (string, error) {
 	}
 	t, _, err := p.packs.Size(parsed)
 	return t.String(), err
-}
-
-// git runs git in the directory of the push, and returns its output.
-func (p *Push) git(ctx context.Context, args ...string) ([]byte, error) {
-	return p.r.git.In(p.copy.Dir).Output(ctx, "", args...)
 }
 
 // merges returns the updates of branches that merge sessions: those that an approval has allowed, and the one of an act

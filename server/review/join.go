@@ -16,18 +16,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// run runs git in a git directory, and returns its standard output.
-func (v *view) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	cmd := v.git.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + dir}, args...)...)
-	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoLocks)
-	return gitcmd.Output(cmd)
-}
-
-// runIn returns the method run for a git directory, for package merge.
-func (v *view) runIn(ctx context.Context, dir string) merge.Run {
-	return func(args ...string) ([]byte, error) { return v.run(ctx, dir, args...) }
-}
-
 // workspace returns a copy of the replica in which git may write objects. It is removed when the view ends.
 func (v *view) workspace(ctx context.Context) (*replica.Copy, error) {
 	if v.copy == nil {
@@ -53,7 +41,7 @@ func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j 
 	if err != nil {
 		return j, err
 	}
-	bases, err := merge.Bases(v.runIn(ctx, v.git.Dir), tip, head.String())
+	bases, err := merge.Bases(v.git.Git.In(v.git.Dir).Runner(ctx), tip, head.String())
 	if gitcmd.Exited(err, 128) {
 		return j, problem(Conflict, "the repository lacks commits of the branch or of the session")
 	}
@@ -90,7 +78,7 @@ func (v *view) merge(ctx context.Context, head, tip, target string) (string, err
 	if err != nil {
 		return "", err
 	}
-	merged, err := merge.Commits(v.runIn(ctx, c.Dir), tip, head, merge.Renames(true))
+	merged, err := merge.Commits(v.git.Git.In(c.Dir).Runner(ctx), tip, head, merge.Renames(true))
 	if err == nil {
 		err = review.Conflicts(merged.Conflicted(), target)
 	}

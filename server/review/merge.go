@@ -179,17 +179,16 @@ func (w *merging) commit(ctx context.Context, tree string, commits []branchCommi
 	if err != nil {
 		return "", err
 	}
-	args := []string{"--no-replace-objects", "--git-dir=" + c.Dir, "commit-tree", tree, "-p", w.tip}
+	args := []string{"commit-tree", tree, "-p", w.tip}
 	if w.m.Method == MergeCommit {
 		args = append(args, "-p", w.head.String())
 	}
-	cmd := w.v.git.Git.Command(ctx, append(args, "-F", "-")...)
-	cmd.Stdin = strings.NewReader(w.message(commits))
+	git := w.v.git.Git.In(c.Dir)
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
-		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME="+approval.Person(w.by.actor()), "GIT_"+role+"_EMAIL="+approval.Address(w.by.actor()),
+		git.Env = append(git.Env, "GIT_"+role+"_NAME="+approval.Person(w.by.actor()), "GIT_"+role+"_EMAIL="+approval.Address(w.by.actor()),
 			fmt.Sprintf("GIT_%s_DATE=%d +0000", role, w.v.s.o.Now().Unix()))
 	}
-	out, err := gitcmd.Output(cmd)
+	out, err := git.Output(ctx, w.message(commits), append(args, "-F", "-")...)
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -214,7 +213,7 @@ func (v *view) pack(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("list new objects: %w", err)
 	}
-	cmd := v.git.Git.Command(ctx, "--git-dir="+v.copy.Dir, "pack-objects", "--stdout", "-q")
+	cmd := v.git.Git.In(v.copy.Dir).Command(ctx, "pack-objects", "--stdout", "-q")
 	cmd.Stdin, cmd.Stdout = strings.NewReader(strings.Join(ids, "\n")+"\n"), w
 	return gitcmd.Run(cmd)
 }

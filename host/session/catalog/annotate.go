@@ -177,10 +177,7 @@ func revision(ctx context.Context, dir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := gitcmd.New(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-	cmd.Dir = repo.Dir
-	cmd.Env = append(append(cmd.Env, "GIT_DIR="+repo.Dir, gitcmd.NoPrompt, gitcmd.PlainText), gitcmd.Alternates(repo.Objects...))
-	out, err := gitcmd.Output(cmd)
+	out, err := repo.Output(ctx, "", "rev-parse", "--verify", "--quiet", "--end-of-options", name)
 	if gitcmd.Exited(err, 1) {
 		err = transcript.ErrNoCommit
 	}

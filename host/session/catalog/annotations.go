@@ -132,15 +132,15 @@ func (f *annotatedFiles) Content(ctx context.Context, id object.ID) ([]byte, err
 	if err := f.o.need(ctx, id); err != nil {
 		return nil, err
 	}
-	both := pair{a: f.o, b: f.o}
-	size, err := both.git(ctx, "cat-file", "-s", id.String())
+	git := pair{a: f.o, b: f.o}.git()
+	size, err := git.Output(ctx, "", "cat-file", "-s", id.String())
 	if err != nil {
 		return nil, err
 	}
 	if n, err := strconv.ParseInt(strings.TrimSpace(string(size)), 10, 64); err != nil || n > annotate.MaxLined {
 		return nil, cmp.Or(err, annotate.ErrLines)
 	}
-	return both.git(ctx, "cat-file", "blob", id.String())
+	return git.Output(ctx, "", "cat-file", "blob", id.String())
 }
 
 // Renamed implements annotate.Files. It prefers a file with the same contents. Otherwise git decides by the similarity of the
@@ -195,7 +195,7 @@ func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file a
 	format := f.o.Repo.Format()
 	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-z", "--find-renames", "-l0", "--diff-filter=R", "--name-status",
 		"--no-ext-diff", treediff.Name(format, from), treediff.Name(format, to), "--"}
-	out, err := pair{a: f.o, b: f.o}.git(ctx, append(args, paths...)...)
+	out, err := pair{a: f.o, b: f.o}.git().Output(ctx, "", append(args, paths...)...)
 	if err != nil {
 		return "", err
 	}
@@ -218,7 +218,8 @@ func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]diff.
 	if err := f.o.need(ctx, from, to); err != nil {
 		return nil, false, err
 	}
-	out, err := pair{a: f.o, b: f.o}.git(ctx, "diff", "-U0", "--no-color", "--no-ext-diff", "--no-textconv", from.String(), to.String())
+	git := pair{a: f.o, b: f.o}.git()
+	out, err := git.Output(ctx, "", "diff", "-U0", "--no-color", "--no-ext-diff", "--no-textconv", from.String(), to.String())
 	if err != nil {
 		return nil, false, err
 	}

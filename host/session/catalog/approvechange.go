@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -128,7 +127,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 		return nil, false, err
 	}
 	// Git detects renames only if all contents that it compares are here.
-	result, err := merge.Commits(ap.run(ctx), theirs.String(), ours.String(), merge.Renames(renames))
+	result, err := merge.Commits(ap.git().Runner(ctx), theirs.String(), ours.String(), merge.Renames(renames))
 	if err == nil {
 		err = review.Conflicts(result.Conflicted(), m.target)
 	}
@@ -180,7 +179,7 @@ func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) 
 	if err := ap.target.History(ctx, append([]object.ID{m.tip}, m.history...)...); err != nil {
 		return nil, ap.explain(err)
 	}
-	return merge.Bases(ap.run(ctx), m.tip.String(), m.head.String())
+	return merge.Bases(ap.git().Runner(ctx), m.tip.String(), m.head.String())
 }
 
 // parents returns the parents of a commit, and false if the commit was not fetched.
@@ -221,7 +220,7 @@ func (ap *approving) tree(ctx context.Context, id object.ID) ([]object.TreeEntry
 // provide fetches those of the contents ids that are not here: from the session remote if the function mine returns true, and from the
 // repository of the branch otherwise.
 func (ap *approving) provide(ctx context.Context, ids []object.ID, mine func(object.ID) bool) error {
-	lacks, err := read.Missing(func(in string, args ...string) ([]byte, error) { return ap.git(ctx, in, args...) }, ids)
+	lacks, err := read.Missing(ctx, ap.git(), ids)
 	if err != nil || len(lacks) == 0 {
 		return err
 	}
@@ -239,26 +238,16 @@ func (ap *approving) provide(ctx context.Context, ids []object.ID, mine func(obj
 	return ap.explain(ap.target.Contents(ctx, ap.session, theirs))
 }
 
-// git runs git in the mirror of the repository of the branch, with the objects of the session as alternates. The parameter in is its
-// standard input.
-func (ap *approving) git(ctx context.Context, in string, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir, cmd.Stdin = ap.target.Dir(), strings.NewReader(in)
-	cmd.Env = append(cmd.Env, "GIT_DIR="+ap.target.Dir(), gitcmd.NoPrompt, gitcmd.PlainText,
-		gitcmd.Alternates(filepath.Join(ap.o.far.Dir(), "objects")))
-	return gitcmd.Output(cmd)
-}
-
-// run returns the method git without standard input, for package merge.
-func (ap *approving) run(ctx context.Context) merge.Run {
-	return func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }
+// git returns the mirror of the repository of the branch, with the objects of the session as alternates.
+func (ap *approving) git() gitcmd.Repo {
+	return gitcmd.Repo{Dir: ap.target.Dir(), Objects: []string{filepath.Join(ap.o.far.Dir(), "objects")}}
 }
 
 // files returns the paths whose files differ, with the numbers of lines if the parameter formats contains --numstat.
 func (c *changed) files(ctx context.Context, formats ...string) (all []control.PathChange, err error) {
 	f := c.ap.o.Repo.Format()
 	args := append([]string{"diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff", "--no-textconv"}, formats...)
-	out, err := c.ap.git(ctx, "", append(args, treediff.Name(f, c.before), treediff.Name(f, c.after))...)
+	out, err := c.ap.git().Output(ctx, "", append(args, treediff.Name(f, c.before), treediff.Name(f, c.after))...)
 	if err != nil {
 		return nil, err
 	}

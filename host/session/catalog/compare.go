@@ -308,7 +308,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	if err := m.History(ctx, x, y); err != nil {
 		return object.ID{}, fault.SessionRemote(m.Remote(), err)
 	}
-	base, err := merge.Base(c.runIn(ctx, m.Dir()), x.String(), y.String())
+	base, err := merge.Base(c.git(m.Dir()).Runner(ctx), x.String(), y.String())
 	if err != nil || base.IsZero() {
 		return base, err
 	}

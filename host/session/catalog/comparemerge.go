@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -92,7 +91,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 // missing returns, without duplicates, those elements of ids whose objects git does not find in the repositories of the
 // sides.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
-	return read.Missing(func(in string, args ...string) ([]byte, error) { return c.gitOn(ctx, c.scratch.Dir(), in, args...) }, ids)
+	return read.Missing(ctx, c.git(c.scratch.Dir()), ids)
 }
 
 // count fills in the numbers of files and lines that each side changed. Lines of binary files are not counted.
@@ -103,7 +102,7 @@ func (c *comparing) count(ctx context.Context) error {
 			continue
 		}
 		f := c.scratch.Format()
-		err := addLines(c.runIn(ctx, c.scratch.Dir()), r.Changes, treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
+		err := addLines(ctx, c.git(c.scratch.Dir()), r.Changes, treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
 		if err != nil {
 			return err
 		}
@@ -148,22 +147,12 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	merged, err := merge.Commits(c.runIn(ctx, c.scratch.Dir()), us.String(), them.String(), merge.Renames(p.renames))
+	merged, err := merge.Commits(c.git(c.scratch.Dir()).Runner(ctx), us.String(), them.String(), merge.Renames(p.renames))
 	return merged.Conflicted(), err
 }
 
-// git runs git in the repository dir with the objects of all sides as alternates, and returns its standard output.
-func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	return c.gitOn(ctx, dir, "", args...)
-}
-
-// runIn returns the method git for a directory, for package merge.
-func (c *comparing) runIn(ctx context.Context, dir string) merge.Run {
-	return func(args ...string) ([]byte, error) { return c.git(ctx, dir, args...) }
-}
-
-// gitOn runs git like the method git, and passes the string in as standard input to git.
-func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
+// git returns the repository dir, with the objects of all sides as alternates.
+func (c *comparing) git(dir string) gitcmd.Repo {
 	var objects []string
 	add := func(dir string) {
 		if dir = filepath.Join(dir, "objects"); !slices.Contains(objects, dir) {
@@ -182,8 +171,5 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 	for _, m := range c.mirrors {
 		add(m.Dir())
 	}
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
-	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText, gitcmd.Alternates(objects...))
-	return gitcmd.Output(cmd)
+	return gitcmd.Repo{Dir: dir, Objects: objects}
 }

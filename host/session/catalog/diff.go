@@ -9,7 +9,6 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/diff"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
-	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -114,7 +113,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	}
 	f := p.b.Repo.Format()
 	if patch {
-		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff",
+		out, err := p.git().Output(ctx, "", "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff",
 			"--no-textconv", treediff.Name(f, from), treediff.Name(f, to))
 		if err != nil {
 			return err
@@ -122,8 +121,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 		reply.Patch = string(out)
 	}
 	if stat {
-		run := func(args ...string) ([]byte, error) { return p.git(ctx, args...) }
-		return addLines(run, reply.Changes, treediff.Name(f, from), treediff.Name(f, to))
+		return addLines(ctx, p.git(), reply.Changes, treediff.Name(f, from), treediff.Name(f, to))
 	}
 	return nil
 }
@@ -173,25 +171,18 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// git runs git in the repository of b, with the objects of a as alternates.
-func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = p.b.Repo.Dir()
-	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.Repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
-	// Git runs in the repository of session b. It reads the trees and contents of session a through an alternate.
+// git returns the repository of b, with the objects of a as alternates.
+func (p pair) git() gitcmd.Repo {
+	r := gitcmd.Repo{Dir: p.b.Repo.Dir()}
 	if p.a != p.b {
-		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.Repo.Dir(), "objects")))
+		r.Objects = []string{filepath.Join(p.a.Repo.Dir(), "objects")}
 	}
-	out, err := gitcmd.Output(cmd)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return r
 }
 
 // addLines adds the numbers of lines that differ between two trees to changes.
-func addLines(run merge.Run, changes []control.PathChange, from, to string) error {
-	out, err := run("diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", from, to)
+func addLines(ctx context.Context, git gitcmd.Repo, changes []control.PathChange, from, to string) error {
+	out, err := git.Output(ctx, "", "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", from, to)
 	if err != nil {
 		return err
 	}

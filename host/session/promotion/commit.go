@@ -35,7 +35,7 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 		args = append(args, "-p", p.work.head.String())
 	}
 	if !p.r.DryRun {
-		sign, err := p.git(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
+		sign, err := p.git().Output(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
 		if err != nil {
 			return id, err
 		}
@@ -50,7 +50,7 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 	if err := p.identify(ctx); err != nil {
 		return id, err
 	}
-	out, err := p.git(ctx, p.message(commits), append(args, "-F", "-")...)
+	out, err := p.git().Output(ctx, p.message(commits), append(args, "-F", "-")...)
 	if err != nil {
 		return id, err
 	}
@@ -73,11 +73,11 @@ func (p *promotion) identify(ctx context.Context) error {
 // key returns the key with which a commit is signed; "" leaves the choice to git. Where git would search the key of the committer, it is
 // the key of the user of the mount, also if the committer is another name of the user.
 func (p *promotion) key(ctx context.Context, settings []string) (string, error) {
-	out, err := p.git(ctx, "", append(settings, "config", "--get-regexp", `^user\.signingkey$|^gpg\.format$`)...)
+	out, err := p.git().Output(ctx, "", append(settings, "config", "--get-regexp", `^user\.signingkey$|^gpg\.format$`)...)
 	if err == nil && len(out) > 0 || err != nil && !gitcmd.Exited(err, 1) { // 1: neither is set
 		return "", err
 	}
-	out, err = p.git(ctx, "", append(settings, "var", "GIT_COMMITTER_IDENT")...)
+	out, err = p.git().Output(ctx, "", append(settings, "var", "GIT_COMMITTER_IDENT")...)
 	name, _, _ := strings.Cut(string(out), ">")
 	return name + ">", err
 }
@@ -108,7 +108,7 @@ func (p *promotion) settings(ctx context.Context) ([]string, error) {
 
 // settingsIn returns the arguments for those settings in a file whose names match a regular expression.
 func (p *promotion) settingsIn(ctx context.Context, file, names string) (args []string, err error) {
-	out, err := p.git(ctx, "", "config", "--file", file, "--no-includes", "-z", "--get-regexp", names)
+	out, err := p.git().Output(ctx, "", "config", "--file", file, "--no-includes", "-z", "--get-regexp", names)
 	if err != nil && !gitcmd.Exited(err, 1) { // 1: there are none
 		return nil, err
 	}

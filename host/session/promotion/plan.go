@@ -212,7 +212,7 @@ func (p *promotion) relateFully(ctx context.Context, r relation) (relation, erro
 	if err := p.fetch(ctx, transport.FetchRequest{Wants: wants, Filter: "tree:0"}); err != nil {
 		return r, p.failed(err)
 	}
-	base, err := merge.Base(p.runGit(ctx), r.onto.String(), p.work.head.String())
+	base, err := merge.Base(p.git().Runner(ctx), r.onto.String(), p.work.head.String())
 	if err == nil && base.IsZero() {
 		err = p.refused(control.CodeConflict, "the branch and the session have no common history", "")
 	}
@@ -256,7 +256,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 	if err != nil {
 		return tree, err
 	}
-	merged, err := merge.Commits(p.runGit(ctx), us.String(), them.String(), merge.Renames(renames))
+	merged, err := merge.Commits(p.git().Runner(ctx), us.String(), them.String(), merge.Renames(renames))
 	if err != nil {
 		return tree, err
 	}
@@ -269,7 +269,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 
 // lacks returns those elements of ids whose objects git does not find on this host, without duplicates.
 func (p *promotion) lacks(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
-	return read.Missing(func(in string, args ...string) ([]byte, error) { return p.git(ctx, in, args...) }, ids)
+	return read.Missing(ctx, p.git(), ids)
 }
 
 // outgoing returns the objects that the target lacks. Contents that are missing on this host are fetched, unless the mounted remote is
@@ -281,7 +281,7 @@ func (p *promotion) outgoing(ctx context.Context, next promoted) (ids []object.I
 			args = append(args, id.String())
 		}
 	}
-	out, err := p.git(ctx, "", args...)
+	out, err := p.git().Output(ctx, "", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -323,17 +323,11 @@ func (p *promotion) readTree(ctx context.Context, id object.ID) ([]object.TreeEn
 }
 
 // git runs git in the scratch repository, passes the string in as standard input, and returns the standard output.
-func (p *promotion) git(ctx context.Context, in string, args ...string) ([]byte, error) {
+func (p *promotion) git() gitcmd.Repo {
 	// The author is the caller, and not the user who started the daemon.
 	base := slices.DeleteFunc(gitcmd.Environ(nil), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_AUTHOR_") || strings.HasPrefix(v, "GIT_COMMITTER_")
 	})
-	r := gitcmd.Repo{Dir: p.scratch.Dir(), Objects: p.o.objects(), Base: base, Env: slices.Concat(p.r.Identity, p.committer),
+	return gitcmd.Repo{Dir: p.scratch.Dir(), Objects: p.o.objects(), Base: base, Env: slices.Concat(p.r.Identity, p.committer),
 		Options: []string{"-c", "core.commitGraph=false"}}
-	return r.Output(ctx, in, args...)
-}
-
-// runGit returns the method git without standard input, for package merge.
-func (p *promotion) runGit(ctx context.Context) merge.Run {
-	return func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }
 }
