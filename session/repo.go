@@ -15,6 +15,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/refname"
@@ -129,7 +130,7 @@ func quoteAlternate(path string) string {
 	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
 		return path
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
+	return gitcmd.Quote(path)
 }
 
 // configure writes the file config, and keeps settings that users have added to it. The repository is configured as a partial clone of

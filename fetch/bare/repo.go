@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -94,7 +95,7 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(config, storeConfig, quoteConfig(r.url))
+	_, err = fmt.Fprintf(config, storeConfig, gitcmd.Quote(r.url))
 	if err == nil && partial {
 		_, err = config.WriteString(partialConfig)
 	}
@@ -144,11 +145,6 @@ const partialConfig = `[remote "origin"]
 	partialclonefilter = blob:none
 `
 
-// quoteConfig returns value as a quoted string of git's configuration syntax.
-func quoteConfig(value string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
-}
-
 // formatOf returns the object format of a git directory, and false if the git directory does not exist.
 func formatOf(gitDir string) (object.Format, bool) {
 	if _, err := os.Stat(filepath.Join(gitDir, "HEAD")); err != nil {
@@ -195,7 +191,7 @@ func Peek(dir string) (Info, bool) {
 	return info, true
 }
 
-// unquoteConfig is the inverse of quoteConfig.
+// unquoteConfig is the inverse of gitcmd.Quote.
 func unquoteConfig(value string) string {
 	value = strings.TrimSuffix(strings.TrimPrefix(value, `"`), `"`)
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n").Replace(value)

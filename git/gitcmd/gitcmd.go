@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/git/object"
 )
 
 // Variables that callers add to the environment of a command.
@@ -75,12 +77,24 @@ func Identity() (env []string) {
 	return env
 }
 
-// Alternates returns the variable that makes a git command also read the object directories dirs. The paths are quoted
-// like C strings, as git(1) specifies for GIT_ALTERNATE_OBJECT_DIRECTORIES.
+// Quote returns a text as a quoted C string, which git reads in its configuration and in lists of object directories.
+func Quote(text string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(text) + `"`
+}
+
+// BareConfig returns the contents of the file config of a bare repository with the object format f.
+func BareConfig(f object.Format) string {
+	if f == object.SHA1 {
+		return "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+	}
+	return "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + f.String() + "\n"
+}
+
+// Alternates returns the variable that makes a git command also read the object directories dirs.
 func Alternates(dirs ...string) string {
 	quoted := make([]string, len(dirs))
 	for i, dir := range dirs {
-		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(dir) + `"`
+		quoted[i] = Quote(dir) // as git(1) specifies for GIT_ALTERNATE_OBJECT_DIRECTORIES
 	}
 	return "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(quoted, ":")
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -90,8 +89,7 @@ func configure(dir, hooks string) ([]string, error) {
 		}
 	}
 	path := filepath.Join(dir, "config")
-	quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(hooks) + `"`
-	if err := disk.WriteFile(path, fmt.Appendf(nil, settings, quoted), 0o600); err != nil {
+	if err := disk.WriteFile(path, fmt.Appendf(nil, settings, gitcmd.Quote(hooks)), 0o600); err != nil {
 		return nil, err
 	}
 	env := []string{

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/objects"
@@ -107,11 +108,7 @@ func (s *Set) skeleton(dir string, format object.Format) error {
 			return err
 		}
 	}
-	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
-	if format != object.SHA1 {
-		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + format.String() + "\n"
-	}
-	return s.place(filepath.Join(dir, "config"), config)
+	return s.place(filepath.Join(dir, "config"), gitcmd.BareConfig(format))
 }
 
 // placeShallow writes or removes the file shallow, which lists the commits whose parents the repository does not have.

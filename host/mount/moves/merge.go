@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/guard"
 	"github.com/artifactfs/artifactfs/git/merge"
 	"github.com/artifactfs/artifactfs/git/object"
@@ -195,14 +196,10 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	}
 	defer remove()
 	w.objects = filepath.Join(dir, "objects")
-	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + f.String() + "\n"
-	if f == object.SHA1 {
-		config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
-	}
 	// Git writes the names of refs into conflict markers, so the temporary repository has a ref whose name describes the other
 	// checkpoint. The file objects/x is written so that the directory objects exists.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
-		"objects/x": "", "config": config} {
+		"objects/x": "", "config": gitcmd.BareConfig(f)} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)
 		}

@@ -39,12 +39,8 @@ func (m Merger) Union(ctx context.Context, ours, theirs object.ID) (object.ID, e
 	}
 	defer os.RemoveAll(dir)
 	// The directory is a bare repository with two refs and the object format of the Repo.
-	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
-	if f := m.Repo.Format(); f != object.SHA1 {
-		config += "[extensions]\n\tobjectformat = " + f.String() + "\n"
-	}
 	for name, text := range map[string]string{
-		"HEAD": "ref: refs/heads/none\n", "config": config, prefix + "ours": ours.String() + "\n",
+		"HEAD": "ref: refs/heads/none\n", "config": gitcmd.BareConfig(m.Repo.Format()), prefix + "ours": ours.String() + "\n",
 		prefix + "theirs": theirs.String() + "\n",
 	} {
 		file := filepath.Join(dir, filepath.FromSlash(name))
