@@ -30,7 +30,7 @@ func (f *failures) pause() time.Duration {
 	if n <= 0 {
 		return 0
 	}
-	return min(firstPause<<min(n-1, 10), longestPause)
+	return pauses.Limit(n)
 }
 
 // tooMany reports whether so many workers have failed that the mounts must be detached.

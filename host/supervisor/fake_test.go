@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/host/fdstore"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
@@ -87,7 +88,7 @@ func fakeDaemon(dir string) int {
 	if os.Getenv("FAKE_LOG") != "" {
 		log, _ = zap.NewDevelopment()
 	}
-	firstPause, longestPause = time.Millisecond, 20*time.Millisecond
+	pauses = backoff.Backoff{First: time.Millisecond, Longest: 20 * time.Millisecond}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	exe, err := os.Executable()

@@ -30,6 +30,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
@@ -71,11 +72,8 @@ const (
 	stopTries  = 2  // number of workers that may die while they unmount everything; after that the mounts are detached
 )
 
-// Pauses before the successor of a failed worker is started. They are variables so that tests can shorten them.
-var (
-	firstPause   = 50 * time.Millisecond
-	longestPause = 5 * time.Second
-)
+// pauses are the pauses before the successor of a failed worker is started. Tests shorten them.
+var pauses = backoff.Backoff{First: 50 * time.Millisecond, Longest: 5 * time.Second}
 
 // Config configures a supervisor.
 type Config struct {

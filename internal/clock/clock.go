@@ -3,7 +3,6 @@ package clock
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 )
 
@@ -18,11 +17,4 @@ func Wait(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// Backoff returns the delay before the next retry after a number of consecutive failures. The delay doubles with each
-// failure from first up to most. Half of it is random, so that several processes do not retry at the same time.
-func Backoff(failures int, first, most time.Duration) time.Duration {
-	d := min(first<<min(failures-1, 10), most)
-	return d/2 + rand.N(d/2)
 }

@@ -4,15 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 )
 
 // retries is the maximum number of repetitions of a transaction that has failed because of another transaction.
 const retries = 10
+
+// pauses are the pauses before these repetitions.
+var pauses = backoff.Backoff{First: 5 * time.Millisecond, Longest: 40 * time.Millisecond}
 
 // querier is a transaction, or a pool of connections, which can run a single statement without a transaction.
 type querier interface {
@@ -44,9 +46,7 @@ func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err 
 		if attempt > retries || db.dialect.classify(err) != retriable {
 			return db.dialect.failure(ctx, what, err)
 		}
-		// The delay is random, so that two transactions that have prevented each other are not repeated at the same
-		// time.
-		if !clock.Wait(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
+		if !pauses.Wait(ctx, attempt) {
 			return db.dialect.failure(ctx, what, err)
 		}
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/git/read"
-	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gate"
 	"github.com/artifactfs/artifactfs/server/gitread"
@@ -46,8 +45,6 @@ const (
 	readers = 16 // acts that read at the same time; others wait
 	// answerTime is the maximum duration of an act, and the time for which it waits for a place.
 	answerTime = time.Minute
-	// pause is the time before the second attempt of an act. It grows by the same time before each further attempt.
-	pause = 20 * time.Millisecond
 )
 
 // Pusher receives pushes that the server makes itself. *githttp.Server implements it.
@@ -283,7 +280,7 @@ func (s *Service) act(ctx context.Context, by By, repo records.Repo,
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	for try := range reffile.MaxTries {
-		if try > 0 && !clock.Wait(ctx, time.Duration(try)*pause) {
+		if try > 0 && !reffile.Pauses.Wait(ctx, try) {
 			return ctx.Err()
 		}
 		moved, err := s.try(ctx, by, repo, plan)

@@ -61,7 +61,7 @@ var (
 	ErrDamaged = errors.New("entry is damaged")
 	// ErrNewer means that a later version of artifactfs has written an entry.
 	ErrNewer = errors.New("entry was written by a later version of artifactfs")
-	// ErrBusy means that other writers changed an entry at each of maxTries attempts.
+	// ErrBusy means that other writers changed an entry at each of reffile.MaxTries attempts.
 	ErrBusy = errors.New("entry is changed by others all the time")
 )
 

@@ -12,15 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/reffile"
 )
-
-// maxTries is the number of times that an operation tries again if other writers change the entry.
-const maxTries = 20
-
-// pauses are the pauses between these attempts.
-var pauses = backoff.Backoff{First: 20 * time.Millisecond, Longest: 400 * time.Millisecond}
 
 // Store reads and changes the entries of one session remote. It must not be used by several goroutines at the same time.
 type Store struct {
@@ -72,7 +66,7 @@ func (s *Store) Get(ctx context.Context, key string, w io.Writer) (Entry, error)
 		e, written, err := s.get(ctx, key, w)
 		// The server may have removed a value that was replaced after its ref was read.
 		gone := errors.As(err, new(transport.NotOurRef)) || errors.Is(err, odb.ErrNotFound)
-		if err == nil || !gone || written || try == maxTries || !pauses.Wait(ctx, try) {
+		if err == nil || !gone || written || try == reffile.MaxTries || !reffile.Pauses.Wait(ctx, try) {
 			return e, err
 		}
 	}
@@ -194,8 +188,8 @@ func (s *Store) Delete(ctx context.Context, key, expect string) error {
 // change changes the ref of an entry to the commit that the function next returns, which is zero if the ref is to be removed. If another
 // writer changes the ref at the same time, it tries again.
 func (s *Store) change(ctx context.Context, key, expect string, next func(p present) (object.ID, []odb.Outgoing, error)) error {
-	for try := range maxTries {
-		if try > 0 && !pauses.Wait(ctx, try) {
+	for try := range reffile.MaxTries {
+		if try > 0 && !reffile.Pauses.Wait(ctx, try) {
 			return ctx.Err()
 		}
 		p, err := s.expected(ctx, key, expect)

@@ -28,8 +28,8 @@ const (
 	MaxTries = 20
 )
 
-// pauses are the pauses between the attempts of Change.
-var pauses = backoff.Backoff{First: 20 * time.Millisecond, Longest: 400 * time.Millisecond}
+// Pauses are the pauses between the attempts of Change.
+var Pauses = backoff.Backoff{First: 20 * time.Millisecond, Longest: 400 * time.Millisecond}
 
 var (
 	// ErrTooLarge means that a file is larger than MaxSize.
@@ -145,7 +145,7 @@ func Swap(ctx context.Context, remote *transport.Remote, ref string,
 		return err
 	}
 	for try := range MaxTries {
-		if try > 0 && !pauses.Wait(ctx, try) {
+		if try > 0 && !Pauses.Wait(ctx, try) {
 			return ctx.Err()
 		}
 		err := attempt()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
-	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback/notes"
@@ -32,11 +31,12 @@ const (
 	// notesTries is the number of pushes of a notes ref in one round if the ref's diverged name exists. If that name does not
 	// exist yet, there is one push.
 	notesTries = 5
-	// notesPause is the average delay before the second push of a round. The delay doubles with each further push.
-	notesPause = 40 * time.Millisecond
 	// notesRest is the average delay before the next round after a round in which this session has lost every race.
 	notesRest = 300 * time.Millisecond
 )
+
+// notesPauses are the delays before further pushes of a round.
+var notesPauses = backoff.Backoff{First: 60 * time.Millisecond, Longest: time.Second}
 
 // notesMove is a notes ref that has the value mine in the Repo and another value, there, on the session remote.
 type notesMove struct {
@@ -111,7 +111,7 @@ func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesMo
 func (m *notesPusher) pushNotes(
 	ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID,
 ) (bool, error) {
-	pause, tries := notesPause, 1
+	tries := 1
 	if m.outrun { // the diverged name exists
 		tries = notesTries
 	}
@@ -164,10 +164,9 @@ func (m *notesPusher) pushNotes(
 			return false, nil
 		}
 		push = nil
-		if !clock.Wait(ctx, pause/2+rand.N(pause)) {
+		if !notesPauses.Wait(ctx, try) {
 			return false, context.Cause(ctx)
 		}
-		pause *= 2
 	}
 }
 

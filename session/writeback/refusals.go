@@ -9,15 +9,12 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-const (
-	// refusedWait is the delay before a refused update is sent again. The delay doubles with each refusal.
-	refusedWait = 10 * time.Second
-	// refusedMost is the maximum delay before a refused update is sent again.
-	refusedMost = 10 * time.Minute
-)
+// refusedPauses are the delays before a refused update is sent again.
+var refusedPauses = backoff.Backoff{First: 10 * time.Second, Longest: 10 * time.Minute}
 
 // refusals records which updates the session remote does not accept. A refused update is sent again after a delay, which doubles
 // with each refusal of the same value. Queue.remoteToken protects all fields.
@@ -51,7 +48,7 @@ func (f *refusals) add(ref string, id object.ID, r *transport.Rejected) {
 	if before.id == id {
 		count = before.count + 1
 	}
-	f.refs[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
+	f.refs[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(refusedPauses.Limit(count))}
 }
 
 // forget removes the refusal of ref after an accepted update.

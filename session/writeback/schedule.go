@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
@@ -12,13 +13,13 @@ const (
 	gather = 10 * time.Millisecond
 	// syncRetry is the maximum delay between retries while a caller waits in Sync.
 	syncRetry = time.Second
-	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
-	retryFirst = 200 * time.Millisecond
-	retryMost  = 30 * time.Second
 	// forgetIdle is the idle time after which the set of pushed objects (selector.sent) is dropped to save memory. The
 	// next push computes the set again.
 	forgetIdle = 30 * time.Second
 )
+
+// pauses are the delays before retries after consecutive failures.
+var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 30 * time.Second}
 
 // covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
 // answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
@@ -44,12 +45,12 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 		wait = refused
 	}
 	if failures > 0 {
-		most := retryMost
+		b := pauses
 		// If a caller waits in Sync, retry more often.
 		if _, waiting := q.calls.open(); waiting {
-			most = syncRetry
+			b.Longest = syncRetry
 		}
-		retry = time.After(min(clock.Backoff(failures, retryFirst, retryMost), most))
+		retry = time.After(b.Pause(failures))
 	} else if wait > 0 {
 		retry = time.After(wait)
 	}

@@ -33,7 +33,7 @@
 //	notes     notesPusher.push merges and pushes notes, after all other refs
 //	base      seeder.push pushes the base commits that the session remote lacks; then the next round
 //	schedule  syncCalls.answer ends the calls of Sync; Queue.rest waits for the next change, for a retry
-//	          (clock.Backoff), or for the time at which a refused update may be sent again
+//	          (pauses), or for the time at which a refused update may be sent again
 //
 // Terms: a *moved* ref is a ref that another session has changed on the session remote to a value that this session's value
 // does not contain. This session's value is then pushed under a diverged name, session.DivergedRef. The *base commits* are

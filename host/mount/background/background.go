@@ -15,15 +15,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// If background work of a mount fails, it is repeated after a pause. The first pause is retryFirst. Each further pause is twice
-// as long as the previous one, up to retryMost.
-const (
-	retryFirst = time.Second
-	retryMost  = 30 * time.Second
+// pauses are the pauses before background work of a mount that has failed is repeated.
+var pauses = backoff.Backoff{First: time.Second, Longest: 30 * time.Second}
 
+const (
 	// If work has failed because the disk was full, it is repeated when more space is free, but at the latest after roomMost.
 	// roomPoll is the interval between two checks of the free space.
 	roomPoll = 2 * time.Second
@@ -92,7 +91,7 @@ func (w *Work) Guard(what string, work func() error) (err error) {
 // wait for the first attempt without waiting for success. If ctx ends during the first call, tried remains open; goroutines that
 // wait for it therefore wait for the end of the mount too.
 func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+	for failures := 1; ; failures++ {
 		// Both channels are read before the call of work, so that an event during the call is not missed.
 		recovered := w.Store.Recovered()
 		w.mu.Lock()
@@ -115,10 +114,10 @@ func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, w
 			continue
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pauses.Pause(failures)):
 		case <-recovered: // the remote is reachable again
 		case <-retried: // for example, the mount has a new token
-			pause = retryFirst
+			failures = 1
 		case <-ctx.Done():
 			return
 		}

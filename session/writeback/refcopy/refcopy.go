@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
@@ -32,10 +33,10 @@ const (
 	// extra pass; when the delay has reached lastLook, there are no more extra passes.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
-	// retryFirst is the delay before the first retry after a failure; it doubles up to retryMost.
-	retryFirst = 200 * time.Millisecond
-	retryMost  = 30 * time.Second
 )
+
+// pauses are the delays before retries after consecutive failures.
+var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 30 * time.Second}
 
 // Options configures a Copier.
 type Options struct {
@@ -150,7 +151,7 @@ func (c *Copier) run(ctx context.Context) {
 		var timer <-chan time.Time
 		switch {
 		case err != nil:
-			timer = time.After(clock.Backoff(failures, retryFirst, retryMost))
+			timer = time.After(pauses.Pause(failures))
 		case next > 0:
 			timer = time.After(next)
 		// Make an extra pass, which finds refs that no watch has reported.
