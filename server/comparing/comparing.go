@@ -331,8 +331,7 @@ func (c *comparing) merge(ctx context.Context) error {
 			if err != nil {
 				return lacksBase(err)
 			}
-			known := a.base == base && b.base == base && !a.Truncated && !b.Truncated
-			if a.Tree == b.Tree || a.Tree == base || b.Tree == base || known && proposals.Independent(a.Changes, b.Changes) {
+			if proposals.Clean(base, a.proposal(), b.proposal()) {
 				continue
 			}
 			merges, of = append(merges, gitread.TreeMerge{Base: base, Ours: a.Tree, Theirs: b.Tree}), append(of, len(c.Pairs)-1)
@@ -351,6 +350,11 @@ func (c *comparing) merge(ctx context.Context) error {
 	}
 	c.Shared = proposals.Shared(changes, c.Pairs)
 	return nil
+}
+
+// proposal returns the side for package proposals.
+func (s *Side) proposal() proposals.Side[string] {
+	return proposals.Side[string]{Base: s.base, Tree: s.Tree, Changes: s.Changes, Cut: s.Truncated}
 }
 
 // pairBase returns the tree on which git merges two sides.

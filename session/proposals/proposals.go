@@ -67,9 +67,22 @@ func PathChange(c read.Change) control.PathChange {
 	return p
 }
 
-// Independent reports that git merges the changes a and b of the same tree without a conflict. The result is found without contents, so
-// it is false for many changes that git can merge, too.
-func Independent(a, b []control.PathChange) bool {
+// Side is one of two proposals that may be merged. ID is the type of ids of trees.
+type Side[ID comparable] struct {
+	Base, Tree ID // the tree to which the changes are relative, and the tree of the proposal
+	Changes    []control.PathChange
+	Cut        bool // Changes lacks further changes
+}
+
+// Clean reports that git merges two proposals with the merge base base without a conflict. The result is found without contents, so it
+// is false for many proposals that git can merge, too.
+func Clean[ID comparable](base ID, a, b Side[ID]) bool {
+	return a.Tree == b.Tree || a.Tree == base || b.Tree == base ||
+		a.Base == base && b.Base == base && !a.Cut && !b.Cut && independent(a.Changes, b.Changes)
+}
+
+// independent reports that git merges the changes a and b of the same tree without a conflict, like Clean.
+func independent(a, b []control.PathChange) bool {
 	return !meet(a, b) && !moved(a, b) && !moved(b, a) && !(renames(a, b) && shareNames(a, b))
 }
 

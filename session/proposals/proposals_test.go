@@ -37,7 +37,29 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestIndependent compares Independent and Shared with what git merges.
+func TestClean(t *testing.T) {
+	x, y := []control.PathChange{{Path: "x", Status: "A", New: "1"}}, []control.PathChange{{Path: "y", Status: "A", New: "1"}}
+	side := func(base, tree string, changes []control.PathChange, cut bool) Side[string] {
+		return Side[string]{base, tree, changes, cut}
+	}
+	for name, c := range map[string]struct {
+		a, b Side[string]
+		want bool
+	}{
+		"independent changes":        {side("base", "a", x, false), side("base", "b", y, false), true},
+		"changes that meet":          {side("base", "a", x, false), side("base", "b", []control.PathChange{{Path: "x", New: "2"}}, false), false},
+		"changes of another base":    {side("other", "a", x, false), side("base", "b", y, false), false},
+		"incomplete changes":         {side("base", "a", x, false), side("base", "b", y, true), false},
+		"the same tree":              {side("other", "a", x, true), side("base", "a", x, true), true},
+		"one side has the base tree": {side("other", "base", x, true), side("base", "b", y, true), true},
+	} {
+		if ab, ba := Clean("base", c.a, c.b), Clean("base", c.b, c.a); ab != c.want || ba != c.want {
+			t.Errorf("%s: got %v, and %v for exchanged sides, want %v", name, ab, ba, c.want)
+		}
+	}
+}
+
+// TestIndependent compares independent and Shared with what git merges.
 func TestIndependent(t *testing.T) {
 	g := newTree(t, map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n", "b": "b", "dir/x": "x x x", "dir/y": "y y y", "dir/sub/z": "z z z", "run": "r"})
 	for _, x := range []struct {
@@ -64,7 +86,7 @@ func TestIndependent(t *testing.T) {
 			one, two := g.commit(x.one), g.commit(x.two)
 			changes := [][]control.PathChange{g.changes(one), g.changes(two)}
 			conflicts := g.merge(one, two)
-			if got := Independent(changes[0], changes[1]); got != x.independent || Independent(changes[1], changes[0]) != got {
+			if got := independent(changes[0], changes[1]); got != x.independent || independent(changes[1], changes[0]) != got {
 				t.Errorf("independent: got %v, want %v", got, x.independent)
 			}
 			if x.independent && len(conflicts) > 0 {
@@ -123,18 +145,18 @@ func TestRandomIndependentChanges(t *testing.T) {
 		}
 		return g.commit(files)
 	}
-	independent := 0
+	proven := 0
 	for range 100 {
 		one, two := change(), change()
 		conflicts := g.merge(one, two)
-		if Independent(g.changes(one), g.changes(two)) {
-			if independent++; len(conflicts) > 0 {
+		if independent(g.changes(one), g.changes(two)) {
+			if proven++; len(conflicts) > 0 {
 				t.Errorf("changes are independent, and git has conflicts in %q: %v, %v", conflicts, g.changes(one), g.changes(two))
 			}
 		}
 	}
-	if independent < 5 {
-		t.Errorf("%d of 100 pairs were independent: they prove nothing", independent)
+	if proven < 5 {
+		t.Errorf("%d of 100 pairs were independent: they prove nothing", proven)
 	}
 }
 

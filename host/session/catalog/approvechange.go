@@ -243,11 +243,11 @@ func (ap *approving) git() gitcmd.Repo {
 	return gitcmd.Repo{Dir: ap.target.Dir(), Objects: []string{filepath.Join(ap.o.far.Dir(), "objects")}}
 }
 
-// files returns the paths whose files differ, with the numbers of lines if the parameter formats contains --numstat.
-func (c *changed) files(ctx context.Context, formats ...string) (all []control.PathChange, err error) {
+// files returns the paths whose files differ, without the numbers of lines.
+func (c *changed) files(ctx context.Context) (all []control.PathChange, err error) {
 	f := c.ap.o.Repo.Format()
-	args := append([]string{"diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff", "--no-textconv"}, formats...)
-	out, err := c.ap.git().Output(ctx, "", append(args, treediff.Name(f, c.before), treediff.Name(f, c.after))...)
+	out, err := c.ap.git().Output(ctx, "", "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev",
+		treediff.Name(f, c.before), treediff.Name(f, c.after))
 	if err != nil {
 		return nil, err
 	}
@@ -284,6 +284,6 @@ func (c *changed) count(ctx context.Context) (n control.ChangeCount, err error) 
 	if err := c.ap.provide(ctx, append(old, now...), func(id object.ID) bool { return !theirs[id] }); err != nil {
 		return n, err
 	}
-	all, err = c.files(ctx, "--numstat")
+	err = addLines(ctx, c.ap.git(), c.ap.o.Repo.Format(), all, c.before, c.after)
 	return proposals.Count(all), err
 }

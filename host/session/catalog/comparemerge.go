@@ -101,9 +101,7 @@ func (c *comparing) count(ctx context.Context) error {
 		if len(r.Changes) == 0 {
 			continue
 		}
-		f := c.scratch.Format()
-		err := addLines(ctx, c.git(c.scratch.Dir()), r.Changes, treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
-		if err != nil {
+		if err := addLines(ctx, c.git(c.scratch.Dir()), c.scratch.Format(), r.Changes, s.base, s.checkpoint.Tree); err != nil {
 			return err
 		}
 		r.ChangeCount = proposals.Count(r.Changes)
@@ -131,16 +129,12 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 
 // conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
-	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
-	// If both sides are equal, or if one side has changed nothing, git has nothing to merge.
-	if ours == theirs || ours == p.base || theirs == p.base {
-		return nil, nil
-	}
-	if a, b := c.sides[p.a], c.sides[p.b]; a.base == p.base && b.base == p.base && proposals.Independent(a.reply.Changes, b.reply.Changes) {
+	a, b := c.sides[p.a].proposal(), c.sides[p.b].proposal()
+	if proposals.Clean(p.base, a, b) {
 		return nil, nil
 	}
 	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
-	objects, us, them, err := session.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
+	objects, us, them, err := session.CommitsToMerge(c.scratch.Format(), p.base, a.Tree, b.Tree)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +143,11 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	}
 	merged, err := merge.Commits(c.git(c.scratch.Dir()).Runner(ctx), us.String(), them.String(), merge.Renames(p.renames))
 	return merged.Conflicted(), err
+}
+
+// proposal returns the side for package proposals.
+func (s *compareSide) proposal() proposals.Side[object.ID] {
+	return proposals.Side[object.ID]{Base: s.base, Tree: s.checkpoint.Tree, Changes: s.reply.Changes}
 }
 
 // git returns the repository dir, with the objects of all sides as alternates.

@@ -121,7 +121,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 		reply.Patch = string(out)
 	}
 	if stat {
-		return addLines(ctx, p.git(), reply.Changes, treediff.Name(f, from), treediff.Name(f, to))
+		return addLines(ctx, p.git(), f, reply.Changes, from, to)
 	}
 	return nil
 }
@@ -181,8 +181,9 @@ func (p pair) git() gitcmd.Repo {
 }
 
 // addLines adds the numbers of lines that differ between two trees to changes.
-func addLines(ctx context.Context, git gitcmd.Repo, changes []control.PathChange, from, to string) error {
-	out, err := git.Output(ctx, "", "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", from, to)
+func addLines(ctx context.Context, git gitcmd.Repo, f object.Format, changes []control.PathChange, from, to object.ID) error {
+	out, err := git.Output(ctx, "", "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
+		treediff.Name(f, from), treediff.Name(f, to))
 	if err != nil {
 		return err
 	}
