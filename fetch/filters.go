@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -84,12 +86,8 @@ func (f *Filters) Begin() (err error) {
 			return nil
 		}
 	}
-	var text strings.Builder
-	text.WriteString(f.digest + "\n")
-	for id := range f.unfiltered {
-		text.WriteString(id.String() + "\n")
-	}
-	if err = disk.WriteFileUnsynced(f.path, []byte(text.String()), 0o600); err == nil {
+	text := f.digest + "\n" + object.Lines(slices.Collect(maps.Keys(f.unfiltered)))
+	if err = disk.WriteFileUnsynced(f.path, []byte(text), 0o600); err == nil {
 		f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
 	}
 	if err != nil && f.continued {

@@ -224,13 +224,9 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ids []object.ID
-	for line := range strings.Lines(string(text)) {
-		id, err := object.ParseIDOf(r.format, strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			return nil, fmt.Errorf("read file shallow: %w", err)
-		}
-		ids = append(ids, id)
+	ids, err := object.ParseLines(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("read file shallow: %w", err)
 	}
 	return ids, nil
 }
@@ -248,11 +244,7 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 		}
 		return nil
 	}
-	var text strings.Builder
-	for _, id := range ids {
-		text.WriteString(id.String() + "\n")
-	}
-	return writeChanged(name, []byte(text.String()))
+	return writeChanged(name, []byte(object.Lines(ids)))
 }
 
 // AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without a lock,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -310,13 +311,9 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	if len(wanted) == 0 {
 		return "", nil
 	}
-	var list strings.Builder
-	for id := range wanted {
-		list.WriteString(id.String() + "\n")
-	}
 	base := filepath.Join(m.sources.own.dir, "pack", "pack")
 	git := gitcmd.Repo{Dir: m.dir, Options: []string{"-c", "core.hooksPath=" + os.DevNull}, Env: []string{gitcmd.NoFetch}}
-	out, err := git.Output(ctx, list.String(), "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
+	out, err := git.Output(ctx, object.Lines(slices.Collect(maps.Keys(wanted))), "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
 	if err != nil {
 		return "", err
 	}

@@ -41,16 +41,6 @@ func readIDs(path string) []object.ID {
 	return ids
 }
 
-// idLines returns a text with one id per line, the format of readIDs and of git's file `shallow`.
-func idLines(ids []object.ID) []byte {
-	var text strings.Builder
-	for _, id := range ids {
-		text.WriteString(id.String())
-		text.WriteByte('\n')
-	}
-	return []byte(text.String())
-}
-
 // AddBoundary adds ids to the boundary file. ids are commits that a fetch has delivered without their parents. AddBoundary also
 // removes the commits for which the function hasParents returns true, because all of their parents are in the repository.
 func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) error {
@@ -66,13 +56,13 @@ func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) err
 	ids = slices.DeleteFunc(slices.Compact(ids), hasParents)
 	// The boundary file is written before git's file `shallow`. If the process crashes before it has written `shallow`, the next
 	// change writes both files again.
-	if err := disk.WriteFile(r.boundaryFile(), idLines(ids), 0o600); err != nil {
+	if err := disk.WriteFile(r.boundaryFile(), []byte(object.Lines(ids)), 0o600); err != nil {
 		return fmt.Errorf("record boundary: %w", err)
 	}
 	if r.Complete() || len(ids) == 0 {
 		err = os.Remove(r.shallowFile())
 	} else {
-		err = disk.WriteFile(r.shallowFile(), idLines(ids), 0o644)
+		err = disk.WriteFile(r.shallowFile(), []byte(object.Lines(ids)), 0o644)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record boundary: %w", err)

@@ -314,11 +314,7 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 		}
 		return nil
 	}
-	var text strings.Builder
-	for _, id := range ids {
-		text.WriteString(id.String() + "\n")
-	}
-	return disk.WriteFile(path, []byte(text.String()), 0o644)
+	return disk.WriteFile(path, []byte(object.Lines(ids)), 0o644)
 }
 
 // SetRefs replaces the remote-tracking branches of the mounted remote and adds the remote's tags. The requested branch always has

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"strconv"
+	"strings"
 
 	"github.com/pjbgf/sha1cd"
 )
@@ -229,6 +230,27 @@ var emptyTrees = func() (ids [2]ID) {
 	}
 	return ids
 }()
+
+// Lines returns a text with one id on each line, as in git's file `shallow` and in the input of many commands of git.
+func Lines(ids []ID) string {
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(id.String() + "\n")
+	}
+	return text.String()
+}
+
+// ParseLines parses a text that Lines has returned.
+func ParseLines(text string) (ids []ID, err error) {
+	for word := range strings.FieldsSeq(text) {
+		id, err := ParseID(word)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
 
 // EmptyTree returns the id of the tree without entries. git knows this tree even if no repository contains it.
 func EmptyTree(f Format) ID { return emptyTrees[f] }

@@ -105,3 +105,20 @@ func FuzzParseID(f *testing.F) {
 		}
 	})
 }
+
+func TestLines(t *testing.T) {
+	one, two := EmptyTree(SHA1), EmptyTree(SHA256)
+	text := Lines([]ID{one, two})
+	if want := one.String() + "\n" + two.String() + "\n"; text != want {
+		t.Errorf("lines of two ids: got %q, want %q", text, want)
+	}
+	if ids, err := ParseLines(text); err != nil || len(ids) != 2 || ids[0] != one || ids[1] != two {
+		t.Errorf("ids of two lines: got %v, %v", ids, err)
+	}
+	if ids, err := ParseLines(""); err != nil || len(ids) != 0 || Lines(nil) != "" {
+		t.Errorf("no ids: got %v, %v", ids, err)
+	}
+	if ids, err := ParseLines(text + "no id\n"); err == nil {
+		t.Errorf("invalid line: got %v, want an error", ids)
+	}
+}

@@ -13,15 +13,14 @@ func Missing(ctx context.Context, git gitcmd.Repo, ids []object.ID) (lacks []obj
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var in strings.Builder
-	asked := map[object.ID]bool{}
+	var asked []object.ID
+	seen := map[object.ID]bool{}
 	for _, id := range ids {
-		if !asked[id] {
-			in.WriteString(id.String() + "\n")
+		if !seen[id] {
+			seen[id], asked = true, append(asked, id)
 		}
-		asked[id] = true
 	}
-	out, err := git.Output(ctx, in.String(), "cat-file", "--batch-check")
+	out, err := git.Output(ctx, object.Lines(asked), "cat-file", "--batch-check")
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
 			if id, err := object.ParseID(text); err == nil {

@@ -302,13 +302,9 @@ func (w *unpacking) shallow(ctx context.Context) error {
 	for line := range strings.FieldsSeq(string(text)) {
 		lines[line] = true
 	}
-	var in strings.Builder
-	for _, id := range w.bases {
-		in.WriteString(id.String() + "\n")
-	}
 	// Of the base commits, only those are listed that the replica does not have.
 	check := w.command(ctx, w.from, "cat-file", "--batch-check=%(objectname) %(objecttype)")
-	check.Stdin = strings.NewReader(in.String())
+	check.Stdin = strings.NewReader(object.Lines(w.bases))
 	out, err := check.output(maxDescription)
 	if err != nil {
 		return err

@@ -270,11 +270,8 @@ func (w *Worker) rewrite(ctx context.Context, v *view, p plan, scratch, reached 
 		}
 	}
 	if len(p.garbage) > 0 {
-		var list strings.Builder
-		for _, id := range slices.SortedFunc(maps.Keys(p.garbage), object.ID.Compare) {
-			list.WriteString(id.String() + "\n")
-		}
-		made, err = w.add(ctx, v, scratch, list.String(), p.garbage, made)
+		list := object.Lines(slices.SortedFunc(maps.Keys(p.garbage), object.ID.Compare))
+		made, err = w.add(ctx, v, scratch, list, p.garbage, made)
 	}
 	return made, err
 }

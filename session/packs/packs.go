@@ -37,7 +37,7 @@ func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID,
 		return map[string][]object.ID{file: ids}, os.WriteFile(file, small, 0o600)
 	}
 	args := []string{"pack-objects", "-q", "--max-pack-size=" + strconv.FormatInt(size, 10), filepath.Join(dir, "pack")}
-	if _, err := git(repo.Dir()).Output(ctx, lines(ids), args...); err != nil {
+	if _, err := git(repo.Dir()).Output(ctx, object.Lines(ids), args...); err != nil {
 		return nil, fmt.Errorf("create packs: %w", err)
 	}
 	indexes, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "*.idx"))
@@ -79,20 +79,11 @@ func git(dir string, env ...string) gitcmd.Repo {
 	return gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"-c", "core.commitGraph=false"}, Env: env}
 }
 
-// lines returns the ids as the input of git pack-objects.
-func lines(ids []object.ID) string {
-	var in strings.Builder
-	for _, id := range ids {
-		in.WriteString(id.String() + "\n")
-	}
-	return in.String()
-}
-
 // Git returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
 // directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
 // deltas and reuses the entries of existing packs, and does not walk the history.
 func Git(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
-	return Listed(gitDir, lines(ids), env...)
+	return Listed(gitDir, object.Lines(ids), env...)
 }
 
 // Listed returns a function like Git. The parameter list is the input of git pack-objects.

@@ -115,11 +115,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 		return err
 	}
 	for name, list := range ids {
-		var b strings.Builder
-		for _, id := range list {
-			b.WriteString(id.String() + "\n")
-		}
-		if err := disk.WriteFile(join(dir, name+".ids"), []byte(b.String()), 0o600); err != nil {
+		if err := disk.WriteFile(join(dir, name+".ids"), []byte(object.Lines(list)), 0o600); err != nil {
 			return fmt.Errorf("write object IDs of %s: %w", name, err)
 		}
 	}
@@ -152,15 +148,8 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	if err != nil {
 		return nil, false
 	}
-	var ids []object.ID
-	for line := range strings.Lines(string(text)) {
-		id, err := object.ParseID(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			return nil, false
-		}
-		ids = append(ids, id)
-	}
-	return ids, true
+	ids, err := object.ParseLines(string(text))
+	return ids, err == nil
 }
 
 // Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that the container contains

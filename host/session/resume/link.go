@@ -150,12 +150,11 @@ func readIDs(path string) (ids []object.ID, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for line := range strings.Lines(string(text)) {
-		id, parseErr := object.ParseID(strings.TrimSpace(line))
-		if parseErr != nil {
-			return nil, fmt.Errorf("read %s: %w", path, parseErr)
-		}
-		ids = append(ids, id)
+	if err == nil {
+		ids, err = object.ParseLines(string(text))
 	}
-	return ids, err
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return ids, nil
 }
