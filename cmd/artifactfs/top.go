@@ -189,16 +189,10 @@ func printHosts(a *cli.App, all []hosts.Host, screen, header bool) error {
 			return err
 		}
 	case screen:
-		b.WriteString("\x1b[H") // overwrite the screen, because clearing the screen first would make it flicker
-		width, height := 0, 0
-		if size, err := unix.IoctlGetWinsize(int(a.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
-			width, height = int(size.Col), int(size.Row)
-		}
 		var text bytes.Buffer
 		hostsHead(&text, all, now)
 		hostsTable(&text, all, now, true)
-		fit(&b, text.String(), width, height)
-		b.WriteString("\x1b[J")
+		overwrite(&b, a.Stdout, text.String())
 	default:
 		hostsTable(&b, all, now, header)
 	}

@@ -115,16 +115,10 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 			return err
 		}
 	case screen:
-		b.WriteString("\x1b[H") // overwrite the screen, because clearing the screen first would make it flicker
-		width, height := 0, 0
-		if size, err := unix.IoctlGetWinsize(int(a.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
-			width, height = int(size.Col), int(size.Row)
-		}
 		var text bytes.Buffer
 		w.head(&text, all, asked, now)
 		w.table(&text, all.Mounts, now, true)
-		fit(&b, text.String(), width, height)
-		b.WriteString("\x1b[J")
+		overwrite(&b, a.Stdout, text.String())
 	default:
 		if asked != nil {
 			cli.PrintError(a.Stderr, control.AsError(asked))
@@ -194,6 +188,17 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 		_, text, _ = strings.Cut(text, "\n")
 	}
 	io.WriteString(out, text)
+}
+
+// overwrite writes a text that fills the screen of a terminal.
+func overwrite(out io.Writer, terminal *os.File, text string) {
+	io.WriteString(out, "\x1b[H") // overwrite the screen, because clearing the screen first would make it flicker
+	width, height := 0, 0
+	if size, err := unix.IoctlGetWinsize(int(terminal.Fd()), unix.TIOCGWINSZ); err == nil {
+		width, height = int(size.Col), int(size.Row)
+	}
+	fit(out, text, width, height)
+	io.WriteString(out, "\x1b[J")
 }
 
 // fit writes as much of text as the terminal can show. A longer or wider text would make the terminal scroll.

@@ -63,13 +63,7 @@ func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 			return err
 		}
 		got, err := sum.Sum()
-		if err != nil {
-			return corrupt("%w", err)
-		}
-		if got != id {
-			return corrupt("object has hash %s", got)
-		}
-		return nil
+		return verifyHash(id, got, err)
 	})
 }
 

@@ -339,6 +339,11 @@ func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 // verify returns ErrCorrupt if the hash of an object with the type t and these contents is not id.
 func verify(f object.Format, id object.ID, t object.Type, content []byte) error {
 	got, err := object.Hash(f, t, content)
+	return verifyHash(id, got, err)
+}
+
+// verifyHash returns ErrCorrupt if the hash got of an object is not id. The parameter err is the error of hashing.
+func verifyHash(id, got object.ID, err error) error {
 	if err != nil {
 		return corrupt("%w", err)
 	}
@@ -415,13 +420,7 @@ func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 		return err
 	}
 	got, err := sum.Sum()
-	if err != nil {
-		return corrupt("%w", err)
-	}
-	if got != id {
-		return corrupt("object has hash %s", got)
-	}
-	return nil
+	return verifyHash(id, got, err)
 }
 
 // stream writes the contents of the entry at the offset off to w. It does not verify the hash of the contents.

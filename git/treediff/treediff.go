@@ -27,6 +27,23 @@ func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(pa
 	return compare(ctx, read, true, from, to, each)
 }
 
+// EntryAt returns the entry of a path in a tree. Its mode is 0 if the tree does not contain the path.
+func EntryAt(ctx context.Context, read Reader, tree object.ID, path string) (object.TreeEntry, error) {
+	e := object.TreeEntry{Mode: object.ModeDir, ID: tree}
+	for name := range strings.SplitSeq(path, "/") {
+		if e.Mode != object.ModeDir {
+			return object.TreeEntry{}, nil
+		}
+		entries, err := read(ctx, e.ID)
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if err != nil || i < 0 {
+			return object.TreeEntry{}, err
+		}
+		e = entries[i]
+	}
+	return e, nil
+}
+
 // difference is a path whose entries differ.
 type difference struct {
 	path     string

@@ -66,6 +66,24 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	}
 }
 
+func TestEntryAt(t *testing.T) {
+	all := trees{
+		id(t, "root"): {{Name: "d", Mode: object.ModeDir, ID: id(t, "d")}, {Name: "f", Mode: object.ModeFile, ID: id(t, "1")},
+			{Name: "lost", Mode: object.ModeDir, ID: id(t, "lost")}},
+		id(t, "d"): {{Name: "f", Mode: object.ModeExec, ID: id(t, "2")}},
+	}
+	for path, want := range map[string]object.TreeEntry{
+		"f": all[id(t, "root")][1], "d": all[id(t, "root")][0], "d/f": all[id(t, "d")][0], "f/f": {}, "d/none": {}, "none": {}, "none/f": {},
+	} {
+		if got, err := EntryAt(t.Context(), all.read, id(t, "root"), path); err != nil || got != want {
+			t.Errorf("entry at %s: got %+v, %v, want %+v", path, got, err, want)
+		}
+	}
+	if got, err := EntryAt(t.Context(), all.read, id(t, "root"), "lost/f"); err == nil || got.Mode != 0 {
+		t.Errorf("entry in a tree that cannot be read: got %+v, %v", got, err)
+	}
+}
+
 // The differences of two trees, also removed files, have the order of git diff.
 func TestOrderIsThatOfGit(t *testing.T) {
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 2))

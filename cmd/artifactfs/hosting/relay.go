@@ -77,20 +77,26 @@ Each flag can be set by an environment variable, for example --objects by $ARTIF
 	return cmd
 }
 
+// absolute makes those paths absolute that are not "".
+func absolute(paths ...*string) (err error) {
+	for _, path := range paths {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // completeRelay checks the options of a relay and makes their paths absolute.
 func completeRelay(a *cli.App, o *relay.Options) error {
 	if o.Data == "" {
 		o.Data = filepath.Join(a.State, "relay")
 	}
-	for _, path := range []*string{&o.Data, &o.TLSCert, &o.TLSKey, &o.CAFile} {
-		if *path == "" {
-			continue
-		}
-		abs, err := filepath.Abs(*path)
-		if err != nil {
-			return err
-		}
-		*path = abs
+	if err := absolute(&o.Data, &o.TLSCert, &o.TLSKey, &o.CAFile); err != nil {
+		return err
 	}
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key must be given together")

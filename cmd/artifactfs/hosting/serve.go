@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -182,15 +181,8 @@ func completeServe(a *cli.App, o *server.Options) error {
 	if o.Data == "" {
 		o.Data = Dir(a)
 	}
-	for _, path := range []*string{&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets, &o.CAFile} {
-		if *path == "" {
-			continue
-		}
-		abs, err := filepath.Abs(*path)
-		if err != nil {
-			return err
-		}
-		*path = abs
+	if err := absolute(&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets, &o.CAFile); err != nil {
+		return err
 	}
 	switch {
 	case (o.TLSCert == "") != (o.TLSKey == ""):

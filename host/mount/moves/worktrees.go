@@ -143,7 +143,7 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree, first
 	m := r.m
 	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a linked worktree.
 	if base := m.Contents.Snapshot().Tree; first && !base.IsZero() {
-		if e, err := r.entryAt(ctx, base, group[0].Path); err != nil {
+		if e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, base, group[0].Path); err != nil {
 			return err
 		} else if e.Mode != 0 {
 			return errInMain
@@ -233,29 +233,9 @@ func (r *relinking) fetchTrees(ctx context.Context, id object.ID) {
 // errInMain means that a checkpoint contains a path in its tree and as a linked worktree.
 var errInMain = errors.New("path is in the main working tree of the checkpoint")
 
-// entryAt returns the entry of a path in a tree. Its mode is 0 if the tree does not contain the path.
-func (r *relinking) entryAt(ctx context.Context, tree object.ID, path string) (e object.TreeEntry, err error) {
-	e = object.TreeEntry{Mode: object.ModeDir, ID: tree}
-	for name := range strings.SplitSeq(path, "/") {
-		if e.Mode != object.ModeDir {
-			return object.TreeEntry{}, nil
-		}
-		entries, err := r.m.Contents.View.Tree(ctx, e.ID)
-		if err != nil {
-			return e, err
-		}
-		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-		if i < 0 {
-			return object.TreeEntry{}, nil
-		}
-		e = entries[i]
-	}
-	return e, nil
-}
-
 // filesOf returns the tree at a path below the tree full, and its files and empty directories as additions to the working tree.
 func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (tree object.ID, list []gitdir.Difference, err error) {
-	e, err := r.entryAt(ctx, full, path)
+	e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, full, path)
 	if err == nil && e.Mode != object.ModeDir {
 		err = fmt.Errorf("find %s in the checkpoint: %w", path, os.ErrNotExist)
 	}

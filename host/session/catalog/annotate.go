@@ -184,26 +184,6 @@ func revision(ctx context.Context, dir, name string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// entryAt returns the entry of a path in a tree. Its mode is 0 if the tree does not contain the path.
-func (o *opened) entryAt(ctx context.Context, tree object.ID, path string) (e object.TreeEntry, err error) {
-	e = object.TreeEntry{Mode: object.ModeDir, ID: tree}
-	for name := range strings.SplitSeq(path, "/") {
-		if e.Mode != object.ModeDir {
-			return object.TreeEntry{}, nil
-		}
-		entries, err := o.tree(ctx, e.ID)
-		if err != nil {
-			return object.TreeEntry{}, err
-		}
-		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-		if i < 0 {
-			return object.TreeEntry{}, nil
-		}
-		e = entries[i]
-	}
-	return e, nil
-}
-
 // need fetches the contents with the given ids that this host lacks.
 func (o *opened) need(ctx context.Context, ids ...object.ID) error {
 	ids = slices.DeleteFunc(slices.Clone(ids), o.Repo.Owned)

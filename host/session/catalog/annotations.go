@@ -124,7 +124,7 @@ type hunks struct {
 
 // Entry implements annotate.Files.
 func (f *annotatedFiles) Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error) {
-	return f.o.entryAt(ctx, tree, path)
+	return treediff.EntryAt(ctx, f.o.tree, tree, path)
 }
 
 // Content implements annotate.Contents. The contents are fetched if they are missing.
