@@ -76,14 +76,11 @@ func importFields(i *Import) []any {
 // ErrExists if the repository has an import that is not finished.
 func (i *Imports) Begin(ctx context.Context, m Import, cause Cause) error {
 	return i.db.write(ctx, "begin import", func(t *tx) error {
-		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
+		err := orNone(ErrExists)(t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
 			ON CONFLICT (repo_id) DO UPDATE SET url = excluded.url, branch = excluded.branch, depth = excluded.depth,
 			secret = excluded.secret, state = excluded.state, phase = '', done = 0, total = 0, bytes = 0, error = '', attempts = 0, run = '',
 			started = excluded.started, finished = 0, updated = excluded.updated WHERE imports.finished <> 0`,
-			m.RepoID, m.URL, m.Branch, m.Depth, m.Secret, m.State, "", 0, 0, 0, "", 0, t.now, time.Time{}, t.now, []byte{}, "")
-		if err == nil && rows == 0 {
-			err = ErrExists
-		}
+			m.RepoID, m.URL, m.Branch, m.Depth, m.Secret, m.State, "", 0, 0, 0, "", 0, t.now, time.Time{}, t.now, []byte{}, ""))
 		if err != nil {
 			return err
 		}
@@ -127,14 +124,10 @@ func (i *Imports) Save(ctx context.Context, m Import) error {
 }
 
 func (t *tx) saveImport(ctx context.Context, m Import) error {
-	rows, err := t.exec(ctx, `UPDATE imports SET state = $2, phase = $3, done = $4, total = $5, bytes = $6, error = $7, attempts = $8,
-		finished = $9, refs = $10, updated = $11 WHERE repo_id = $1 AND run = $12 AND finished = 0`,
+	return orNone(ErrNotFound)(t.exec(ctx, `UPDATE imports SET state = $2, phase = $3, done = $4, total = $5, bytes = $6,
+		error = $7, attempts = $8, finished = $9, refs = $10, updated = $11 WHERE repo_id = $1 AND run = $12 AND finished = 0`,
 		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished, append([]byte{}, m.Refs...), t.now,
-		m.Run)
-	if err == nil && rows == 0 {
-		err = ErrNotFound
-	}
-	return err
+		m.Run))
 }
 
 // Imported is the result of a successful import.

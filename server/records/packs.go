@@ -31,13 +31,9 @@ func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 		if pack.Created.IsZero() {
 			pack.Created = t.now
 		}
-		rows, err := t.exec(ctx, `INSERT INTO packs (id, hash, extensions, bytes, objects, created, idle_since)
+		return orNone(ErrExists)(t.exec(ctx, `INSERT INTO packs (id, hash, extensions, bytes, objects, created, idle_since)
 			VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
-			pack.ID, pack.Hash, strings.Join(pack.Extensions, " "), pack.Bytes, pack.Objects, pack.Created, pack.Created)
-		if err == nil && rows == 0 {
-			err = ErrExists
-		}
-		return err
+			pack.ID, pack.Hash, strings.Join(pack.Extensions, " "), pack.Bytes, pack.Objects, pack.Created, pack.Created))
 	})
 }
 

@@ -205,11 +205,8 @@ func (r *Repos) SetDefaultBranch(ctx context.Context, id, branch string) error {
 
 func (r *Repos) set(ctx context.Context, what, assignment, id, value string) error {
 	return r.db.write(ctx, what, func(t *tx) error {
-		rows, err := t.exec(ctx, "UPDATE repos SET updated = $3, "+assignment+" WHERE id = $1 AND deleted = 0", id, value, t.now)
-		if err == nil && rows == 0 {
-			err = ErrNotFound
-		}
-		return err
+		return orNone(ErrNotFound)(t.exec(ctx, "UPDATE repos SET updated = $3, "+assignment+" WHERE id = $1 AND deleted = 0",
+			id, value, t.now))
 	})
 }
 

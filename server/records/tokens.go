@@ -83,13 +83,11 @@ func (t *tx) addToken(ctx context.Context, token Token) error {
 		}
 		rules = string(b)
 	}
-	rows, err := t.exec(ctx, "INSERT INTO tokens ("+tokenColumns+") VALUES ("+placeholders(13, 1)+") ON CONFLICT DO NOTHING",
+	none := fmt.Errorf("token %s: %w", token.ID, ErrExists)
+	return orNone(none)(t.exec(ctx,
+		"INSERT INTO tokens ("+tokenColumns+") VALUES ("+placeholders(13, 1)+") ON CONFLICT DO NOTHING",
 		token.ID, token.Hash, string(token.Role), string(token.Scope), token.Namespace, token.RepoID, token.Label, token.Actor,
-		token.Session, rules, token.Created, token.Expires, token.Revoked)
-	if err == nil && rows == 0 {
-		err = fmt.Errorf("token %s: %w", token.ID, ErrExists)
-	}
-	return err
+		token.Session, rules, token.Created, token.Expires, token.Revoked))
 }
 
 // ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller must compare the hashes in

@@ -120,6 +120,16 @@ func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error)
 	return r.RowsAffected()
 }
 
+// orNone returns a function for the results of exec: it returns the error none if the statement has changed no row.
+func orNone(none error) func(rows int64, err error) error {
+	return func(rows int64, err error) error {
+		if err == nil && rows == 0 {
+			return none
+		}
+		return err
+	}
+}
+
 // each runs a SELECT, and calls scan for each row.
 func (t *tx) each(ctx context.Context, scan func(row scanner) error, query string, args ...any) error {
 	rows, err := t.QueryContext(t.context(ctx), t.dialect.words.Replace(query), bind(args)...)

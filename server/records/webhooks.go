@@ -54,11 +54,9 @@ func (w *Webhooks) Create(ctx context.Context, h Webhook, cause Cause) error {
 		if h.Created.IsZero() {
 			h.Created = t.now
 		}
-		rows, err := t.exec(ctx, "INSERT INTO webhooks ("+webhookColumns+") VALUES ("+placeholders(8, 1)+") ON CONFLICT (id) DO NOTHING",
-			h.ID, h.Namespace, h.Repo, strings.Join(h.Types, " "), h.URL, h.Secret, h.Created, seq)
-		if err == nil && rows == 0 {
-			err = ErrExists
-		}
+		err = orNone(ErrExists)(t.exec(ctx, "INSERT INTO webhooks ("+webhookColumns+") VALUES ("+placeholders(8, 1)+
+			") ON CONFLICT (id) DO NOTHING",
+			h.ID, h.Namespace, h.Repo, strings.Join(h.Types, " "), h.URL, h.Secret, h.Created, seq))
 		if err != nil {
 			return err
 		}
@@ -78,11 +76,7 @@ func (w *Webhooks) List(ctx context.Context, namespace string) (hooks []Webhook,
 // Delete removes a webhook with its deliveries.
 func (w *Webhooks) Delete(ctx context.Context, id string, cause Cause) error {
 	return w.db.write(ctx, "delete webhook "+id, func(t *tx) error {
-		rows, err := t.exec(ctx, "DELETE FROM webhooks WHERE id = $1", id)
-		if err == nil && rows == 0 {
-			err = ErrNotFound
-		}
-		if err != nil {
+		if err := orNone(ErrNotFound)(t.exec(ctx, "DELETE FROM webhooks WHERE id = $1", id)); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, "DELETE FROM deliveries WHERE webhook = $1", id); err != nil {
@@ -259,11 +253,8 @@ func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) ([]Deliv
 // no such delivery.
 func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64, cause Cause) error {
 	return w.db.write(ctx, "retry delivery", func(t *tx) error {
-		rows, err := t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 WHERE webhook = $1 AND seq = $2 AND dead",
-			webhook, seq, t.now)
-		if err == nil && rows == 0 {
-			err = ErrNotFound
-		}
+		err := orNone(ErrNotFound)(t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 "+
+			"WHERE webhook = $1 AND seq = $2 AND dead", webhook, seq, t.now))
 		if err != nil {
 			return err
 		}
