@@ -61,24 +61,26 @@ func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID,
 // contains reports whether the commit tip is reachable from the commit head through commits of the session. The result missing lists
 // the reachable commits that were not fetched, because the mounted remote has them.
 func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID) {
-	seen, next := map[object.ID]bool{head: true}, []object.ID{head}
-	for len(next) > 0 {
+	return ap.reaches(head, map[object.ID]bool{}, func(id object.ID) bool { return id == tip })
+}
+
+// reaches reports whether the function found returns true for the commit head or an ancestor of it. It does not visit the commits in the
+// parameter seen, to which it adds others, and those behind them. The result missing lists commits that were not fetched.
+func (ap *approving) reaches(head object.ID, seen map[object.ID]bool, found func(object.ID) bool) (ok bool, missing []object.ID) {
+	for next := []object.ID{head}; len(next) > 0; {
 		id := next[0]
 		next = next[1:]
-		if id == tip {
+		if seen[id] {
+			continue
+		}
+		if seen[id] = true; found(id) {
 			return true, nil
 		}
 		up, ok := ap.parents(id)
 		if !ok {
 			missing = append(missing, id)
-			continue
 		}
-		for _, parent := range up {
-			if !seen[parent] {
-				seen[parent] = true
-				next = append(next, parent)
-			}
-		}
+		next = append(next, up...)
 	}
 	return false, missing
 }
@@ -137,25 +139,16 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 // squashed reports whether the branch has the tree of a commit of the session after the merge base, because that commit was squashed onto
 // it. Then only the changes after that commit matter, as in session promote.
 func (ap *approving) squashed(m mergeOf, base object.ID) bool {
-	seen, next := map[object.ID]bool{base: true, m.head: true}, []object.ID{m.head}
+	seen := map[object.ID]bool{base: true}
 	if start, err := object.ParseID(ap.o.record.Commit); err == nil {
 		seen[start] = true // the history before the session may have the same tree for another reason
 	}
-	for len(next) > 0 {
-		id := next[0]
-		next = next[1:]
-		if tree, err := ap.o.Repo.TreeOf(id); err == nil && tree == m.theirs {
-			return true
-		}
-		up, _ := ap.parents(id) // commits that are not here belong to the history before the session
-		for _, parent := range up {
-			if !seen[parent] {
-				seen[parent] = true
-				next = append(next, parent)
-			}
-		}
-	}
-	return false
+	// Commits that are not here belong to the history before the session.
+	same, _ := ap.reaches(m.head, seen, func(id object.ID) bool {
+		tree, err := ap.o.Repo.TreeOf(id)
+		return err == nil && tree == m.theirs
+	})
+	return same
 }
 
 // bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer
