@@ -80,28 +80,41 @@ type Usage struct {
 	Damaged int64 // number of blobs that were found damaged since opening, and dropped
 }
 
-// OpenBlobs opens the cache in dir, creates the directory if it does not exist, and evicts contents until the cache has at most
-// quota bytes. The caller must call Close.
-func OpenBlobs(dir string, quota int64) (*Blobs, error) {
-	b := &Blobs{stop: make(chan struct{})}
+// init sets the fields of a Blobs for the directory dir.
+func (b *Blobs) init(dir string, quota int64) {
+	b.stop = make(chan struct{})
 	b.catalog.init(quota)
 	b.folder.dir = dir
 	b.look.folder, b.look.catalog, b.look.started = &b.folder, &b.catalog, time.Now()
 	b.append.folder, b.append.catalog, b.append.look = &b.folder, &b.catalog, &b.look
+}
+
+// list adds the contents in the directory to the catalog. It closes all files if it fails.
+func (b *Blobs) list() error {
+	b.look.Lock()
+	defer b.look.Unlock()
+	err := b.look.listSegments()
+	if err == nil {
+		err = b.look.listBig()
+	}
+	if err != nil {
+		b.catalog.releaseAll()
+	}
+	return err
+}
+
+// OpenBlobs opens the cache in dir, creates the directory if it does not exist, and evicts contents until the cache has at most
+// quota bytes. The caller must call Close.
+func OpenBlobs(dir string, quota int64) (*Blobs, error) {
+	b := &Blobs{}
+	b.init(dir, quota)
 	// If the disk is full, the directories are created later, when contents are stored.
 	if err := b.folder.makeDirs(); err != nil && !isFull(err) {
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.folder.unnamed = b.folder.probeUnnamed()
 	b.folder.clearTemp()
-	b.look.Lock()
-	err := b.look.listSegments()
-	if err == nil {
-		err = b.look.listBig()
-	}
-	b.look.Unlock()
-	if err != nil {
-		b.catalog.releaseAll()
+	if err := b.list(); err != nil {
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.evictOver(object.ID{})

@@ -19,20 +19,11 @@ type Shared struct{ b Blobs }
 
 // OpenShared opens the directory dir, which need not exist yet. The caller must call Close.
 func OpenShared(dir string) (*Shared, error) {
-	s := &Shared{b: Blobs{stop: make(chan struct{})}}
+	s := &Shared{}
 	b := &s.b
-	b.catalog.init(math.MaxInt64)
-	b.folder.dir, b.folder.foreign = dir, true
-	b.look.folder, b.look.catalog, b.look.started = &b.folder, &b.catalog, time.Now()
-	b.append.folder, b.append.catalog, b.append.look = &b.folder, &b.catalog, &b.look
-	b.look.Lock()
-	err := b.look.listSegments()
-	if err == nil {
-		err = b.look.listBig()
-	}
-	b.look.Unlock()
-	if err != nil {
-		b.catalog.releaseAll()
+	b.init(dir, math.MaxInt64)
+	b.folder.foreign = true
+	if err := b.list(); err != nil {
 		return nil, fmt.Errorf("open shared blob cache: %w", err)
 	}
 	// An idle process must also close the files that the other host has evicted, because their disk space becomes free

@@ -118,11 +118,7 @@ func (a *Archiver) Push(ctx context.Context, r records.Repo, updates []records.R
 
 // eraseArchived erases records of an archived session.
 func (a *Archiver) eraseArchived(ctx context.Context, repoID, name string, before time.Time, by By) error {
-	row, err := a.o.Records.Archives.Get(ctx, repoID, name)
-	if err != nil {
-		return err
-	}
-	f, err := a.fetch(ctx, repoID, row)
+	f, err := a.fetch(ctx, repoID, name)
 	if err != nil {
 		return err
 	}
@@ -143,7 +139,7 @@ func (a *Archiver) eraseArchived(ctx context.Context, repoID, name string, befor
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	s := records.Archiving{Archive: row, Refs: slices.Clone(f.refs)}
+	s := records.Archiving{Archive: f.row, Refs: slices.Clone(f.refs)}
 	for _, c := range changes {
 		for i := range s.Refs {
 			if s.Refs[i].Name == c.Name {
@@ -159,7 +155,7 @@ func (a *Archiver) eraseArchived(ctx context.Context, repoID, name string, befor
 	if err != nil {
 		return err
 	}
-	return a.o.Records.Archives.Replace(ctx, repoID, row.Pack.ID, s.Archive, by.Cause)
+	return a.o.Records.Archives.Replace(ctx, repoID, f.row.Pack.ID, s.Archive, by.Cause)
 }
 
 // rewriter changes a session in a scratch repository, which reads the objects of the repository of the session.

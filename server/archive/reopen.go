@@ -76,11 +76,7 @@ func (a *Archiver) restore(ctx context.Context, repoID, name string, by By, refs
 }
 
 func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs refsOf) error {
-	row, err := a.o.Records.Archives.Get(ctx, repoID, name)
-	if err != nil {
-		return err
-	}
-	f, err := a.fetch(ctx, repoID, row)
+	f, err := a.fetch(ctx, repoID, name)
 	if err != nil {
 		return err
 	}
@@ -92,7 +88,7 @@ func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs ref
 	if err := f.check(ctx); err != nil {
 		return err
 	}
-	r := records.Restoring{RepoID: repoID, Session: name, Bundle: row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
+	r := records.Restoring{RepoID: repoID, Session: name, Bundle: f.row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
 		Events: by.events(f.copy.Repo)}
 	if r.Packs = f.stored; f.pack != "" {
 		p, err := a.o.Replicas.Store(ctx, f.copy.Packs(), f.pack)
@@ -130,7 +126,11 @@ func (f *fetched) close() {
 }
 
 // fetch fetches the bundle of an archived session.
-func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive) (_ *fetched, err error) {
+func (a *Archiver) fetch(ctx context.Context, repoID, name string) (_ *fetched, err error) {
+	row, err := a.o.Records.Archives.Get(ctx, repoID, name)
+	if err != nil {
+		return nil, err
+	}
 	f := &fetched{Archiver: a, row: row}
 	defer func() {
 		if err != nil {

@@ -35,9 +35,6 @@ func (e *exchange) push(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
-		return err
-	}
 	defer in.settle(e.w.Header())
 	defer context.AfterFunc(ctx, in.unblock)()
 	from := &placed{in: in, enter: func() (*places.Place, error) { return e.place(ctx, places.Large) }}

@@ -199,9 +199,6 @@ func (e *exchange) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
-		return err
-	}
 	defer in.settle(e.w.Header())
 	defer context.AfterFunc(ctx, in.unblock)()
 	head := make([]byte, maxHead)

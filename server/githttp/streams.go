@@ -74,6 +74,9 @@ func (e *exchange) newInput(limit int64) (*input, error) {
 	default:
 		return nil, refusal{http.StatusUnsupportedMediaType, "Unsupported Content-Encoding"}
 	}
+	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
+		return nil, err
+	}
 	return in, nil
 }
 
