@@ -143,6 +143,7 @@ func (ap *approving) squashed(m mergeOf, base object.ID) bool {
 	if start, err := object.ParseID(ap.o.record.Commit); err == nil {
 		seen[start] = true // the history before the session may have the same tree for another reason
 	}
+	delete(seen, m.head)
 	// Commits that are not here belong to the history before the session.
 	same, _ := ap.reaches(m.head, seen, func(id object.ID) bool {
 		tree, err := ap.o.Repo.TreeOf(id)
