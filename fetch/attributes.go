@@ -58,7 +58,7 @@ func (v *View) decide(files []*convert.File, id object.ID, path string) convert.
 	if private {
 		r = r.Private()
 	}
-	if f := v.conversions.filters; f != nil && f.left(v.resultsOf(id, r, path).own) {
+	if f := v.conversions.filters; f != nil && f.Left(v.resultsOf(id, r, path).own) {
 		return r.Unfiltered()
 	}
 	return r

@@ -192,7 +192,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails that
 		// is not marked `required`.
 		case m.left:
-			v.conversions.filters.markUnfiltered(k.own)
+			v.conversions.filters.MarkUnfiltered(k.own)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
 			// The mount that ran the conversion was unmounted, or no reader waited any more. The next iteration starts

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/fetch/filters"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/git/convert"
@@ -33,7 +34,7 @@ type checkout struct {
 
 // conversions is the state that the Views of one mount share.
 type conversions struct {
-	filters *Filters // runs filter drivers; if nil, reading a file that a driver converts fails
+	filters *filters.Filters // runs filter drivers; if nil, reading a file that a driver converts fails
 
 	mu       sync.Mutex
 	smudging readahead.Smudging
@@ -45,13 +46,13 @@ func (c *conversions) owner() string {
 	if c.filters == nil {
 		return ""
 	}
-	return c.filters.owner
+	return c.filters.Owner()
 }
 
 // View returns the view of a snapshot's tree for a user whose git configuration has these settings. filters runs the filter
 // drivers. The call counts as a read, so that prefetches are delayed for a short time, because the first reads of a new view
 // usually follow at once.
-func (s *Store) View(snap *Snapshot, settings convert.Settings, filters *Filters) *View {
+func (s *Store) View(snap *Snapshot, settings convert.Settings, filters *filters.Filters) *View {
 	v := &View{
 		RawView: s.rawView(snap), conversions: &conversions{filters: filters}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
 		rules: rules{settings: settings},

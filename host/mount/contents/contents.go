@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/filters"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/mount/profiles"
@@ -42,7 +43,7 @@ type Contents struct {
 	View     *fetch.View        // returns the contents of files; nil: not opened yet
 	Settings gitdir.Checkout    // git's settings when the mount was made
 	Modes    worktree.Modes     // types and permissions of unchanged files
-	Filters  *fetch.Filters     // programs that convert contents
+	Filters  *filters.Filters   // programs that convert contents
 	Shown    *Shown             // tree whose contents prefetch and readahead fetch
 	Profiles *profiles.Profiles // records which files are read, and finds those to prefetch; nil: no read profile
 	// SameSizes is true if the sizes of converted contents that the last mount of the session knew are still valid.

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/filters"
 	"github.com/artifactfs/artifactfs/git/filter"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/gitdir"
@@ -43,7 +43,7 @@ func (c *Contents) OpenView(s gitdir.Checkout, f Filtering) (err error) {
 	// A session that is deleted and started again at the same directory has the same name.
 	session := c.of.ID + "\x00" + f.Home.Record.Began.UTC().Format(time.RFC3339Nano)
 	record := filepath.Join(f.Home.Dir, "unfiltered")
-	c.Filters, c.SameSizes, err = fetch.OpenFilters(programs, session, s.Digest(user), record, f.TakenOver, log)
+	c.Filters, c.SameSizes, err = filters.Open(programs, session, s.Digest(user), record, f.TakenOver, log)
 	c.Modes = worktree.Modes{
 		Umask: c.of.Request.Umask, GroupWrite: c.of.Request.GroupWrite, LinksAsFiles: s.LinksAsFiles(),
 	}

@@ -1,4 +1,5 @@
-package fetch
+// Package filters runs the filter drivers of a mount, and records the files that a driver did not convert.
+package filters
 
 import (
 	"errors"
@@ -28,7 +29,7 @@ const maxUnfiltered = 1 << 30
 // converted contents are known in the mount. Each further line is the cache key of a result that must not be used.
 type Filters struct {
 	*filter.Programs
-	owner string // identifies the session and its settings; part of the cache keys of results that belong to the mount
+	owner string
 	path  string
 	log   *zap.Logger
 	// continued is true in a takeover, in which errors of writing the record are ignored, because the disk may be full.
@@ -37,14 +38,14 @@ type Filters struct {
 	mu         sync.Mutex
 	digest     string
 	file       *os.File           // nil until Begin
-	unfiltered map[object.ID]bool // cache keys (see results) of the files that a driver did not convert
+	unfiltered map[object.ID]bool // cache keys of the files that a driver did not convert
 }
 
-// OpenFilters returns the Filters of a mount. session identifies the mount's session, digest identifies its settings,
+// Open returns the Filters of a mount. session identifies the mount's session, digest identifies its settings,
 // and path is the path of the record. In a takeover, the Filters of the predecessor are continued. Otherwise, same
 // reports whether the results of earlier mounts are still valid: the settings are those of the last mount, and that
 // mount had no unconverted files.
-func OpenFilters(p *filter.Programs, session, digest, path string, takeOver bool, log *zap.Logger) (f *Filters, same bool, err error) {
+func Open(p *filter.Programs, session, digest, path string, takeOver bool, log *zap.Logger) (f *Filters, same bool, err error) {
 	text, err := disk.ReadRegular(path, maxUnfiltered)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, fmt.Errorf("read list of files that the filter did not convert: %w", err)
@@ -100,10 +101,10 @@ func (f *Filters) Begin() (err error) {
 	return nil
 }
 
-// markUnfiltered records that the driver did not convert a file. key is the cache key of the result that belongs to the
+// MarkUnfiltered records that the driver did not convert a file. key is the cache key of the result that belongs to the
 // mount. The record is written before the kernel gets the contents, so that a successor also returns the unconverted
 // contents.
-func (f *Filters) markUnfiltered(key object.ID) {
+func (f *Filters) MarkUnfiltered(key object.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.unfiltered[key] {
@@ -118,12 +119,15 @@ func (f *Filters) markUnfiltered(key object.ID) {
 	}
 }
 
-// left reports whether the driver did not convert the file with this cache key, so that the file stays unconverted.
-func (f *Filters) left(key object.ID) bool {
+// Left reports whether the driver did not convert the file with this cache key, so that the file stays unconverted.
+func (f *Filters) Left(key object.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.unfiltered[key]
 }
+
+// Owner returns a text that identifies the session and its settings, for the cache keys of results that belong to the mount.
+func (f *Filters) Owner() string { return f.owner }
 
 // Close stops the programs and closes the record.
 func (f *Filters) Close() {
