@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/daemon"
 	"github.com/artifactfs/artifactfs/host/statedir/space"
 )
@@ -116,7 +115,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		case !r.Needed:
 			needed = "no"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes),
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", cli.OrDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes),
 			cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
@@ -139,21 +138,10 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		if dir == "" {
 			dir = m.ID
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: dir}).Error(), state, orDash(changed[m.ID]), cli.BytesOf(m.Overlay),
-			cli.Count(m.Objects), cli.BytesOf(m.Git), orDash(m.Remote))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.OneLine(dir), state, cli.OrDash(changed[m.ID]), cli.BytesOf(m.Overlay),
+			cli.Count(m.Objects), cli.BytesOf(m.Git), cli.OrDash(m.Remote))
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
-}
-
-// orDash returns s on one line, with single spaces between its words, or "-" if s is empty.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return (&control.Error{Cause: s}).Error()
+	return cli.Printed(w.Flush())
 }
 
 // cacheGC evicts contents and removes unused stores. If the command line states no quota, cacheGC uses the largest quota of the
@@ -188,15 +176,15 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 		if name == "" {
 			name = r.Dir
 		}
-		fmt.Fprintf(a.Stdout, "%s the store of %s, %s\n", verb[1], orDash(name), cli.BytesOf(r.Bytes))
+		fmt.Fprintf(a.Stdout, "%s the store of %s, %s\n", verb[1], cli.OrDash(name), cli.BytesOf(r.Bytes))
 	}
 	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"),
 		cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))
 	for _, note := range freed.Notes {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", (&control.Error{Cause: note}).Error())
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", cli.OneLine(note))
 	}
 	if err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	return nil
 }

@@ -200,15 +200,15 @@ func printFindings(a *cli.App, findings []doctor.Finding) error {
 		if f.Mended {
 			sign = "fixed"
 		}
-		text := (&control.Error{Cause: f.Object + ": " + f.What}).Error()
+		text := cli.OneLine(f.Object + ": " + f.What)
 		if _, err := fmt.Fprintf(a.Stdout, "%-5s %s\n", sign, text); err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 		if f.Mend != "" {
 			fmt.Fprintf(a.Stdout, "      --fix %s\n", f.Mend)
 		}
 		if f.Hint != "" {
-			fmt.Fprintf(a.Stdout, "      hint: %s\n", (&control.Error{Cause: f.Hint}).Error())
+			fmt.Fprintf(a.Stdout, "      hint: %s\n", cli.OneLine(f.Hint))
 		}
 	}
 	return nil

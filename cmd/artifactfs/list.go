@@ -61,11 +61,11 @@ func listMounts(ctx context.Context, a *cli.App) error {
 		if !m.Mounted() {
 			files, hydrated = "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.OneLine(m.Dir), ref, m.State, files,
 			hydrated, changed, session, pending, m.Remote)
 	}
 	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	return asked
 }

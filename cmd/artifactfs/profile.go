@@ -200,12 +200,9 @@ func printProfiles(a *cli.App, list []storedProfile) error {
 		if s.Recorded != nil {
 			last = s.Recorded.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", s.Name, paths, s.Recordings, last, orDash(s.Remote))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", s.Name, paths, s.Recordings, last, cli.OrDash(s.Remote))
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(w.Flush())
 }
 
 // showProfile prints the paths of a profile.
@@ -232,8 +229,8 @@ func showProfile(a *cli.App, name string, remotes []string) error {
 	}
 	for _, path := range paths {
 		// A path can contain any byte except NUL, so it is printed like the text of an error, on one line.
-		if _, err := fmt.Fprintln(a.Stdout, (&control.Error{Cause: path}).Error()); err != nil {
-			return fmt.Errorf("print result: %w", err)
+		if _, err := fmt.Fprintln(a.Stdout, cli.OneLine(path)); err != nil {
+			return cli.Printed(err)
 		}
 	}
 	if s.Whole {
@@ -255,6 +252,6 @@ func deleteProfile(a *cli.App, name string, remotes []string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"name": s.Name, "remote": s.Remote})
 	}
-	_, err = fmt.Fprintf(a.Stdout, "deleted read profile %s of %s\n", s.Name, orDash(s.Remote))
+	_, err = fmt.Fprintf(a.Stdout, "deleted read profile %s of %s\n", s.Name, cli.OrDash(s.Remote))
 	return err
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosts"
@@ -196,10 +195,8 @@ func printHosts(a *cli.App, all []hosts.Host, screen, header bool) error {
 	default:
 		hostsTable(&b, all, now, header)
 	}
-	if _, err := a.Stdout.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	_, err := a.Stdout.Write(b.Bytes())
+	return cli.Printed(err)
 }
 
 // hostsHead writes the sums over all hosts.
@@ -241,10 +238,10 @@ func hostsTable(out io.Writer, all []hosts.Host, now time.Time, header bool) {
 		fmt.Fprintln(columns, "TIME\tMOUNTS\tDEGRADED\tFAILED\tOPS/S\tHIT\tREQ/S\tRECV/S\tPENDING\tERRORS\tMEMORY\tCPU\t  HOST")
 	}
 	for _, h := range all {
-		name := (&control.Error{Cause: h.Target}).Error()
+		name := cli.OneLine(h.Target)
 		if !h.Up {
 			fmt.Fprintf(columns, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t  %s: %s\n", now.Format("15:04:05"), name,
-				(&control.Error{Cause: h.Error}).Error())
+				cli.OneLine(h.Error))
 			continue
 		}
 		requests, hit, remote, received, processor := "-", "-", "-", "-", "-"

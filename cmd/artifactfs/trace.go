@@ -118,10 +118,7 @@ func (f *follower) show(t control.Trace) error {
 			return err
 		}
 	}
-	if err := f.out.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(f.out.Flush())
 }
 
 // printEvent writes a line for one event. The path is the last column, because its length varies.
@@ -149,10 +146,8 @@ func printEvent(w io.Writer, e control.TraceEvent) error {
 	}
 	line := fmt.Sprintf("%s %7d %-15s %-11s %-14s %10s  %s", e.Time.Local().Format("15:04:05.000"), e.PID,
 		command, e.Op, how, waitText(e.Wait), path)
-	if _, err := fmt.Fprintln(w, (&control.Error{Cause: line}).Error()); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintln(w, cli.OneLine(line))
+	return cli.Printed(err)
 }
 
 // waitText formats a number of microseconds.

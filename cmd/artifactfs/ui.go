@@ -96,7 +96,7 @@ func serveUI(ctx context.Context, a *cli.App, of, listen string, open bool) erro
 		fmt.Fprintln(a.Stderr, "artifactfs: open this URL in a browser; Ctrl-C ends the page")
 	}
 	if err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	if at, ok := l.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
 		fmt.Fprintln(a.Stderr, "artifactfs: other machines can reach this address, and connections to it are not encrypted")

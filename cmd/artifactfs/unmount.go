@@ -146,7 +146,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		if reply.NotRemoved != "" {
 			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
-				(&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
+				cli.OneLine(reply.NotRemoved), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.Quiet {
 			printTrashed(a, reply.Trashed, reply.Until)

@@ -125,10 +125,8 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 		}
 		w.table(&b, all.Mounts, now, first)
 	}
-	if _, err := a.Stdout.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	_, err := a.Stdout.Write(b.Bytes())
+	return cli.Printed(err)
 }
 
 // head writes the lines about all mounts and the daemons.
@@ -179,7 +177,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, cli.Count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, cli.BytesOf),
 			cli.Count(m.Queue.Foreground)+"+"+cli.Count(m.Queue.Background), hydrated, cli.Count(m.Overlay.Changed), pending, m.State,
-			(&control.Error{Cause: m.Dir}).Error())
+			cli.OneLine(m.Dir))
 	}
 	columns.Flush()
 	w.at, w.before = now, before

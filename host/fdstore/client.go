@@ -100,7 +100,7 @@ func enter(conn *keeper.Conn, d Daemon, wait func()) (kept map[string]int, err e
 		case m[keeper.StartServing] != "":
 			return kept, nil
 		case len(fds) != len(names):
-			closeAll(fds)
+			keeper.CloseAll(fds)
 			return kept, fmt.Errorf("receive descriptors: got %d descriptors but %d names", len(fds), len(names))
 		default:
 			for i, fd := range fds {
@@ -118,7 +118,7 @@ func (c *Client) watch() {
 		if err != nil {
 			return
 		}
-		closeAll(fds)
+		keeper.CloseAll(fds)
 	}
 }
 
@@ -183,7 +183,7 @@ func List(ctx context.Context, socket string) ([]Kept, error) {
 	all := []Kept{}
 	for {
 		m, fds, err := conn.Receive()
-		closeAll(fds)
+		keeper.CloseAll(fds)
 		if errors.Is(err, io.EOF) {
 			return all, nil
 		}

@@ -140,10 +140,10 @@ func (s *Server) converse(u *net.UnixConn) {
 			s.log.Warn("read first message", zap.Error(err))
 		}
 	case m[keyList] != "":
-		closeAll(fds)
+		keeper.CloseAll(fds)
 		s.list(conn)
 	case name == "" || len(fds) != 1:
-		closeAll(fds)
+		keeper.CloseAll(fds)
 		s.log.Warn("refuse connection without a name and a pipe")
 	default:
 		unix.SetNonblock(fds[0], true) // so that the wait for its end needs no thread; no other process reads from the pipe
@@ -320,7 +320,7 @@ func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) 
 	close(received)
 	<-expired
 	conn.SetReadDeadline(time.Time{})
-	closeAll(fds)
+	keeper.CloseAll(fds)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
@@ -378,7 +378,7 @@ func (s *Server) message(d *daemon, m keeper.Message, fds []int) {
 			}
 		}
 	}
-	closeAll(fds) // those of a barrier, too
+	keeper.CloseAll(fds) // those of a barrier, too
 }
 
 // remove closes the descriptor with this name, if there is one.
@@ -414,12 +414,5 @@ func (s *Server) list(conn *keeper.Conn) {
 		if err := conn.Send(m); err != nil {
 			return
 		}
-	}
-}
-
-// closeAll closes all given descriptors.
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
 	}
 }

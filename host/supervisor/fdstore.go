@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/host/fdstore"
+	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
 const (
@@ -121,7 +122,7 @@ func (o *outside) reconnect(s store) {
 		o.again = time.After(fdstoreRetry)
 		return
 	}
-	closeAll(store(kept).numbers()) // those of s are newer
+	keeper.CloseAll(store(kept).numbers()) // those of s are newer
 	o.client, o.again = client, nil
 	for name, fd := range s {
 		o.store(name, fd)

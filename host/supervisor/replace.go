@@ -150,7 +150,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 			s.store.put(m[keeper.Name], fds[0])
 			continue
 		case m[keeper.StartServing] == "":
-			closeAll(fds)
+			keeper.CloseAll(fds)
 			continue
 		}
 		start := keeper.StartOf(m)

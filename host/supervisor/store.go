@@ -58,10 +58,3 @@ func (s store) files() []keeper.Descriptor {
 	}
 	return all
 }
-
-// closeAll closes descriptors that arrived with a message and were not stored.
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}

@@ -284,7 +284,7 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 
 // message handles one message of a worker. It owns the descriptors in fds, and closes those that it does not store.
 func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
-	defer func() { closeAll(fds) }()
+	defer func() { keeper.CloseAll(fds) }()
 	name := m[keeper.Name]
 	switch {
 	case m[keeper.Waiting] != "":

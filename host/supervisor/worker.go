@@ -126,7 +126,7 @@ func (s *supervisor) bring(e event) {
 	select {
 	case s.events <- e:
 	case <-s.done:
-		closeAll(e.fds)
+		keeper.CloseAll(e.fds)
 	}
 }
 

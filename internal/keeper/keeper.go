@@ -220,14 +220,14 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 		m, err = Parse(c.buf[:n])
 	}
 	if err != nil {
-		closeAll(fds)
+		CloseAll(fds)
 		return nil, nil, err
 	}
 	return m, fds, nil
 }
 
-// closeAll closes all given descriptors.
-func closeAll(fds []int) {
+// CloseAll closes all given descriptors.
+func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}

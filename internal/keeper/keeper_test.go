@@ -194,7 +194,7 @@ func TestNames(t *testing.T) {
 	if m, fds, err := s.Receive(); err != nil || len(m[Name]) != 255 {
 		t.Errorf("receive a message with a long name: got %v, %v", m, err)
 	} else {
-		closeAll(fds)
+		CloseAll(fds)
 	}
 	if err := s.Send(Message{Status: strings.Repeat("x", maxMessage)}); err == nil {
 		t.Error("a message that is too long was sent")

@@ -122,12 +122,12 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 			return Start{}, nil, err
 		}
 		if m[StartServing] != "" {
-			closeAll(fds)
+			CloseAll(fds)
 			return StartOf(m), descriptors, nil
 		}
 		names := strings.Split(m[Name], ":")
 		if len(names) != len(fds) {
-			closeAll(fds)
+			CloseAll(fds)
 			return Start{}, nil, fmt.Errorf("receive descriptors: got %d descriptors but %d names", len(fds), len(names))
 		}
 		for i, fd := range fds {

@@ -96,7 +96,7 @@ func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
 func PrintError(w io.Writer, e *control.Error) {
 	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
 	if e.Hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", (&control.Error{Cause: e.Hint}).Error())
+		fmt.Fprintf(w, "hint: %s\n", OneLine(e.Hint))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -340,8 +339,5 @@ func (a *App) CompleteListed(most int, of func(m Served) (choice, about string),
 func PrintJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return Printed(e.Encode(v))
 }

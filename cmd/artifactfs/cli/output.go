@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ func IsTerminal(f *os.File) bool {
 
 // PrintLine writes a label and one line of text, indented.
 func PrintLine(w io.Writer, label, format string, args ...any) {
-	fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
+	fmt.Fprintf(w, "  %-8s  %s\n", label, OneLine(fmt.Sprintf(format, args...)))
 }
 
 // Ago returns the time from t to now as text, in its largest unit.
@@ -73,6 +74,20 @@ func (d *Days) Set(text string) error {
 	*d = Days(max(t, 1)) // In a request, 0 means the default, so replace a 0 from the user by 1 ns.
 	return nil
 }
+
+// Printed returns the error of a command that could not print its result, and nil for nil.
+func Printed(err error) error {
+	if err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// OneLine returns text on one line without control characters, as errors are printed.
+func OneLine(text string) string { return (&control.Error{Cause: text}).Error() }
+
+// OrDash returns text like OneLine, or "-" for an empty text.
+func OrDash(text string) string { return cmp.Or(OneLine(text), "-") }
 
 // First returns the first argument, or "".
 func First(args []string) string {

@@ -67,7 +67,7 @@ func (p *Progress) Show(step control.Progress) {
 	defer p.mu.Unlock()
 	if step.Message != "" {
 		p.clearLocked()
-		fmt.Fprintf(p.out, "artifactfs: %s\n", (&control.Error{Cause: step.Message}).Error())
+		fmt.Fprintf(p.out, "artifactfs: %s\n", OneLine(step.Message))
 	}
 	p.current = step
 	now := time.Now()
@@ -118,7 +118,7 @@ func describe(s control.Progress) string {
 	if s.Unit == "bytes" {
 		number, unit = BytesOf, ""
 	}
-	phase := (&control.Error{Cause: s.Phase}).Error()
+	phase := OneLine(s.Phase)
 	switch {
 	case s.Total > 0:
 		return fmt.Sprintf("%s  %s of %s%s (%d %%)", phase, number(s.Done), number(s.Total), unit, min(s.Done, s.Total)*100/s.Total)

@@ -42,7 +42,8 @@ Without sessions, archive lists the archived ones. The retention of a namespace 
 			}
 			return printList(a, "archived", 0, c.Extensions().Archived(cmd.Context(), n.namespace, n.repo),
 				"SESSION\tSTATE\tSIZE\tCHANGED\tARCHIVED\tOWNER\tTITLE", func(s client.ArchivedSession) string {
-					return columns(s.Session, s.State, cli.BytesOf(s.Bytes), ago(s.Changed), ago(s.Archived), orDash(s.Owner), orDash(s.Title))
+					return columns(s.Session, s.State, cli.BytesOf(s.Bytes), ago(s.Changed), ago(s.Archived),
+						cli.OrDash(s.Owner), cli.OrDash(s.Title))
 				})
 		}),
 	}
@@ -254,7 +255,7 @@ func printSteps(a *cli.App, s client.RetentionSteps, plan bool) error {
 		default:
 			due = step.Due.Local().Format(time.DateTime)
 		}
-		fmt.Fprintln(w, columns(step.Repo, step.Session, step.State, step.Action, due, oneLine(step.Why)))
+		fmt.Fprintln(w, columns(step.Repo, step.Session, step.State, step.Action, due, cli.OneLine(step.Why)))
 	}
 	return errors.Join(w.Flush(), failed)
 }

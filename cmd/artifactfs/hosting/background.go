@@ -76,7 +76,7 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 		return errors.New("serve: server process in the background ended without a report")
 	}
 	if _, err := a.Stdout.Write(text); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	return child.Process.Release()
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
@@ -91,25 +90,11 @@ func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, erro
 	for _, item := range all {
 		fmt.Fprintln(w, line(item))
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(w.Flush())
 }
 
 // columns joins the columns of one line for printList.
 func columns(texts ...string) string { return strings.Join(texts, "\t") }
-
-// orDash returns text on one line without control characters, or "-" for an empty text.
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return oneLine(text)
-}
-
-// oneLine returns text on one line without control characters, as errors are printed.
-func oneLine(text string) string { return (&control.Error{Cause: text}).Error() }
 
 // printToken prints a new token. It prints the description of the token to standard error, so that standard output
 // contains only the secret.
@@ -138,8 +123,6 @@ func printDone(a *cli.App, verb, object string) error {
 
 // printLine prints a line.
 func printLine(w io.Writer, text string) error {
-	if _, err := fmt.Fprintln(w, text); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintln(w, text)
+	return cli.Printed(err)
 }

@@ -63,7 +63,7 @@ func namespaceListCommand(a *cli.App, o *Connection) *cobra.Command {
 		RunE: o.run(a, func(cmd *cobra.Command, c *Access, _ []string) error {
 			return printList(a, "namespaces", 0, c.Namespaces(cmd.Context()), "NAME\tREPOSITORIES\tJURISDICTION\tUPDATED",
 				func(n client.Namespace) string {
-					return columns(n.Name, strconv.Itoa(n.Repos), orDash(n.Jurisdiction), cli.Ago(n.Updated, time.Now()))
+					return columns(n.Name, strconv.Itoa(n.Repos), cli.OrDash(n.Jurisdiction), cli.Ago(n.Updated, time.Now()))
 				})
 		}),
 	}
@@ -85,7 +85,7 @@ func namespaceShowCommand(a *cli.App, o *Connection) *cobra.Command {
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, n)
 			}
-			fmt.Fprintln(a.Stdout, oneLine(n.Name))
+			fmt.Fprintln(a.Stdout, cli.OneLine(n.Name))
 			cli.PrintLine(a.Stdout, "repos", "%d", n.Repos)
 			cli.PrintLine(a.Stdout, "place", "%s", n.Jurisdiction)
 			cli.PrintLine(a.Stdout, "created", "%s", localTime(n.Created))

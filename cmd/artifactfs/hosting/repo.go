@@ -115,7 +115,7 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 			l.Limit = 200
 			return printList(a, "repos", limit, reposOf(cmd.Context(), c, args[0], l), "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
 				func(r client.Repo) string {
-					return columns(r.Name, r.DefaultBranch, orDash(r.Status), pushed(r), orDash(r.Source), r.Remote)
+					return columns(r.Name, r.DefaultBranch, cli.OrDash(r.Status), pushed(r), cli.OrDash(r.Source), r.Remote)
 				})
 		}),
 	}

@@ -292,7 +292,7 @@ func announce(a *cli.App, o serveOptions, s *server.Server) error {
 		return cli.PrintJSON(a.Stdout, told)
 	}
 	if _, err := fmt.Fprintf(a.Stdout, "serving at %s\n", s.URL); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	cli.PrintLine(a.Stdout, "account", "%s", s.Account)
 	switch {

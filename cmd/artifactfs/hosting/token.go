@@ -107,7 +107,7 @@ func tokenListCommand(a *cli.App, o *Connection) *cobra.Command {
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
 			return printList(a, "tokens", 0, c.Tokens(cmd.Context(), n.namespace, n.repo, state), "ID\tSCOPE\tSTATE\tEXPIRES\tLABEL\tSESSION",
 				func(t client.Token) string {
-					return columns(t.ID, t.Scope, t.State, localTime(t.Expires), orDash(t.Label), orDash(t.Session))
+					return columns(t.ID, t.Scope, t.State, localTime(t.Expires), cli.OrDash(t.Label), cli.OrDash(t.Session))
 				})
 		}),
 	}

@@ -210,15 +210,15 @@ func show(a *cli.App, op string, r control.SessionLocksReply, now time.Time) err
 	for _, l := range r.Done {
 		switch {
 		case op == control.LockRelease && l.Mine:
-			fmt.Fprintf(a.Stdout, "unlocked %s\n", clean(l.Pattern))
+			fmt.Fprintf(a.Stdout, "unlocked %s\n", cli.OneLine(l.Pattern))
 		case op == control.LockRelease:
-			fmt.Fprintf(a.Stdout, "unlocked %s, which %s had locked\n", clean(l.Pattern), holder(l))
+			fmt.Fprintf(a.Stdout, "unlocked %s, which %s had locked\n", cli.OneLine(l.Pattern), holder(l))
 		default:
-			fmt.Fprintf(a.Stdout, "locked %s until %s (%s)\n", clean(l.Pattern), l.Expires.Local().Format(time.DateTime), l.ID)
+			fmt.Fprintf(a.Stdout, "locked %s until %s (%s)\n", cli.OneLine(l.Pattern), l.Expires.Local().Format(time.DateTime), l.ID)
 		}
 	}
 	for _, path := range r.Changed {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", clean(path))
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", cli.OneLine(path))
 	}
 	if op == control.LockAcquire && r.Mode != "refuse" {
 		fmt.Fprintf(a.Stderr, "artifactfs: the policy of the session remote says %q: other mounts do not refuse changes\n", r.Mode)
@@ -235,21 +235,19 @@ func list(out io.Writer, r control.SessionLocksReply, now time.Time) error {
 		if left := l.Expires.Sub(now); left > 0 {
 			expires = "in " + cli.Age(max(left, time.Second))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.Session, clean(l.Actor+"@"+l.Host), expires, clean(l.Pattern), clean(l.Reason))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.Session, cli.OneLine(l.Actor+"@"+l.Host), expires,
+			cli.OneLine(l.Pattern), cli.OneLine(l.Reason))
 	}
 	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	for _, f := range r.Forced {
-		fmt.Fprintf(out, "%s: %s released %s of %s: %s\n", f.Time.Local().Format(time.DateTime), clean(f.Actor+"@"+f.Host),
-			clean(f.Lock.Pattern), holder(f.Lock), clean(f.Reason))
+		fmt.Fprintf(out, "%s: %s released %s of %s: %s\n", f.Time.Local().Format(time.DateTime), cli.OneLine(f.Actor+"@"+f.Host),
+			cli.OneLine(f.Lock.Pattern), holder(f.Lock), cli.OneLine(f.Reason))
 	}
 	return nil
 }
 
 func holder(l control.SessionLock) string {
-	return fmt.Sprintf("session %s (%s)", l.Session, clean(l.Actor+"@"+l.Host))
+	return fmt.Sprintf("session %s (%s)", l.Session, cli.OneLine(l.Actor+"@"+l.Host))
 }
-
-// clean returns text on one line without control characters.
-func clean(text string) string { return (&control.Error{Cause: text}).Error() }

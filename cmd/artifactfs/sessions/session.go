@@ -334,10 +334,10 @@ func sessionList(ctx context.Context, a *cli.App, remote string, only filter) er
 			dir = "-"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", s.Name, stateText(s, now), cli.Count(s.Checkpoints), last, cli.Count(s.Pending),
-			titleColumns(titles, s.Owner, s.Title), (&control.Error{Cause: dir}).Error(), s.Remote)
+			titleColumns(titles, s.Owner, s.Title), cli.OneLine(dir), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	return asked
 }

@@ -254,16 +254,15 @@ func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnota
 // printThreads prints the threads of annotations as text.
 func printThreads(out io.Writer, threads []control.AnnotationThread, now time.Time) error {
 	var b strings.Builder
-	clean := func(text string) string { return (&control.Error{Cause: text}).Error() }
 	for i, t := range threads {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "%s  %s  %s\n", t.ID, t.State, clean(threadPlace(t)))
+		fmt.Fprintf(&b, "%s  %s  %s\n", t.ID, t.State, cli.OneLine(threadPlace(t)))
 		if t.On.Quote != "" {
 			for line := range strings.SplitSeq(t.On.Quote, "\n") {
 				text := strings.TrimLeft(line, " \t")
-				fmt.Fprintf(&b, "  > %s%s\n", line[:len(line)-len(text)], clean(text))
+				fmt.Fprintf(&b, "  > %s%s\n", line[:len(line)-len(text)], cli.OneLine(text))
 			}
 		}
 		for _, n := range t.Annotations {
@@ -272,7 +271,7 @@ func printThreads(out io.Writer, threads []control.AnnotationThread, now time.Ti
 			if n.Text != "" {
 				text := strings.Split(strings.TrimRight(n.Text, "\n"), "\n")
 				for i := range text {
-					text[i] = clean(text[i])
+					text[i] = cli.OneLine(text[i])
 				}
 				b.WriteString(": " + strings.Join(text, "\n    "))
 			}

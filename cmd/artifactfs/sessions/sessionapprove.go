@@ -135,7 +135,7 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 		fmt.Fprintf(&text, "  artifactfs session review deny %s%s -m REASON\n", link, to)
 	}
 	if _, err := fmt.Fprint(a.Stdout, text.String()); err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	if reply.Token == "" && !a.Quiet {
 		fmt.Fprintln(a.Stderr, "artifactfs: the server of the repository stores approvals, but does not enforce them")
@@ -242,7 +242,7 @@ func printAnswer(a *cli.App, op string, reply control.SessionApproveReply) error
 	}
 	_, err := fmt.Fprintf(a.Stdout, "%s\nstatus: %s\n", text, approvalStatus(reply.Approval))
 	if err != nil {
-		return fmt.Errorf("print result: %w", err)
+		return cli.Printed(err)
 	}
 	if op == control.ApproveGrant && !reply.Counted {
 		fmt.Fprintf(a.Stderr, "artifactfs: the policy does not count this grant of %s\n", reply.Actor)
@@ -347,10 +347,7 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.Action, target, status, grants, missing, expires)
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(t.Flush())
 }
 
 // voters returns the names of the users who have voted, or "-" if there are none.

@@ -348,14 +348,10 @@ func cacheKeys(ctx context.Context, a *cli.App, w work, prefix string, expired b
 		if !e.Expires.IsZero() {
 			expires = e.Expires.Local().Format(time.DateTime)
 		}
-		// Error removes control characters from the texts.
-		by, key := &control.Error{Cause: e.Actor}, &control.Error{Cause: e.Key}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cli.BytesOf(e.Size), cli.Ago(e.Time, now), expires, by.Error(), key.Error())
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cli.BytesOf(e.Size), cli.Ago(e.Time, now), expires,
+			cli.OneLine(e.Actor), cli.OneLine(e.Key))
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(t.Flush())
 }
 
 // cacheGCCommand returns the command "session cache gc".

@@ -152,7 +152,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 				continue
 			}
 		}
-		fmt.Fprintf(&text, "%-*s", width, lastChars((&control.Error{Cause: p.Path}).Error(), width-1))
+		fmt.Fprintf(&text, "%-*s", width, lastChars(cli.OneLine(p.Path), width-1))
 		for _, status := range p.Status {
 			if status == "" {
 				status = "."
@@ -177,7 +177,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	// The columns of the first table have no maximum width, so each line is cut to tableWidth.
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, firstChars(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 	}
 	return nil

@@ -121,15 +121,13 @@ func sessionDiff(ctx context.Context, a *cli.App, o diffOptions, words []string)
 				text = c.Status + "\t" + c.Path
 			}
 			if _, err := fmt.Fprintln(a.Stdout, text); err != nil {
-				return fmt.Errorf("print result: %w", err)
+				return cli.Printed(err)
 			}
 		}
 		return nil
 	}
-	if _, err := io.WriteString(a.Stdout, reply.Patch); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	_, err = io.WriteString(a.Stdout, reply.Patch)
+	return cli.Printed(err)
 }
 
 // printStat prints the line counts in the form of git diff --stat, without the bars.
@@ -145,7 +143,7 @@ func printStat(out io.Writer, changes []control.PathChange) error {
 			lines = fmt.Sprintf("+%s\t-%s", cli.Count(c.Added), cli.Count(c.Removed))
 			added, removed = added+c.Added, removed+c.Removed
 		}
-		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, (&control.Error{Cause: c.Path}).Error(), lines)
+		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, cli.OneLine(c.Path), lines)
 	}
 	w.Flush()
 	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", cli.Plural(int64(len(changes)), "path"), cli.Count(added), cli.Count(removed))

@@ -67,8 +67,8 @@ removed.`,
 				return err
 			}
 			for _, f := range reply.Facts {
-				if _, err := fmt.Fprintf(a.Stdout, "%s  %s\n", f.ID, (&control.Error{Cause: f.Text}).Error()); err != nil {
-					return fmt.Errorf("print result: %w", err)
+				if _, err := fmt.Fprintf(a.Stdout, "%s  %s\n", f.ID, cli.OneLine(f.Text)); err != nil {
+					return cli.Printed(err)
 				}
 			}
 			return nil

@@ -280,7 +280,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 	}
 	return cli.PrintMount(a, m, took)

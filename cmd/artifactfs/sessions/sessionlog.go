@@ -116,7 +116,7 @@ func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.
 		if !p.Synced {
 			id += "*"
 		}
-		message := (&control.Error{Cause: p.Message}).Error()
+		message := cli.OneLine(p.Message)
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
@@ -126,7 +126,7 @@ func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.
 	w.Flush()
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, strings.TrimRight(line, " \n")); err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 	}
 	return nil
@@ -137,7 +137,7 @@ func branchText(p control.Checkpoint) string {
 	if p.Branch == "" && p.Head != "" {
 		return p.Head[:min(12, len(p.Head))]
 	}
-	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
+	return cli.OrDash(p.Branch)
 }
 
 // sessionShowCommand returns the command "session show".
@@ -188,7 +188,7 @@ func completeCheckpoints(a *cli.App, of *string, most int) cobra.CompletionFunc 
 		var ids []cobra.Completion
 		now := time.Now()
 		for _, p := range reply.Checkpoints {
-			what := cli.Ago(p.Time, now) + ", " + (&control.Error{Cause: cmp.Or(p.Message, p.Reason)}).Error()
+			what := cli.Ago(p.Time, now) + ", " + cli.OneLine(cmp.Or(p.Message, p.Reason))
 			for _, pin := range p.Pins {
 				ids = append(ids, cobra.CompletionWithDesc(pin, what))
 			}
@@ -277,7 +277,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 			break
 		}
 		kind, text := readRecord(r)
-		fmt.Fprintf(out, "  %s  %s\n", kind, shortened((&control.Error{Cause: text}).Error()))
+		fmt.Fprintf(out, "  %s  %s\n", kind, shortened(cli.OneLine(text)))
 	}
 	if s.Excluded > 0 {
 		fmt.Fprintf(out, "left out (%s)\n", cli.Count(s.Excluded))
@@ -285,7 +285,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 			if i == pathsShown {
 				break
 			}
-			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: cli.LeftText(l)}).Error())
+			fmt.Fprintf(out, "  %s\n", cli.OneLine(cli.LeftText(l)))
 		}
 		if more := s.Excluded - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
 			fmt.Fprintf(out, "  ... and %s more\n", cli.Count(more))
@@ -304,6 +304,6 @@ func printChanges(out io.Writer, title string, changes []control.PathChange) {
 			fmt.Fprintf(out, "  ... and %s more (--json has all)\n", cli.Count(int64(len(changes)-i)))
 			break
 		}
-		fmt.Fprintf(out, "  %s  %s\n", c.Status, (&control.Error{Cause: c.Path}).Error())
+		fmt.Fprintf(out, "  %s  %s\n", c.Status, cli.OneLine(c.Path))
 	}
 }

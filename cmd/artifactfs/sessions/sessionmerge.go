@@ -75,10 +75,10 @@ func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) erro
 		return cli.ExitCode(control.ExitFailed)
 	}
 	for _, text := range reply.Messages {
-		fmt.Fprintln(a.Stdout, (&control.Error{Cause: text}).Error())
+		fmt.Fprintln(a.Stdout, cli.OneLine(text))
 	}
 	for _, path := range reply.Kept {
-		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", cli.OneLine(path))
 	}
 	if reply.Before == nil {
 		_, err := fmt.Fprintf(a.Stdout, "nothing to merge: this session contains %s@%s\n", r.Of, reply.Theirs.ID)

@@ -210,7 +210,7 @@ func printPromoted(a *cli.App, r promoteReply) error {
 	if r.PullRequest != nil {
 		out = a.Stderr
 	}
-	where := plain(r.Branch) + " of " + r.Target
+	where := cli.OneLine(r.Branch) + " of " + r.Target
 	short := func(id string) string { return id[:min(12, len(id))] }
 	switch {
 	case r.Method == control.PromoteNone:
@@ -235,13 +235,13 @@ func printPromoted(a *cli.App, r promoteReply) error {
 		}
 		fmt.Fprintf(out, "%s %s to %s%s\n", verb, cli.Plural(r.Total, "commit"), where, how)
 		for _, c := range r.Commits {
-			fmt.Fprintf(out, "  %s %s\n", short(c.ID), plain(c.Subject))
+			fmt.Fprintf(out, "  %s %s\n", short(c.ID), cli.OneLine(c.Subject))
 		}
 	}
 	if r.PullRequest == nil {
 		return nil
 	}
-	_, err := fmt.Fprintln(a.Stdout, plain(r.PullRequest.URL))
+	_, err := fmt.Fprintln(a.Stdout, cli.OneLine(r.PullRequest.URL))
 	return err
 }
 

@@ -137,10 +137,10 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 		printChanges(a.Stdout, "changed", r.Changes)
 	}
 	for _, path := range r.Kept {
-		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", cli.OneLine(path))
 	}
 	for _, path := range slices.Sorted(maps.Keys(r.Failed)) {
-		fmt.Fprintf(a.Stdout, "linked worktree not restored: %s\n", (&control.Error{Cause: path + ": " + r.Failed[path]}).Error())
+		fmt.Fprintf(a.Stdout, "linked worktree not restored: %s\n", cli.OneLine(path+": "+r.Failed[path]))
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {

@@ -188,7 +188,7 @@ func lifeWork(ctx context.Context, a *cli.App, verb, of, remote, name string) (w
 func printProfile(out io.Writer, p profile.Profile) {
 	line := func(label, text string) {
 		if text != "" {
-			cli.PrintLine(out, label, "%s", (&control.Error{Cause: text}).Error())
+			cli.PrintLine(out, label, "%s", cli.OneLine(text))
 		}
 	}
 	line("title", p.Title)
@@ -223,7 +223,7 @@ func titleColumns(shown bool, owner, title string) string {
 		if text == "" {
 			return "-"
 		}
-		return shortened((&control.Error{Cause: text}).Error())
+		return shortened(cli.OneLine(text))
 	}
 	return cell(owner) + "\t" + cell(title) + "\t"
 }

@@ -56,16 +56,13 @@ func sessionSummary(ctx context.Context, a *cli.App, of, remote, since, point st
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
-	_, err = fmt.Fprintf(a.Stdout, "# %s\n\n%s", plain(reply.Title), markdown(reply))
+	_, err = fmt.Fprintf(a.Stdout, "# %s\n\n%s", cli.OneLine(reply.Title), markdown(reply))
 	return err
 }
 
-// plain returns a text as one line without control characters.
-func plain(text string) string { return (&control.Error{Cause: text}).Error() }
-
 // code returns a text as Markdown code on one line.
 func code(text string) string {
-	text = plain(text)
+	text = cli.OneLine(text)
 	if strings.Contains(text, "`") {
 		return "`` " + text + " ``"
 	}
@@ -79,7 +76,7 @@ func markdown(r control.SessionSummaryReply) string {
 	if r.TotalCommits > 0 {
 		section(cli.Plural(r.TotalCommits, "commit"))
 		for _, c := range r.Commits {
-			fmt.Fprintf(&b, "- %s %s (%s)\n", c.ID[:min(10, len(c.ID))], plain(c.Subject), plain(c.Author))
+			fmt.Fprintf(&b, "- %s %s (%s)\n", c.ID[:min(10, len(c.ID))], cli.OneLine(c.Subject), cli.OneLine(c.Author))
 		}
 		more(&b, r.TotalCommits-int64(len(r.Commits)))
 	}
@@ -111,28 +108,28 @@ func markdown(r control.SessionSummaryReply) string {
 	if len(r.Facts) > 0 {
 		section("Facts")
 		for _, f := range r.Facts {
-			fmt.Fprintf(&b, "- %s\n", plain(f.Text))
+			fmt.Fprintf(&b, "- %s\n", cli.OneLine(f.Text))
 		}
 		more(&b, 0)
 	}
 	if len(r.Notes) > 0 {
 		section("Notes")
 		for _, n := range r.Notes {
-			fmt.Fprintf(&b, "- %s %s: %s\n", n.Commit[:min(10, len(n.Commit))], plain(n.Ref), code(n.Text))
+			fmt.Fprintf(&b, "- %s %s: %s\n", n.Commit[:min(10, len(n.Commit))], cli.OneLine(n.Ref), code(n.Text))
 		}
 		more(&b, 0)
 	}
 	if len(r.Prompts) > 0 {
 		section("Prompts")
 		for _, p := range r.Prompts {
-			fmt.Fprintf(&b, "%d. %s\n", p.Turn, plain(p.Text))
+			fmt.Fprintf(&b, "%d. %s\n", p.Turn, cli.OneLine(p.Text))
 		}
 		more(&b, r.TotalPrompts-int64(len(r.Prompts)))
 	}
 	if b.Len() == 0 {
 		b.WriteString("Nothing has changed.\n\n")
 	}
-	fmt.Fprintf(&b, "Session %s", plain(r.Session))
+	fmt.Fprintf(&b, "Session %s", cli.OneLine(r.Session))
 	if r.Checkpoint != "" {
 		fmt.Fprintf(&b, ", checkpoint %s", r.Checkpoint)
 	}

@@ -108,7 +108,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 	}
 	for _, r := range reply.Records {
@@ -126,7 +126,7 @@ func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcr
 			err = printRecord(a.Stdout, r)
 		}
 		if err != nil {
-			return fmt.Errorf("print result: %w", err)
+			return cli.Printed(err)
 		}
 	}
 	return nil
@@ -217,7 +217,7 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, l := range lines {
-		lines[i] = (&control.Error{Cause: l}).Error() // Error removes control characters from the line.
+		lines[i] = cli.OneLine(l)
 	}
 	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
 	return err
@@ -228,7 +228,7 @@ func dashed(text string) string {
 	if text == "" {
 		return "-"
 	}
-	return (&control.Error{Cause: text}).Error()
+	return cli.OneLine(text)
 }
 
 // printMarkdown prints a record as Markdown.

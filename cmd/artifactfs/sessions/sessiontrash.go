@@ -216,10 +216,7 @@ func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	for _, s := range reply.Deleted {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, cli.Ago(s.At, now), s.Until.Local().Format(time.DateTime), s.Remote)
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
+	return cli.Printed(w.Flush())
 }
 
 // sessionGCAll runs session gc on every session of the state directory. It continues after an error.
