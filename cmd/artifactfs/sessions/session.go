@@ -59,22 +59,27 @@ contains the current directory. With --session-remote URL, sessions of another m
   artifactfs session restore @~1 src/main.c
   artifactfs session fork /tmp/try
   artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			e := &control.Error{Code: control.ExitUsage, Verb: "session",
-				Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs session --help"}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				e.Hint = "did you mean session " + near[0] + "?"
-			}
-			return e
-		},
+		Args:                       commandOf("session"),
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
 	addCommands(cmd, a)
 	return cmd
+}
+
+// commandOf returns a check of the arguments of the command verb, which only has subcommands: any argument is an unknown command.
+func commandOf(verb string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		e := &control.Error{Code: control.ExitUsage, Verb: verb,
+			Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs " + verb + " --help"}
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			e.Hint = "did you mean " + verb + " " + near[0] + "?"
+		}
+		return e
+	}
 }
 
 // work is the session to which a command applies, with the way to reach it.

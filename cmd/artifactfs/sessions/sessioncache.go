@@ -41,12 +41,7 @@ Do not trust a value more than the users who may push to the session remote: eac
   artifactfs session cache get build/linux --output app.tar
   artifactfs session cache keys test/
   artifactfs session cache gc --max-size 2G --max-age 90d`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q", args[0])
-			}
-			return nil
-		},
+		Args: commandOf("session cache"),
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(cacheGetCommand(a), cachePutCommand(a), cacheRunCommand(a), cacheCASCommand(a), cacheDeleteCommand(a), cacheKeysCommand(a),

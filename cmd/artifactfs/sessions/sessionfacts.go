@@ -27,12 +27,7 @@ removed.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432'
   artifactfs session fact list
   artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q", args[0])
-			}
-			return nil
-		},
+		Args: commandOf("session fact"),
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	var of string

@@ -1,8 +1,6 @@
 package sessions
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
@@ -24,17 +22,7 @@ states what needs approvals, and of whom. A server of this program enforces it; 
   artifactfs session review list
   artifactfs session review grant https://git.example.org/work.git#session=fix-login@01M80Q4ZJ3
   artifactfs session review deny 01M80Q4Z -C fix-login -m 'tests are missing'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			e := &control.Error{Code: control.ExitUsage, Verb: "session review",
-				Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs session review --help"}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				e.Hint = "did you mean session review " + near[0] + "?"
-			}
-			return e
-		},
+		Args:                       commandOf("session review"),
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestFor:                 []string{"withdraw"},
 		SuggestionsMinimumDistance: 2,
