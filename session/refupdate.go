@@ -89,7 +89,7 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
-		if c.New.IsZero() && slices.ContainsFunc(changes, func(o RefChange) bool { return !o.New.IsZero() && inWay(c.Name, o.Name) }) {
+		if c.New.IsZero() && slices.ContainsFunc(changes, func(o RefChange) bool { return !o.New.IsZero() && InWay(c.Name, o.Name) }) {
 			first = append(first, c)
 		} else {
 			then = append(then, c)
@@ -101,8 +101,8 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 	return w.apply(ctx, then, ready)
 }
 
-// inWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
-func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
+// InWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
+func InWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
 // expect returns ErrRefMoved unless the ref has the old value that the change c expects.
 func (w *refWriter) expect(c RefChange) error {
@@ -217,7 +217,7 @@ func (w *refWriter) free(c RefChange) error {
 		if err != nil {
 			return err
 		}
-		if i := slices.IndexFunc(packed, func(p packedrefs.Ref) bool { return inWay(p.Name, c.Name) }); i >= 0 {
+		if i := slices.IndexFunc(packed, func(p packedrefs.Ref) bool { return InWay(p.Name, c.Name) }); i >= 0 {
 			return fmt.Errorf("create ref %s: %w: ref %s exists", c.Name, syscall.ENOTDIR, packed[i].Name)
 		}
 		if err := removeEmpty(file); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // prefetchCommand returns the command "prefetch". Without --wait the command returns when the daemon has queued the contents.
@@ -87,7 +88,7 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
 	// The path dir may contain symbolic links, but the path root does not.
 	for _, spelling := range cli.Spellings(dir) {
-		if cli.Inside(root, spelling) {
+		if mountinfo.Within(root, spelling) {
 			below, _ = filepath.Rel(root, spelling)
 			break
 		}

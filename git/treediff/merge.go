@@ -64,8 +64,7 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 // Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty tree.
 func Name(f object.Format, tree object.ID) string {
 	if tree.IsZero() {
-		empty, _ := object.Hash(f, object.Tree, nil)
-		return empty.String()
+		return object.EmptyTree(f).String()
 	}
 	return tree.String()
 }

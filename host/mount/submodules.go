@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -207,7 +208,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 		name := statedir.SessionName(parent.Session, w.Path)
 		r.Session = parent.Session[:min(len(parent.Session), maxSessionName-len(name)-1)] + "." + name
 	}
-	if !remotes.SameHost(remote, parent.Request.Remote) { // the parent's token must not be sent to another host
+	if !endpoint.SameHost(remote, parent.Request.Remote) { // the parent's token must not be sent to another host
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""

@@ -8,6 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
 // Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login,
@@ -49,7 +50,7 @@ func GivenFor(remote, token, file string) Given {
 // remote instead. The token of the mounted remote is never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
-	if token == "" && file == "" && (r.Remote == "" || SameHost(at, r.Remote)) {
+	if token == "" && file == "" && (r.Remote == "" || endpoint.SameHost(at, r.Remote)) {
 		token, file = string(r.Token), r.TokenFile
 	}
 	return GivenFor(at, token, file)

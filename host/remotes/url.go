@@ -6,6 +6,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
 // Environment returns the environment variables that a request sets for connections to its remotes. It returns nil if the request
@@ -40,7 +41,7 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 // of package control. The result contains the session token of r only if both session remotes are on the same host. Every function
 // that opens a second remote with the request of a mount uses WithSessionRemote, so that no host receives the token of another one.
 func WithSessionRemote(r control.MountRequest, at string) control.MountRequest {
-	if own, _ := SessionURL(r); !SameHost(own, at) {
+	if own, _ := SessionURL(r); !endpoint.SameHost(own, at) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.SessionOptions.Remote = at
@@ -52,7 +53,7 @@ func WithSessionRemote(r control.MountRequest, at string) control.MountRequest {
 func LikeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
-	if err != nil || otherErr != nil || u.User != nil || o.User == nil || !SameHost(remote, other) {
+	if err != nil || otherErr != nil || u.User != nil || o.User == nil || !endpoint.SameHost(remote, other) {
 		return remote
 	}
 	u.User = o.User
@@ -93,14 +94,6 @@ func IsLocal(remote string) bool {
 	}
 	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
 	return colon < 0 || slash >= 0 && slash < colon
-}
-
-// SameHost reports whether two URLs have the same scheme, host and port, so that a secret for one remote may be sent to the
-// other.
-func SameHost(a, b string) bool {
-	ua, errA := url.Parse(a)
-	ub, errB := url.Parse(b)
-	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
 // Readable returns remote unchanged if other machines can probably reach the repository by the same URL. This is the case for

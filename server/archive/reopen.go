@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/trash"
 )
 
 // tries is the number of attempts to reopen a session while garbage of the repository is collected.
@@ -44,18 +43,13 @@ func (a *Archiver) Reopen(ctx context.Context, repoID, name string, by By) error
 // Trash moves an archived session to the trash of its repository, from which it can be restored for a time.
 func (a *Archiver) Trash(ctx context.Context, repoID, name string, by By, now time.Time) error {
 	return a.restore(ctx, repoID, name, by, func(_ context.Context, f *fetched) ([]records.Ref, error) {
-		to := TrashPrefix(name, now)
+		to := trash.Prefix(name, now)
 		refs := slices.Clone(f.refs)
 		for i, r := range refs {
 			refs[i].Name = to + strings.TrimPrefix(r.Name, "refs/")
 		}
 		return refs, nil
 	})
-}
-
-// TrashPrefix returns the prefix of the refs of a session that is deleted at the time now (package session/trash).
-func TrashPrefix(name string, now time.Time) string {
-	return thin.TrashPrefix + name + "/" + strconv.FormatInt(now.Unix(), 10) + "/"
 }
 
 // refsOf returns the refs with which a session is brought back.

@@ -210,8 +210,7 @@ type Filter struct {
 
 // Match reports whether the filter selects an event.
 func (f Filter) Match(e records.Event) bool {
-	return (f.Namespace == "" || f.Namespace == e.Namespace) && (f.Repo == "" || strings.EqualFold(f.Repo, e.Repo)) &&
-		(len(f.Types) == 0 || slices.Contains(f.Types, e.Type))
+	return e.Matches(f.Namespace, f.Repo, f.Types)
 }
 
 // parseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a type may be

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -195,6 +196,12 @@ type Event struct {
 	Repo      string // name of the repository; "" for events of a namespace
 	Time      time.Time
 	Body      json.RawMessage
+}
+
+// Matches reports whether the event is one of a namespace, of a repository and of one of some types. Empty parameters stand for all.
+func (e Event) Matches(namespace, repo string, types []string) bool {
+	return (namespace == "" || namespace == e.Namespace) && (repo == "" || strings.EqualFold(repo, e.Repo)) &&
+		(len(types) == 0 || slices.Contains(types, e.Type))
 }
 
 // RefUpdate is a request to change a ref from the id Old to the id New. An id of zeros means that the ref does not exist.

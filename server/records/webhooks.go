@@ -2,7 +2,6 @@ package records
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 )
@@ -135,7 +134,7 @@ func (t *tx) plan(ctx context.Context) error {
 			done = events[planned-1].Seq
 		}
 		for _, e := range events {
-			if !h.wants(e) {
+			if !e.Matches(h.Namespace, h.Repo, h.Types) {
 				continue
 			}
 			if _, err := t.exec(ctx, `INSERT INTO deliveries (webhook, seq, attempts, next, dead, error) VALUES ($1, $2, 0, $3, FALSE, '')
@@ -148,12 +147,6 @@ func (t *tx) plan(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// wants reports whether the webhook receives an event.
-func (h Webhook) wants(e Event) bool {
-	return (h.Namespace == "" || h.Namespace == e.Namespace) && (h.Repo == "" || strings.EqualFold(h.Repo, e.Repo)) &&
-		(len(h.Types) == 0 || slices.Contains(h.Types, e.Type))
 }
 
 const deliveryColumns = eventColumns + ", d.webhook, d.attempts, d.next, d.dead, d.error"

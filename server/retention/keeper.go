@@ -24,6 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/trash"
 )
 
 const (
@@ -372,7 +373,7 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 	if s.Action == Close {
 		return k.close(ctx, store, snap.Repo, refs, s, by, changed)
 	}
-	to := archive.TrashPrefix(s.Session, time.Now())
+	to := trash.Prefix(s.Session, time.Now())
 	var updates []records.RefUpdate
 	for _, r := range refs {
 		updates = append(updates, records.RefUpdate{Name: to + strings.TrimPrefix(r.Name, "refs/"), Old: none, New: r.ID})

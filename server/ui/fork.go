@@ -3,10 +3,10 @@ package ui
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -91,7 +91,7 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 	text := "ARTIFACTFS_SESSION_TOKEN=" + secret + " " + a.forkCommand(a.name, checkpoint)
 	// If the mounted remote is a repository of this server, the command also uses the token for it. The token is not
 	// sent to other hosts.
-	if metas[0] != nil && sameHost(metas[0].Remote, a.remote()) {
+	if metas[0] != nil && endpoint.SameHost(metas[0].Remote, a.remote()) {
 		text = "ARTIFACTFS_TOKEN=" + secret + " " + text
 	}
 	if a.token.Scope != records.WriteScope {
@@ -102,11 +102,4 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 		Back: a.sessionPath(a.name) + query("at", checkpoint)}
 	a.plain = true
 	return a.send(http.StatusOK, "command.html", page)
-}
-
-// sameHost reports whether two URLs have the same scheme, host and port.
-func sameHost(a, b string) bool {
-	ua, errA := url.Parse(a)
-	ub, errB := url.Parse(b)
-	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }

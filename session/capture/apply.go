@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -362,9 +363,9 @@ func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) err
 			list = append(list, path)
 		}
 	}
-	err := compare(ctx, e.c.readTree, was.index.Tree, now.index.Tree, top, func(d difference) error {
-		if d.from.Mode != 0 && d.to.Mode == 0 {
-			candidate(d.path)
+	err := treediff.Trees(ctx, e.c.readTree, was.index.Tree, now.index.Tree, func(path string, from, to object.TreeEntry) error {
+		if from.Mode != 0 && to.Mode == 0 {
+			candidate(join(top, path))
 		}
 		return nil
 	})

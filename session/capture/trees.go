@@ -2,11 +2,11 @@ package capture
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -210,76 +210,6 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	return id, emit(id, content)
 }
 
-// isEmptyTree reports whether e is a directory whose tree has no entries.
-func isEmptyTree(e object.TreeEntry) bool {
-	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
-}
-
-// difference is a path whose entry differs between two trees. The field from is the entry in the first tree, and the field to the
-// entry in the second tree; the mode of the entry is 0 if the tree does not contain the path. A directory is a difference only if
-// its tree is empty in one of the two trees.
-type difference struct {
-	path     string
-	from, to object.TreeEntry
-}
-
-// compare calls emit for every path that differs between the trees from and to, in the order of git's tree entries. A zero id
-// stands for an empty tree. The parameter dir is the path of the directory to which both trees belong.
-func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
-	if from == to {
-		return nil
-	}
-	var a, b []object.TreeEntry
-	var err error
-	if !from.IsZero() {
-		if a, err = read(ctx, from); err != nil {
-			return fmt.Errorf("compare trees: %w", err)
-		}
-	}
-	if !to.IsZero() {
-		if b, err = read(ctx, to); err != nil {
-			return fmt.Errorf("compare trees: %w", err)
-		}
-	}
-	for len(a) > 0 || len(b) > 0 {
-		var x, y object.TreeEntry
-		order := 0
-		switch {
-		case len(a) == 0:
-			order = 1
-		case len(b) == 0:
-			order = -1
-		default:
-			order = object.CompareEntries(a[0], b[0])
-		}
-		if order <= 0 {
-			x, a = a[0], a[1:]
-		}
-		if order >= 0 {
-			y, b = b[0], b[1:]
-		}
-		if x == y {
-			continue
-		}
-		path := join(dir, max(x.Name, y.Name))
-		switch {
-		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // CompareEntries never returns 0 for a file and a directory
-			err = emit(difference{path, x, y})
-		// Emit the directory itself, after the files below it, if it is new and empty, was emptied, or was empty and removed.
-		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
-			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
-				err = emit(difference{path, x, y})
-			}
-		default:
-			err = compare(ctx, read, x.ID, y.ID, path, emit)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // changed returns the number of paths that differ between the checkpoint and the tree in the parameter before. If before is the
 // zero id, the checkpoint is compared with the base tree.
 func (s *shot) changed(ctx context.Context, before object.ID) (int64, error) {
@@ -295,6 +225,6 @@ func (s *shot) changed(ctx context.Context, before object.ID) (int64, error) {
 		}
 		return c.readTree(ctx, id)
 	}
-	err := compare(ctx, read, before, s.shown, "", func(difference) error { n++; return nil })
+	err := treediff.WithDirs(ctx, read, before, s.shown, func(string, object.TreeEntry, object.TreeEntry) error { n++; return nil })
 	return n, err
 }

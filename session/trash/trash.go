@@ -116,14 +116,14 @@ func hadContainer(name string, there map[string]object.ID) bool {
 	return false
 }
 
-// prefix returns the prefix of the trash refs of the session called name if it was deleted at the time at.
-func prefix(name string, at time.Time) string {
+// Prefix returns the prefix of the trash refs of the session called name if it was deleted at the time at.
+func Prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
 // Ref returns the name that a ref of the session called name has in the trash if the session is deleted at the time at.
 func Ref(name, ref string, at time.Time) string {
-	return prefix(name, at) + strings.TrimPrefix(ref, "refs/")
+	return Prefix(name, at) + strings.TrimPrefix(ref, "refs/")
 }
 
 // deleteTries is the maximum number of attempts to delete a session whose refs change at the same time.
@@ -333,7 +333,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string,
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
 		return 0, nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
-	from := prefix(name, d.At)
+	from := Prefix(name, d.At)
 	var back, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
 		id := d.refs[ref]
@@ -363,7 +363,7 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 		if now.Sub(d.At) <= Keep {
 			continue
 		}
-		from := prefix(d.Session, d.At)
+		from := Prefix(d.Session, d.At)
 		for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
 			removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: d.refs[ref]})
 		}

@@ -2,7 +2,6 @@ package writeback
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
@@ -57,7 +56,7 @@ func (c *comparison) diverge(ref, by string) {
 	free := there == mine || there.IsZero() || there == known.acked || known.mayBe(there) || session.Within(c.repo, mine, there)
 	// A name below or above an existing ref cannot be created.
 	for other := range c.theirs {
-		free = free && !inWay(other, to)
+		free = free && !session.InWay(other, to)
 	}
 	if !free {
 		to = divergedOwn(to, mine)
@@ -100,7 +99,7 @@ func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	}
 	var by []string
 	for other := range c.theirs {
-		if inWay(other, ref) && !c.gone[other] {
+		if session.InWay(other, ref) && !c.gone[other] {
 			by = append(by, other)
 		}
 	}
@@ -110,10 +109,6 @@ func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	}
 	return by[0]
 }
-
-// inWay reports whether the refs a and b cannot exist at the same time, because the name of one is a directory in the name of the
-// other.
-func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
 // above returns the names of refs that prevent the creation of ref, because git stores these refs as files where it needs
 // directories for ref: for refs/heads/a/b/c, the names are refs/heads/a/b and refs/heads/a.

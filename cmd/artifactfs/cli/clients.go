@@ -191,7 +191,7 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 		// The innermost mount has the longest directory.
 		best := -1
 		for i, m := range all {
-			if m.Mounted() && Inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
+			if m.Mounted() && mountinfo.Within(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
 				best = i
 			}
 		}
@@ -287,12 +287,6 @@ func Spellings(dir string) []string {
 		}
 	}
 	return all
-}
-
-// Inside reports whether path is dir or is below dir.
-func Inside(dir, path string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
 // HasMount reports whether the topmost mount at dir is a mount of artifactfs.

@@ -50,6 +50,14 @@ func (m Malformed) Error() string { return "parse remote URL: " + string(m) }
 // Is reports whether target is ErrURL.
 func (m Malformed) Is(target error) bool { return target == ErrURL }
 
+// SameHost reports whether two URLs have the same scheme, host and port, so that a secret for one remote may be sent to the
+// other.
+func SameHost(a, b string) bool {
+	ua, errA := url.Parse(a)
+	ub, errB := url.Parse(b)
+	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
+}
+
 // Parse parses the URL of a remote by the rules of git's connect.c: a string with "://" is a URL, a string with a colon
 // before the first slash is host:path over ssh, and any other string is a local path. Errors do not contain the URL,
 // because it may contain a secret.

@@ -60,6 +60,20 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
+func TestSameHost(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"https://h/a", "https://u:p@h/b", true}, {"https://h/a", "https://h:8443/a", false}, {"https://h/a", "http://h/a", false},
+		{"https://h/a", "https://other/a", false}, {"/a", "/a", false}, {"h:a", "h:a", false}, {"https://h/a", "https://h/%", false},
+	} {
+		if got := SameHost(c.a, c.b); got != c.want {
+			t.Errorf("same host of %s and %s: got %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
 func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{"https://u:p@h/x", "u@h:x", "[h:1]:x", "ssh://[::1]:1/~u", "git://h/x", "file:///x", "x"} {
 		f.Add(s)
