@@ -62,8 +62,8 @@ func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// visit reports whether the object id has to be collected: it is visited for the first time, the Repo does not own it, and the mounted
-// remote does not have it.
+// visit reports whether the object id has to be collected: it is visited for the first time, the Repo does not own it,
+// and the mounted remote does not have it.
 func (c *Copier) visit(id object.ID) bool {
 	if c.seen[id] {
 		return false

@@ -313,7 +313,8 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	}
 	base := filepath.Join(m.sources.own.dir, "pack", "pack")
 	git := gitcmd.Repo{Dir: m.dir, Options: []string{"-c", "core.hooksPath=" + os.DevNull}, Env: []string{gitcmd.NoFetch}}
-	out, err := git.Output(ctx, object.Lines(slices.Collect(maps.Keys(wanted))), "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
+	list := object.Lines(slices.Collect(maps.Keys(wanted)))
+	out, err := git.Output(ctx, list, "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
 	if err != nil {
 		return "", err
 	}

@@ -126,7 +126,8 @@ func (f *Filters) Left(key object.ID) bool {
 	return f.unfiltered[key]
 }
 
-// Owner returns a text that identifies the session and its settings, for the cache keys of results that belong to the mount.
+// Owner returns a text that identifies the session and its settings, for the cache keys of results that belong to the
+// mount.
 func (f *Filters) Owner() string { return f.owner }
 
 // Close stops the programs and closes the record.

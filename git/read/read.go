@@ -51,7 +51,8 @@ const bigFile = "16m"
 // git returns the git directory, for package gitcmd.
 func (r Repo) git() gitcmd.Repo {
 	git := r.Git.In(r.Dir)
-	git.Options, git.Env = []string{"--no-replace-objects", "-c", "core.bigFileThreshold=" + bigFile}, []string{gitcmd.NoLocks}
+	git.Options = []string{"--no-replace-objects", "-c", "core.bigFileThreshold=" + bigFile}
+	git.Env = []string{gitcmd.NoLocks}
 	return git
 }
 

@@ -1,5 +1,5 @@
-// Package treediff compares git trees by the IDs of their entries: two trees (Trees), or one with several others (Walk). It also finds
-// the contents that git merge-tree reads, and merge bases in a part of the history.
+// Package treediff compares git trees by the IDs of their entries: two trees (Trees), or one with several others
+// (Walk). It also finds the contents that git merge-tree reads, and merge bases in a part of the history.
 package treediff
 
 import (
@@ -50,8 +50,8 @@ type difference struct {
 	from, to object.TreeEntry
 }
 
-// compare compares two trees, and calls each for the differences, sorted by their paths. The parameter dirs states whether empty
-// directories are reported in addition to files.
+// compare compares two trees, and calls each for the differences, sorted by their paths. The parameter dirs states
+// whether empty directories are reported in addition to files.
 func compare(ctx context.Context, read Reader, dirs bool, from, to object.ID,
 	each func(path string, from, to object.TreeEntry) error) error {
 	var found []difference

@@ -11,20 +11,21 @@ import (
 type Walk struct {
 	Read func(id object.ID) ([]object.TreeEntry, error) // reads directories of the tree
 	Base func(id object.ID) ([]object.TreeEntry, error) // reads directories of the bases; nil: Read
-	// Visit gets the entry of the tree at a path, and the entries of the bases there in the order of the bases. An entry has mode 0 if
-	// its tree does not contain the path. The directories at the path are compared if the result enter is true. Visit must not keep the
-	// slice.
+	// Visit gets the entry of the tree at a path, and the entries of the bases there in the order of the bases. An entry
+	// has mode 0 if its tree does not contain the path. The directories at the path are compared if the result enter is
+	// true. Visit must not keep the slice.
 	Visit func(path string, entry object.TreeEntry, bases []object.TreeEntry) (enter bool, err error)
 }
 
-// Run visits the paths at which the entry of the tree differs from the entries of all bases. In each directory, the entries of the tree
-// come first, in their order. A zero ID stands for the empty tree. An error of a function of w ends the walk and is returned.
+// Run visits the paths at which the entry of the tree differs from the entries of all bases. In each directory, the
+// entries of the tree come first, in their order. A zero ID stands for the empty tree. An error of a function of w ends
+// the walk and is returned.
 func (w Walk) Run(tree object.ID, bases ...object.ID) error {
 	return w.below("", append([]object.ID{tree}, bases...))
 }
 
-// below compares the entries of one directory. The parameter at is its path, and ids has its trees: first that of the tree, then those of
-// the bases, zero if there is none.
+// below compares the entries of one directory. The parameter at is its path, and ids has its trees: first that of the
+// tree, then those of the bases, zero if there is none.
 func (w Walk) below(at string, ids []object.ID) error {
 	if slices.Contains(ids[1:], ids[0]) {
 		return nil

@@ -198,7 +198,8 @@ type Event struct {
 	Body      json.RawMessage
 }
 
-// Matches reports whether the event is one of a namespace, of a repository and of one of some types. Empty parameters stand for all.
+// Matches reports whether the event is one of a namespace, of a repository and of one of some types. Empty parameters
+// stand for all.
 func (e Event) Matches(namespace, repo string, types []string) bool {
 	return (namespace == "" || namespace == e.Namespace) && (repo == "" || strings.EqualFold(repo, e.Repo)) &&
 		(len(types) == 0 || slices.Contains(types, e.Type))

@@ -363,7 +363,8 @@ func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) err
 			list = append(list, path)
 		}
 	}
-	err := treediff.Trees(ctx, e.c.readTree, was.index.Tree, now.index.Tree, func(path string, from, to object.TreeEntry) error {
+	before, after := was.index.Tree, now.index.Tree
+	err := treediff.Trees(ctx, e.c.readTree, before, after, func(path string, from, to object.TreeEntry) error {
 		if from.Mode != 0 && to.Mode == 0 {
 			candidate(join(top, path))
 		}

@@ -225,6 +225,9 @@ func (s *shot) changed(ctx context.Context, before object.ID) (int64, error) {
 		}
 		return c.readTree(ctx, id)
 	}
-	err := treediff.WithDirs(ctx, read, before, s.shown, func(string, object.TreeEntry, object.TreeEntry) error { n++; return nil })
+	err := treediff.WithDirs(ctx, read, before, s.shown, func(string, object.TreeEntry, object.TreeEntry) error {
+		n++
+		return nil
+	})
 	return n, err
 }

@@ -76,7 +76,8 @@ func Of(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writ
 
 // git returns a git directory in which packs are made.
 func git(dir string, env ...string) gitcmd.Repo {
-	return gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"-c", "core.commitGraph=false"}, Env: env}
+	return gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"-c", "core.commitGraph=false"},
+		Env: env}
 }
 
 // Git returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object

@@ -74,8 +74,8 @@ type Side[ID comparable] struct {
 	Cut        bool // Changes lacks further changes
 }
 
-// Clean reports that git merges two proposals with the merge base base without a conflict. The result is found without contents, so it
-// is false for many proposals that git can merge, too.
+// Clean reports that git merges two proposals with the merge base base without a conflict. The result is found without
+// contents, so it is false for many proposals that git can merge, too.
 func Clean[ID comparable](base ID, a, b Side[ID]) bool {
 	return a.Tree == b.Tree || a.Tree == base || b.Tree == base ||
 		a.Base == base && b.Base == base && !a.Cut && !b.Cut && independent(a.Changes, b.Changes)

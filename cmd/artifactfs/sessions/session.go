@@ -67,7 +67,8 @@ contains the current directory. With --session-remote URL, sessions of another m
 	return cmd
 }
 
-// commandOf returns a check of the arguments of the command verb, which only has subcommands: any argument is an unknown command.
+// commandOf returns a check of the arguments of the command verb, which only has subcommands: any argument is an
+// unknown command.
 func commandOf(verb string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

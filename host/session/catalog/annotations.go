@@ -219,7 +219,8 @@ func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]diff.
 		return nil, false, err
 	}
 	git := pair{a: f.o, b: f.o}.git()
-	out, err := git.Output(ctx, "", "diff", "-U0", "--no-color", "--no-ext-diff", "--no-textconv", from.String(), to.String())
+	out, err := git.Output(ctx, "", "diff", "-U0", "--no-color", "--no-ext-diff", "--no-textconv",
+		from.String(), to.String())
 	if err != nil {
 		return nil, false, err
 	}

@@ -64,9 +64,11 @@ func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID
 	return ap.reaches(head, map[object.ID]bool{}, func(id object.ID) bool { return id == tip })
 }
 
-// reaches reports whether the function found returns true for the commit head or an ancestor of it. It does not visit the commits in the
-// parameter seen, to which it adds others, and those behind them. The result missing lists commits that were not fetched.
-func (ap *approving) reaches(head object.ID, seen map[object.ID]bool, found func(object.ID) bool) (ok bool, missing []object.ID) {
+// reaches reports whether the function found returns true for the commit head or an ancestor of it. It does not visit
+// the commits in the parameter seen, to which it adds others, and those behind them. The result missing lists commits
+// that were not fetched.
+func (ap *approving) reaches(head object.ID, seen map[object.ID]bool,
+	found func(object.ID) bool) (ok bool, missing []object.ID) {
 	for next := []object.ID{head}; len(next) > 0; {
 		id := next[0]
 		next = next[1:]

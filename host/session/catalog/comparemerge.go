@@ -101,7 +101,8 @@ func (c *comparing) count(ctx context.Context) error {
 		if len(r.Changes) == 0 {
 			continue
 		}
-		if err := addLines(ctx, c.git(c.scratch.Dir()), c.scratch.Format(), r.Changes, s.base, s.checkpoint.Tree); err != nil {
+		git := c.git(c.scratch.Dir())
+		if err := addLines(ctx, git, c.scratch.Format(), r.Changes, s.base, s.checkpoint.Tree); err != nil {
 			return err
 		}
 		r.ChangeCount = proposals.Count(r.Changes)

@@ -181,7 +181,8 @@ func (p pair) git() gitcmd.Repo {
 }
 
 // addLines adds the numbers of lines that differ between two trees to changes.
-func addLines(ctx context.Context, git gitcmd.Repo, f object.Format, changes []control.PathChange, from, to object.ID) error {
+func addLines(ctx context.Context, git gitcmd.Repo, f object.Format, changes []control.PathChange,
+	from, to object.ID) error {
 	out, err := git.Output(ctx, "", "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
 		treediff.Name(f, from), treediff.Name(f, to))
 	if err != nil {

@@ -125,8 +125,8 @@ func (b *baseObjects) tree(commit object.ID) object.ID {
 	return info.Tree
 }
 
-// compare adds the objects of the mounted repository that a comparison of two trees reads. A tree that is not on this host has no
-// entries.
+// compare adds the objects of the mounted repository that a comparison of two trees reads. A tree that is not on this
+// host has no entries.
 func (b *baseObjects) compare(from, to object.ID) {
 	if b.trees >= maxBaseTrees {
 		return
