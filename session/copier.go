@@ -31,7 +31,12 @@ func NewCopier(repo *Repo) *Copier {
 func (c *Copier) Objects() []odb.Outgoing { return c.list }
 
 // Blob collects a blob unless the Repo owns it or the mounted remote has it.
-func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
+func (c *Copier) Blob(id object.ID) error {
+	if !c.visit(id) {
+		return nil
+	}
+	return c.blob(id)
+}
 
 // Commits collects all objects that are reachable from tips and that the Repo does not own. Most tips are commits, but a tip may be
 // an object of any type. If Commits returns an error, it has collected nothing.
@@ -131,7 +136,7 @@ func (c *Copier) below(id, before object.ID) error {
 			case e.Mode == object.ModeDir:
 				return c.visit(e.ID), nil
 			case e.Mode.IsBlob():
-				return false, c.blob(e.ID)
+				return false, c.Blob(e.ID)
 			}
 			return false, nil
 		},
@@ -155,9 +160,6 @@ func (c *Copier) tree(id object.ID) ([]object.TreeEntry, error) {
 // blob collects the blob id if it is on this host. A blob that is missing on this host belongs to the mounted remote: git took
 // the blob's ID from the index, without its contents.
 func (c *Copier) blob(id object.ID) error {
-	if !c.visit(id) {
-		return nil
-	}
 	t, size, err := c.repo.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
 		return nil
