@@ -44,8 +44,8 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	defer os.RemoveAll(made)
 	cmd := gitcmd.New(context.Background(), "init", "--quiet", "--bare", made)
 	cmd.Env = append(cmd.Env, "GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("run git init: %w: %.200s", err, out)
+	if err := gitcmd.Run(cmd); err != nil {
+		return nil, err
 	}
 	text, err := os.ReadFile(filepath.Join(made, "config"))
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -76,33 +75,15 @@ var errEnough = errors.New("listing ended early")
 // returning errEnough. If the command fails, the output before the failure is used, because a command that needs a missing object
 // has printed all preceding output.
 func (l *guardedGit) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	cmd := l.command(ctx, args...)
 	if in != "" {
 		cmd.Stdin = strings.NewReader(in)
 	}
-	pipe, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return fmt.Errorf("run git %s: %w", args[0], err)
-	}
-	err = read(bufio.NewReaderSize(pipe, 64<<10))
-	if err != nil {
-		cancel()
-	}
-	waitErr := cmd.Wait()
-	switch {
-	case errors.Is(err, errEnough):
+	err := gitcmd.Stream(cmd, func(out io.Reader) error { return read(bufio.NewReaderSize(out, 64<<10)) })
+	if errors.Is(err, errEnough) {
 		return errEnough
-	case err != nil:
-		return fmt.Errorf("run git %s: %w", args[0], err)
-	case waitErr != nil:
-		return fmt.Errorf("run git %s: %w", args[0], waitErr)
 	}
-	return nil
+	return err
 }
 
 // rev returns the id to which name refers, or "" if name refers to no object.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -46,8 +45,8 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	// The user's hooks must not run, because the user did not start this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
 		"-m", "notes of other sessions", ref, merged.String(), old.String())
-	if out, err := move.CombinedOutput(); err != nil {
-		return fmt.Errorf("update ref %s: %w: %s", ref, err, bytes.TrimSpace(out))
+	if err := gitcmd.Run(move); err != nil {
+		return fmt.Errorf("update ref %s: %w", ref, err)
 	}
 	return nil
 }
@@ -62,32 +61,17 @@ func (n *mergedNotes) commit(ref string) object.ID {
 
 // pipeObjects runs the command in the parameter pack, and stores the pack that this command prints in the git directory to.
 func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
-	var stderr bytes.Buffer
-	pack.Stderr = &stderr
-	out, err := pack.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := pack.Start(); err != nil {
-		return err
-	}
-	in := bufio.NewReader(out)
-	args := []string{"unpack-objects", "-q"}
-	// The header of a pack is "PACK", the version, and the number of objects (gitformat-pack(5)).
-	if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
-		args = []string{"index-pack", "--stdin"}
-	}
-	unpack := gitAt(ctx, to, args...)
-	unpack.Stdin = in
-	text, err := unpack.CombinedOutput()
-	if err != nil {
-		io.Copy(io.Discard, in) // pack-objects blocks until its output is read
-		err = fmt.Errorf("run git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
-	}
-	if packErr := pack.Wait(); packErr != nil {
-		err = fmt.Errorf("run git pack-objects: %w: %s", packErr, strings.TrimSpace(stderr.String()))
-	}
-	return err
+	return gitcmd.Stream(pack, func(out io.Reader) error {
+		in := bufio.NewReader(out)
+		args := []string{"unpack-objects", "-q"}
+		// The header of a pack is "PACK", the version, and the number of objects (gitformat-pack(5)).
+		if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
+			args = []string{"index-pack", "--stdin"}
+		}
+		unpack := gitAt(ctx, to, args...)
+		unpack.Stdin = in
+		return gitcmd.Run(unpack)
+	})
 }
 
 // gitAt returns a git command that uses the git directory dir and no working tree, and that fetches nothing.

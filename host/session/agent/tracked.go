@@ -1,11 +1,11 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/refname"
 	"github.com/artifactfs/artifactfs/session"
@@ -32,8 +32,8 @@ func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, o
 	default:
 		args = append(args, ref, now.String(), shown.String())
 	}
-	if out, err := gitAt(ctx, p.gitDir, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("update ref %s: %w: %s", ref, err, bytes.TrimSpace(out))
+	if err := gitcmd.Run(gitAt(ctx, p.gitDir, args...)); err != nil {
+		return fmt.Errorf("update ref %s: %w", ref, err)
 	}
 	return nil
 }
