@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -74,9 +75,6 @@ type Refs interface {
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
-// TreeReader returns the entries of a tree. The zero ID stands for the empty tree.
-type TreeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-
 // Checkout changes one mounted working tree. Its fields must not change after its first use. Its methods may be called
 // concurrently, because the index lock serializes them.
 type Checkout struct {
@@ -88,7 +86,7 @@ type Checkout struct {
 	Git     Git
 	Refs    Refs
 	Journal *Journal
-	Trees   TreeReader // reads trees, and fetches those that are missing
+	Trees   treediff.Reader // reads trees, and fetches those that are missing
 	Log     *zap.Logger
 
 	Dir  string    // directory of the mount, for log messages

@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -94,7 +95,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	for _, p := range r.Paths {
 		known := slices.ContainsFunc(r.Elsewhere, func(dir string) bool { return dir == p || strings.HasPrefix(dir, p+"/") })
 		for _, tree := range []object.ID{r.Target.Tree, r.now.Tree} {
-			has, err := r.Checkout.Trees.has(ctx, tree, p)
+			has, err := r.Checkout.has(ctx, tree, p)
 			if err != nil {
 				return err
 			}
@@ -108,20 +109,9 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 }
 
 // has reports whether a tree contains the path in the parameter at.
-func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
-	name, rest, deeper := strings.Cut(at, "/")
-	entries, err := read(ctx, tree)
-	if err != nil {
-		return false, err
-	}
-	i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-	switch {
-	case i < 0 || deeper && entries[i].Mode != object.ModeDir:
-		return false, nil
-	case deeper:
-		return read.has(ctx, entries[i].ID, rest)
-	}
-	return true, nil
+func (c *Checkout) has(ctx context.Context, tree object.ID, at string) (bool, error) {
+	e, err := treediff.EntryAt(ctx, c.Trees, tree, at)
+	return e.Mode != 0, err
 }
 
 // Wants reports whether a path is one of the requested paths, or is below one of them.
@@ -171,7 +161,7 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 		case 0:
 			removed[d.Path] = true
 		case object.ModeDir:
-			emptied, err := r.Checkout.Trees.has(ctx, r.Before.Tree, d.Path)
+			emptied, err := r.Checkout.has(ctx, r.Before.Tree, d.Path)
 			if err != nil {
 				return err
 			}

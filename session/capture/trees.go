@@ -10,9 +10,6 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// treeReader returns the entries of a tree.
-type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-
 // child is an entry of a directory. If its mode is zero, the entry was removed.
 type child struct {
 	mode object.Mode
@@ -60,13 +57,13 @@ func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 
 // trees is a git tree under construction. It reads only those directories that are accessed.
 type trees struct {
-	read   treeReader
+	read   treediff.Reader
 	format object.Format
 	root   child
 }
 
 // newTrees returns a tree that starts with the contents of the tree root; a zero root stands for the empty tree.
-func newTrees(read treeReader, f object.Format, root object.ID) *trees {
+func newTrees(read treediff.Reader, f object.Format, root object.ID) *trees {
 	return &trees{read: read, format: f, root: child{mode: object.ModeDir, id: root}}
 }
 

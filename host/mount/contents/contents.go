@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/filters"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/host/mount/profiles"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/session"
@@ -176,42 +175,22 @@ func (c *Contents) RepoOptions(f object.Format, name string) session.RepoOptions
 // Gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p of the base tree. It returns
 // false if there is no gitlink at p.
 func (c *Contents) Gitlink(ctx context.Context, p string) (object.ID, bool, error) {
-	tree, names := c.Snapshot().Tree, strings.Split(p, "/")
-	for i, name := range names {
-		entries, err := c.View.Tree(ctx, tree)
-		if err != nil {
-			return object.ID{}, false, err
-		}
-		at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-		switch {
-		case at < 0:
-			return object.ID{}, false, nil
-		case i == len(names)-1:
-			return entries[at].ID, entries[at].Mode == object.ModeGitlink, nil
-		case entries[at].Mode != object.ModeDir:
-			return object.ID{}, false, nil
-		}
-		tree = entries[at].ID
-	}
-	return object.ID{}, false, nil
+	e, err := treediff.EntryAt(ctx, c.View.Tree, c.Snapshot().Tree, p)
+	return e.ID, e.Mode == object.ModeGitlink, err
 }
 
 // RootFile returns the contents of a file in the root of the base tree, and nil if the tree has no such file. It
 // returns an error if the file is larger than limit bytes.
 func (c *Contents) RootFile(ctx context.Context, name string, limit int64) ([]byte, error) {
-	entries, err := c.View.Tree(ctx, c.Snapshot().Tree)
-	if err != nil {
+	e, err := treediff.EntryAt(ctx, c.View.Tree, c.Snapshot().Tree, name)
+	if err != nil || e.Mode == 0 {
 		return nil, err
 	}
-	at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-	if at < 0 {
-		return nil, nil
-	}
 	// A symbolic link is treated as a missing file.
-	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
+	if !e.Mode.IsBlob() || e.Mode == object.ModeSymlink {
 		return nil, errors.New("it is not a file")
 	}
-	content, err := c.View.Open(ctx, fetch.Blob{ID: entries[at].ID, Path: name})
+	content, err := c.View.Open(ctx, fetch.Blob{ID: e.ID, Path: name})
 	if err != nil {
 		return nil, err
 	}
