@@ -6,7 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/transport"
+	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -51,10 +51,9 @@ func ShownRemote(remote, home string, r Record) string {
 // WithoutSecrets returns the URL of a remote in the form that may be printed and stored. It returns "the remote" if the URL
 // is invalid.
 func WithoutSecrets(remote string) string {
-	r, err := transport.Open(remote, transport.Options{})
+	url, err := endpoint.Parse(remote)
 	if err != nil {
 		return "the remote"
 	}
-	defer r.Close()
-	return r.URL()
+	return url.Display
 }
