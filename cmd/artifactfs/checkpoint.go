@@ -74,8 +74,7 @@ func here(args []string) string {
 // makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID. With --sync,
 // it returns an error with exit code 5 if the checkpoint was not pushed.
 func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "checkpoint", dir)
+	m, err := a.Find(ctx, "checkpoint", dir)
 	if err != nil {
 		return err
 	}
@@ -182,8 +181,7 @@ host, and the daemon retries the push.`,
 // syncSessions requests a push of the session at dir, waits at most timeout, and prints the result. Exit code 5 means
 // that a part of the session was not pushed before the timeout.
 func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Duration) error {
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "sync", dir)
+	m, err := a.Find(ctx, "sync", dir)
 	if err != nil {
 		return err
 	}

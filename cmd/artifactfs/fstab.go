@@ -117,8 +117,7 @@ func helperUnmount(a *cli.App, h helperRun) error {
 		if a.State, err = control.StateDir(a.State); err != nil {
 			return err
 		}
-		all, asked := a.Mounts(ctx)
-		m, err := cli.Find(all, asked, "unmount", h.dir)
+		m, err := a.Find(ctx, "unmount", h.dir)
 		if err == nil && isDir(m.Dir, h.dir) {
 			return unmountMounts(ctx, a, unmountOptions{dirs: []string{h.dir}, timeout: unmountTime})
 		}

@@ -50,8 +50,7 @@ written.`,
 // prefetchPaths asks the daemon of the mount at dir to prefetch contents, and prints the result. If the parameter
 // commits is not empty, the daemon also writes the contents of these commits to git's object store.
 func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "prefetch", dir)
+	m, err := a.Find(ctx, "prefetch", dir)
 	if err != nil {
 		return err
 	}

@@ -60,8 +60,7 @@ func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchReque
 	if r.Create != "" && r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create, Cause: "-c and --detach exclude each other"}
 	}
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "switch", dir)
+	m, err := a.Find(ctx, "switch", dir)
 	if err != nil {
 		return err
 	}

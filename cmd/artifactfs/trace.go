@@ -54,8 +54,7 @@ With --json, trace prints one object per line.`,
 // printTrace prints the events of the mount at dir until ctx ends or the mount is unmounted. It reconnects after a
 // takeover. It fails if no worker serves the mount for traceAgain.
 func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
-	mounts, asked := a.Mounts(ctx)
-	m, err := cli.Find(mounts, asked, "trace", dir)
+	m, err := a.Find(ctx, "trace", dir)
 	if err != nil {
 		return err
 	}

@@ -149,7 +149,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 				cli.OneLine(reply.NotRemoved), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.Quiet {
-			printTrashed(a, reply.Trashed, reply.Until)
+			fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", reply.Trashed,
+				reply.Until.Local().Format(time.DateTime))
 		}
 		if reply.Session != "" {
 			cli.ReportChanges(a, m.MountStatus, reply.Kept)
@@ -289,11 +290,6 @@ func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.
 		cli.PrintStays(a, reply)
 	}
 	return reply.Until, err
-}
-
-// printTrashed prints how to restore a discarded session.
-func printTrashed(a *cli.App, name string, until time.Time) {
-	fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
 // unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the daemon does

@@ -72,7 +72,7 @@ type Serving struct {
 // Mounts returns the mounts of all daemons without the numbers of their files, which a daemon needs time to count. It returns an
 // error in the same cases as Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
-	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
+	s, err := a.surveyBy(ctx, (*control.Client).Mounts, true)
 	return s.Mounts, err
 }
 
@@ -106,11 +106,15 @@ func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 // Survey queries all daemons concurrently. If a daemon does not reply, Survey returns the replies of the other daemons and an
 // error. A daemon that does not reply within StatusTime counts as failed.
 func (a *App) Survey(ctx context.Context) (Survey, error) {
-	return a.surveyBy(ctx, (*control.Client).Status)
+	return a.surveyBy(ctx, (*control.Client).Status, true)
 }
 
-// surveyBy queries all daemons concurrently. It calls the function question, which sends the request, for each daemon.
-func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
+// question sends a request for the mounts of a daemon.
+type question = func(*control.Client, context.Context) (control.Status, error)
+
+// surveyBy queries all daemons concurrently, with the function question. If unmounted is set, the result also has the
+// sessions that are not mounted and the failed mounts.
+func (a *App) surveyBy(ctx context.Context, question question, unmounted bool) (Survey, error) {
 	var s Survey
 	sockets, err := a.Sockets(ctx)
 	if err != nil {
@@ -139,8 +143,11 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 	if guest, ok := a.guest(ctx, s.Mounts, question); ok {
 		s.Mounts = append(s.Mounts, guest)
 	}
-	unmounted, err := catalog.Unmounted(a.State)
-	s.Add(unmounted, daemon.Failed(a.State))
+	if !unmounted {
+		return s, errors.Join(errs...)
+	}
+	kept, err := catalog.Unmounted(a.State)
+	s.Add(kept, daemon.Failed(a.State))
 	errs = append(errs, err)
 	sort.SliceStable(s.Mounts, func(i, j int) bool { return s.Mounts[i].Dir < s.Mounts[j].Dir })
 	return s, a.OfState(errors.Join(errs...))
@@ -148,8 +155,7 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 
 // guest returns the mount that contains the current directory if the socket of the mount's daemon is not reachable, as in a
 // container. The client then connects through the mount itself: see control.GuestDir.
-func (a *App) guest(ctx context.Context, seen []Served,
-	question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
+func (a *App) guest(ctx context.Context, seen []Served, question question) (Served, bool) {
 	dir, err := os.Getwd()
 	if err != nil || a.Socket != "" {
 		return Served{}, false
@@ -170,8 +176,7 @@ func (a *App) guest(ctx context.Context, seen []Served,
 }
 
 // ask connects to the daemon at socket and calls question, which sends the request.
-func ask(ctx context.Context, socket string,
-	question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
+func ask(ctx context.Context, socket string, question question) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
 	if err != nil {
 		return control.Status{}, nil, err
@@ -183,10 +188,20 @@ func ask(ctx context.Context, socket string,
 	return status, client, err
 }
 
-// Find returns the mount at dir, or the nearest mount above dir. If one mount is inside another, Find returns the inner mount. If
-// dir is in no mount, Find returns an error: the parameter asked, which is the error of the survey, or, if asked is nil, an error
-// with exit code 4.
-func Find(all []Served, asked error, verb, dir string) (Served, error) {
+// Find returns the mount at dir, or the nearest mount above dir. If one mount is inside another, Find returns the inner
+// mount. If dir is in no mount, Find returns an error: that of Mounts, or an error with exit code 4.
+func (a *App) Find(ctx context.Context, verb, dir string) (Served, error) {
+	// The sessions that are not mounted matter only for the text of an error.
+	s, _ := a.surveyBy(ctx, (*control.Client).Mounts, false)
+	if m, ok := innermost(s.Mounts, dir); ok && m.State != control.StateFailed {
+		return m, nil
+	}
+	all, asked := a.Mounts(ctx)
+	return Find(all, asked, verb, dir)
+}
+
+// innermost returns the mount at dir, or the nearest mount above dir. It returns false if dir is in no mount.
+func innermost(all []Served, dir string) (Served, bool) {
 	for _, spelling := range Spellings(dir) {
 		// The innermost mount has the longest directory.
 		best := -1
@@ -196,8 +211,17 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 			}
 		}
 		if best >= 0 {
-			return all[best], nil
+			return all[best], true
 		}
+	}
+	return Served{}, false
+}
+
+// Find is like App.Find for mounts and sessions that the caller has listed. The parameter asked is the error of the
+// list.
+func Find(all []Served, asked error, verb, dir string) (Served, error) {
+	if m, ok := innermost(all, dir); ok {
+		return m, nil
 	}
 	if asked != nil {
 		return Served{}, asked

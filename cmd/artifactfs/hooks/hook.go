@@ -58,8 +58,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	if dir == "" {
 		dir = "."
 	}
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "record", dir)
+	m, err := a.Find(ctx, "record", dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
 		return nil // report no error, because one configuration may apply to many directories, some of them outside of mounts
 	}

@@ -67,8 +67,7 @@ invalid three times. The default of DIR is the current directory.`,
 
 // refreshMounts requests a refresh from the daemon of the mount at dir, and prints the result.
 func refreshMounts(ctx context.Context, a *cli.App, dir string) error {
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "refresh", dir)
+	m, err := a.Find(ctx, "refresh", dir)
 	if err != nil {
 		return err
 	}

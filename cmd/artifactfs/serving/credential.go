@@ -101,8 +101,7 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 
 // setCredential sends the new token to the daemon of the mount at dir, and prints the reply.
 func setCredential(ctx context.Context, a *cli.App, dir string, r control.CredentialRequest) error {
-	all, asked := a.Mounts(ctx)
-	m, err := cli.Find(all, asked, "credential", dir)
+	m, err := a.Find(ctx, "credential", dir)
 	if err != nil {
 		return err
 	}

@@ -105,15 +105,21 @@ func (w work) name() string {
 // finds the session of the mount that contains the current directory. The client of the result is connected to the daemon that
 // serves the mount, or to the shared daemon if the session is not mounted.
 func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
-	all, asked := a.Mounts(ctx)
 	if name == "" {
-		m, err := cli.Find(all, asked, verb, ".")
+		m, err := a.Find(ctx, verb, ".")
 		if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
 			e.Cause, e.Hint = "current directory is not in a mount", "add -C DIR|SESSION; artifactfs session list shows the sessions"
 			return work{}, e
 		}
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
+	// Below a mount, name may also be the directory of a session that is not mounted.
+	if strings.Contains(name, "/") {
+		if m, err := a.Find(ctx, verb, name); err == nil && slices.Contains(cli.Spellings(name), m.Dir) {
+			return work{client: m.Client, of: m.Dir, mount: &m}, nil
+		}
+	}
+	all, asked := a.Mounts(ctx)
 	// If a session and a directory have the same name, the name means the session.
 	named := slices.DeleteFunc(slices.Clone(all), func(m cli.Served) bool { return m.Session.Name != name })
 	slices.SortStableFunc(named, func(x, y cli.Served) int { return cmp.Compare(rank(x), rank(y)) })
