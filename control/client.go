@@ -67,10 +67,10 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opStatus, empty{}, nil)
 }
 
-// Mounts returns the same as Status, but without the numbers that take long to count. It is meant for callers that search for
-// a mount.
-func (c *Client) Mounts(ctx context.Context) (Status, error) {
-	return call[Status](ctx, c, opMounts, empty{}, nil)
+// Mounts returns the same as Status, but without the numbers that take long to count. With r.Names, it returns only the
+// parts by which callers find a mount.
+func (c *Client) Mounts(ctx context.Context, r MountsRequest) (Status, error) {
+	return call[Status](ctx, c, opMounts, r, nil)
 }
 
 // Prefetch requests that contents are fetched before they are read. It calls progress in the goroutine of the caller.

@@ -60,10 +60,19 @@ type Handler interface {
 	Shutdown(ctx context.Context) error
 }
 
+// MountsRequest requests a list of all mounts.
+type MountsRequest struct {
+	// Names limits the status of each mount to the parts by which a client finds it: id, directory, remote, session and
+	// session remote, and its state without the errors of a degraded mount.
+	Names bool `json:"names,omitempty"`
+}
+
+func (MountsRequest) validate() error { return nil }
+
 // Lister is a Handler that implements a faster variant of Status.
 type Lister interface {
 	// Mounts returns the same as Status, without the numbers of files, contents and changes.
-	Mounts(ctx context.Context) (Status, error)
+	Mounts(ctx context.Context, r MountsRequest) (Status, error)
 }
 
 // Upgrader is a Handler that another process can replace.

@@ -93,7 +93,7 @@ func ExampleClient_Status() {
 func ExampleClient_Mounts() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.Mounts(context.Background())
+	r, err := client.Mounts(context.Background(), control.MountsRequest{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	case SessionApprovalsRequest:
 		called, r.Of = r.Of, g.dir
 		a.args = r
-	case empty:
+	case MountsRequest, empty:
 	default:
 		return "", refused
 	}

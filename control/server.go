@@ -376,7 +376,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 		return s.handler.Status(ctx)
 	case opMounts:
 		if h, ok := s.handler.(Lister); ok {
-			return h.Mounts(ctx)
+			return h.Mounts(ctx, args.(MountsRequest))
 		}
 		return s.handler.Status(ctx)
 	case opPrefetch:

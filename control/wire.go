@@ -190,7 +190,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionTrash:      decodeArgs[SessionTrashRequest],
 	opCredentialSet:     decodeCredential,
 	opStatus:            decodeArgs[empty],
-	opMounts:            decodeArgs[empty],
+	opMounts:            decodeArgs[MountsRequest],
 	opShutdown:          decodeArgs[empty],
 	opSessions:          decodeArgs[empty],
 	opSessionsOn:        decodeArgs[SessionsOnRequest],

@@ -193,7 +193,9 @@ func (f *fakeDaemon) Refresh(context.Context, control.RefreshRequest, func(contr
 	return control.RefreshReply{}, nil
 }
 
-func (f *fakeDaemon) Mounts(ctx context.Context) (control.Status, error) { return f.Status(ctx) }
+func (f *fakeDaemon) Mounts(ctx context.Context, _ control.MountsRequest) (control.Status, error) {
+	return f.Status(ctx)
+}
 
 func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 	f.mu.Lock()

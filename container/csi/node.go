@@ -222,7 +222,7 @@ func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 	if err != nil {
 		return err
 	}
-	mounts, err := d.Mounts(ctx)
+	mounts, err := d.Mounts(ctx, control.MountsRequest{Names: true})
 	if err != nil {
 		return err
 	}

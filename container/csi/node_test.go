@@ -38,7 +38,9 @@ func (f *fake) Status(context.Context) (control.Status, error) {
 	return control.Status{Mounts: f.mounts}, f.fail["status"]
 }
 
-func (f *fake) Mounts(ctx context.Context) (control.Status, error) { return f.Status(ctx) }
+func (f *fake) Mounts(ctx context.Context, _ control.MountsRequest) (control.Status, error) {
+	return f.Status(ctx)
+}
 
 func (f *fake) Mount(_ context.Context, r control.MountRequest, _ func(control.Progress)) (control.MountReply, error) {
 	if r.Second != "" {

@@ -11,7 +11,7 @@ import (
 
 // Daemon is the part of control.Client that releases volumes.
 type Daemon interface {
-	Mounts(ctx context.Context) (control.Status, error)
+	Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error)
 	Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error)
 	Checkpoint(ctx context.Context, r control.CheckpointRequest, progress func(control.Progress)) (control.CheckpointReply, error)
@@ -74,7 +74,7 @@ func Release(ctx context.Context, d Daemon, dir string, v Volume, persistent boo
 
 // find returns the mount at dir.
 func find(ctx context.Context, d Daemon, dir string) (control.MountStatus, bool, error) {
-	status, err := d.Mounts(ctx)
+	status, err := d.Mounts(ctx, control.MountsRequest{})
 	if err != nil {
 		return control.MountStatus{}, false, err
 	}

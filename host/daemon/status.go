@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/mount"
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
@@ -15,32 +16,38 @@ const statusWait = 2 * time.Second
 
 // Status returns the status of all mounts of this process, and of the mounts that have failed.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
-	return d.statusOfAll(ctx, time.Now())
+	return d.statusOfAll(ctx, false, time.Now())
 }
 
-// Mounts returns the same as Status, without the numbers of files, because counting takes half a second in a tree of 100,000
-// files.
-func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
-	return d.statusOfAll(ctx, time.Time{})
+// Mounts returns the same as Status, without the numbers of files, because counting takes half a second in a tree of
+// 100,000 files. If r.Names is set, it returns only the parts by which clients find a mount.
+func (d *Daemon) Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error) {
+	return d.statusOfAll(ctx, r.Names, time.Time{})
 }
 
-// statusOfAll returns the status of all mounts. The numbers of files come from counts that began at the time in the parameter
-// then or later. If this time is zero, the numbers are left out.
-func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
-	usage := d.blobs.Usage()
-	st := control.Status{
-		Mounts: []control.MountStatus{},
-		Cache:  control.CacheStatus{Blobs: int64(usage.Blobs), Bytes: usage.Bytes, Quota: usage.Quota},
+// statusOfAll returns the status of all mounts, or only the parts by which clients find a mount if names is set. The
+// numbers of files come from counts that began at the time in the parameter then or later. If this time is zero, the
+// numbers are left out.
+func (d *Daemon) statusOfAll(ctx context.Context, names bool, then time.Time) (control.Status, error) {
+	st := control.Status{Mounts: []control.MountStatus{}}
+	if !names {
+		usage := d.blobs.Usage()
+		st.Cache = control.CacheStatus{Blobs: int64(usage.Blobs), Bytes: usage.Bytes, Quota: usage.Quota}
 	}
 	wait, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	there := map[string]bool{}
 	for _, m := range d.list() {
 		m.AwaitTakeover(wait) // a takeover takes only a moment
-		if !m.IsGone() {
-			there[m.Dir] = true
-			st.Mounts = append(st.Mounts, m.Status(wait, then))
+		if m.IsGone() {
+			continue
 		}
+		there[m.Dir] = true
+		s, _ := mount.Named(m)
+		if !names {
+			s = m.Status(wait, then)
+		}
+		st.Mounts = append(st.Mounts, s)
 	}
 	// A failure is shown until its directory is mounted again.
 	for _, f := range d.host.Failures.List() {

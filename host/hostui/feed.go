@@ -210,7 +210,7 @@ func (f *feed) end(err error) {
 
 // status returns the status of the mount without the numbers of its files, or the last one if the daemon does not answer.
 func (f *feed) status(ctx context.Context, daemon Tracer) control.MountStatus {
-	status, _ := daemon.Mounts(ctx) // empty after an error
+	status, _ := daemon.Mounts(ctx, control.MountsRequest{}) // empty after an error
 	for _, m := range status.Mounts {
 		if m.Dir == f.key.mount {
 			return m

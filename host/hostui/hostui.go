@@ -41,7 +41,7 @@ import (
 // Tracer follows a mount and returns the state of its daemon. *control.Client implements it.
 type Tracer interface {
 	Trace(ctx context.Context, r control.TraceRequest, each func(control.Trace) error) error
-	Mounts(ctx context.Context) (control.Status, error)
+	Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error)
 }
 
 // Mount is a mount, or a session that is not mounted.

@@ -159,7 +159,7 @@ func (d *fakeDaemon) Trace(ctx context.Context, r control.TraceRequest, each fun
 	}
 }
 
-func (d *fakeDaemon) Mounts(context.Context) (control.Status, error) {
+func (d *fakeDaemon) Mounts(context.Context, control.MountsRequest) (control.Status, error) {
 	return control.Status{Mounts: []control.MountStatus{{Dir: "/m", State: control.StateMounted}}}, nil
 }
 

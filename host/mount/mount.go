@@ -173,7 +173,8 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	}
 	served := m.Served()
 	switch {
-	case m.isEnding(served): // wait below until the registry no longer contains the mount
+	// The mount is being unmounted, or is no longer mounted in the kernel: wait until the registry no longer contains it.
+	case m.phase.Ending() || served && !mountpoint.HasFUSE(m.Dir):
 	case served && asked:
 		return true, nil
 	// The first attempt of the request is still in progress: wait until the mount is served or has ended.
@@ -192,12 +193,6 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 		return false, context.Cause(ctx)
 	}
 	return false, nil
-}
-
-// isEnding reports whether a mount is being unmounted, or was served but is no longer mounted in the kernel. served is the result
-// of Served.
-func (m *Mount) isEnding(served bool) bool {
-	return m.phase.Ending() || served && !mountpoint.HasFUSE(m.Dir)
 }
 
 // AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started

@@ -18,12 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
-// or later. If this time is zero, the numbers are left out.
-func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
+// Named returns the part of the status of a mount by which clients find it, and whether the mount is served or was.
+func Named(m *Mount) (s control.MountStatus, served bool) {
 	state, served := m.phase.State()
-	snap := m.contents.Snapshot()
-	s := control.MountStatus{
+	s = control.MountStatus{
 		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.home.Since(), PID: os.Getpid(),
 		History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.Session},
@@ -31,9 +29,20 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if m.Parent != nil {
 		s.SubmoduleOf = m.Parent.Dir
 	}
-	if !served {
-		return s // the goroutine that starts or takes over the mount may still set the fields read below
+	if served { // otherwise the goroutine that starts or takes over the mount may still set these fields
+		s.Remote, s.Session.SessionRemote = m.contents.Store.URL(), m.Listed().SessionRemote()
 	}
+	return s, served
+}
+
+// Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
+// or later. If this time is zero, the numbers are left out.
+func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
+	s, served := Named(m)
+	if !served {
+		return s // as in Named
+	}
+	snap := m.contents.Snapshot()
 	if git := m.Git().Dir(); git != nil {
 		s.GitReady = true
 		s.Head = git.HeadName()
@@ -69,10 +78,10 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.Error = stats.Failure.Error()
 	}
 	// A degraded mount continues to serve everything that is on this host.
-	if s.Error != "" && state == control.StateMounted {
+	if s.Error != "" && s.State == control.StateMounted {
 		s.State = control.StateDegraded
 	}
-	s.Remote, s.Ref, s.Commit = m.contents.Store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
+	s.Ref, s.Commit = statedir.ShortRef(snap.Ref), snap.Commit.String()
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 		select {

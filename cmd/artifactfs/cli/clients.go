@@ -72,7 +72,9 @@ type Serving struct {
 // Mounts returns the mounts of all daemons without the numbers of their files, which a daemon needs time to count. It returns an
 // error in the same cases as Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
-	s, err := a.surveyBy(ctx, (*control.Client).Mounts, true)
+	s, err := a.surveyBy(ctx, func(c *control.Client, ctx context.Context) (control.Status, error) {
+		return c.Mounts(ctx, control.MountsRequest{})
+	}, true)
 	return s.Mounts, err
 }
 
@@ -192,7 +194,9 @@ func ask(ctx context.Context, socket string, question question) (control.Status,
 // mount. If dir is in no mount, Find returns an error: that of Mounts, or an error with exit code 4.
 func (a *App) Find(ctx context.Context, verb, dir string) (Served, error) {
 	// The sessions that are not mounted matter only for the text of an error.
-	s, _ := a.surveyBy(ctx, (*control.Client).Mounts, false)
+	s, _ := a.surveyBy(ctx, func(c *control.Client, ctx context.Context) (control.Status, error) {
+		return c.Mounts(ctx, control.MountsRequest{Names: true})
+	}, false)
 	if m, ok := innermost(s.Mounts, dir); ok && m.State != control.StateFailed {
 		return m, nil
 	}

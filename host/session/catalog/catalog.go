@@ -63,10 +63,16 @@ type Mounted struct {
 // Status returns the status of the session.
 func (m *Mounted) Status() control.SessionStatus {
 	s := m.Agent.Status()
-	if m.Agent.Active() {
-		s.SessionRemote = statedir.ShownRemote(m.Agent.Options().Remote, m.Home, m.Record)
-	}
+	s.SessionRemote = m.SessionRemote()
 	return s
+}
+
+// SessionRemote returns the session remote in the form that users see; "": the mount makes no checkpoints.
+func (m *Mounted) SessionRemote() string {
+	if !m.Agent.Active() {
+		return ""
+	}
+	return statedir.ShownRemote(m.Agent.Options().Remote, m.Home, m.Record)
 }
 
 // Contents returns a function that fetches the contents of the session that exist only on its session remote. It
