@@ -86,7 +86,7 @@ func newSessionSide(s *sessionSide, from *takeover.Succession, followed func(ctx
 		Session: s.name, Dir: s.dir, Writable: s.attachment.Writable(), Log: log,
 		Tree: s, Removals: s, Git: s, Captures: s, Repository: s, Remotes: s, Objects: s,
 		Writer: s.host.Writer, Turn: turn, Background: s.work.Go, Followed: followed,
-		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return s.host.Watch.Add(dir, wake) },
+		Watch: s.host.Watch.Add,
 	})
 	return s
 }

@@ -3,11 +3,13 @@
 package watch
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +22,15 @@ type Watcher struct {
 	keeper takeover.Keeper // nil if the descriptor ends with this process
 	// mu guards file and wakes.
 	mu    sync.Mutex
-	file  *os.File                    // nil if there is none
-	wakes map[int32][]chan<- struct{} // channels to notify, by watch descriptor; other descriptors remain from previous processes
+	file  *os.File          // nil if there is none
+	wakes map[int32][]waker // channels to notify, by watch descriptor; other descriptors remain from previous processes
 	done  sync.WaitGroup
+}
+
+// waker is a channel to notify of new files.
+type waker struct {
+	wake   chan<- struct{}
+	except []string // prefixes of the names that are not reported
 }
 
 // Kept is the name with which the keeper (the interface to the supervisor) holds the inotify descriptor.
@@ -36,7 +44,7 @@ const Kept = "watch"
 // (fs/notify) for all readers of the list of watches. If this process had the last copy, its exit would take about 15 ms longer,
 // and the successor would start later.
 func New(k takeover.Keeper, before *os.File) *Watcher {
-	w := &Watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
+	w := &Watcher{keeper: k, wakes: map[int32][]waker{}}
 	if before != nil {
 		w.file = pollable(before)
 	}
@@ -76,10 +84,11 @@ func pollable(f *os.File) *os.File {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// Add watches the directory dir. Whenever a file appears in dir, the Watcher sends a value to wake, unless that would block,
-// until stop is called. Several channels may watch the same directory. If wake watches dir already, Add returns a nil stop, and
-// fresh as false. If dir is removed and created again, Add must be called again.
-func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
+// Add watches the directory dir. Whenever a file appears in dir, the Watcher sends a value to wake, unless that would
+// block, until stop is called. Files whose names begin with an element of except are not reported. Several channels may
+// watch the same directory. If wake watches dir already, Add returns a nil stop, and fresh as false. If dir is removed
+// and created again, Add must be called again.
+func (w *Watcher) Add(dir string, wake chan<- struct{}, except ...string) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file == nil {
@@ -98,10 +107,10 @@ func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool
 	}
 	key := int32(n)
 	// inotify returns the same watch descriptor for a directory that is watched already.
-	if slices.Contains(w.wakes[key], wake) {
+	if slices.ContainsFunc(w.wakes[key], func(k waker) bool { return k.wake == wake }) {
 		return nil, false, nil
 	}
-	w.wakes[key] = append(w.wakes[key], wake)
+	w.wakes[key] = append(w.wakes[key], waker{wake, except})
 	return func() { w.forget(key, wake) }, true, nil
 }
 
@@ -109,12 +118,7 @@ func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool
 func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var left []chan<- struct{}
-	for _, other := range w.wakes[key] {
-		if other != wake {
-			left = append(left, other)
-		}
-	}
+	left := slices.DeleteFunc(w.wakes[key], func(k waker) bool { return k.wake == wake })
 	if w.wakes[key] = left; len(left) > 0 {
 		return
 	}
@@ -141,27 +145,31 @@ func (w *Watcher) read(f *os.File) {
 		// One read can return several events. Each event is followed by a name of variable length.
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			key, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
-			poke(w.wakes[key])
+			// The last of four numbers is the length of the name, which is padded with zero bytes.
+			next := min(len(b), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(b[12:])))
+			poke(w.wakes[key], string(bytes.TrimRight(b[unix.SizeofInotifyEvent:next], "\x00")))
 			if mask&unix.IN_IGNORED != 0 { // the directory was removed
 				delete(w.wakes, key)
 			}
 			if mask&unix.IN_Q_OVERFLOW != 0 { // the kernel has dropped events
 				for _, wakes := range w.wakes {
-					poke(wakes)
+					poke(wakes, "")
 				}
 			}
-			next := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:])) // len is the last of four numbers
-			b = b[min(next, len(b)):]
+			b = b[next:]
 		}
 		w.mu.Unlock()
 	}
 }
 
-// poke sends a value to each channel in wakes, unless that would block.
-func poke(wakes []chan<- struct{}) {
-	for _, wake := range wakes {
+// poke reports the name of a new file to each channel in wakes, unless that would block.
+func poke(wakes []waker, name string) {
+	for _, k := range wakes {
+		if slices.ContainsFunc(k.except, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			continue
+		}
 		select {
-		case wake <- struct{}{}:
+		case k.wake <- struct{}{}:
 		default:
 		}
 	}

@@ -95,6 +95,17 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 	if !reported(other) || len(wake) > 0 {
 		t.Error("a new file must be reported to the remaining channel alone")
 	}
+	if _, _, err := w.Add(dir, wake, "index"); err != nil {
+		t.Fatal(err)
+	}
+	made("index.lock")
+	if !reported(other) || len(wake) > 0 {
+		t.Error("a file whose name is excepted must be reported to the other channel alone")
+	}
+	made("HEAD")
+	if !reported(wake) {
+		t.Error("the watch does not report a file whose name is not excepted")
+	}
 }
 
 // keepOne is a keeper that holds the last descriptor that it received.

@@ -33,9 +33,10 @@ type Config struct {
 
 	// Writer returns the identity under which this state directory and this process write to sessions.
 	Writer func() (session.Writer, error)
-	// Watch starts to send to the channel wake, without blocking, whenever an entry is created in the directory dir. The returned
-	// function stop ends the watch. If Watch was called before with the same dir and wake, fresh is false and stop is nil.
-	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
+	// Watch starts to send to the channel wake, without blocking, whenever an entry is created in the directory dir,
+	// unless its name begins with an element of except. The returned function stop ends the watch. If Watch was called
+	// before with the same dir and wake, fresh is false and stop is nil.
+	Watch func(dir string, wake chan<- struct{}, except ...string) (stop func(), fresh bool, err error)
 	// Turn is set for a mount that was taken over from an earlier process. It waits until this mount may open its session and push what
 	// that process has left, and returns a function that the agent calls when it has. It returns at once if ctx has ended.
 	Turn func(ctx context.Context) (done func())

@@ -90,12 +90,17 @@ func (g *gitSigns) last() time.Time {
 }
 
 // watchFunc is the type of the field Config.Watch, which documents the function.
-type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
+type watchFunc = func(dir string, wake chan<- struct{}, except ...string) (stop func(), fresh bool, err error)
 
-// watch returns a watchFunc that calls the parameter watch twice, so that a change of the directory is also sent to g.moved.
-func (g *gitSigns) watch(watch watchFunc) watchFunc {
+// watch returns a function that watches a directory for refs with the parameter watch, and sends every change of the
+// directory to g.moved too. gitDir is the path of the git directory.
+func (g *gitSigns) watch(gitDir string, watch watchFunc) func(string, chan<- struct{}) (func(), bool, error) {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
-		theirs, fresh, err := watch(dir, wake)
+		var except []string
+		if dir == gitDir { // a new index moves no ref
+			except = []string{"index"}
+		}
+		theirs, fresh, err := watch(dir, wake, except...)
 		if err != nil || !fresh {
 			return nil, false, err
 		}

@@ -54,7 +54,7 @@ func (m *testMount) agent(o control.SessionOptions) *Agent {
 	a := New(Config{
 		Session: "s", Dir: "/mnt", Writable: true, Log: zap.NewNop(), Tree: m, Removals: m, Git: m, Captures: m, Repository: m, Remotes: m, Objects: m,
 		Writer: func() (session.Writer, error) { return m.writer, nil },
-		Watch: func(string, chan<- struct{}) (func(), bool, error) {
+		Watch: func(string, chan<- struct{}, ...string) (func(), bool, error) {
 			return nil, false, errors.New("no watch in tests")
 		},
 		Background: func(_ string, f func()) { work.Go(f) },

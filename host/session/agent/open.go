@@ -158,7 +158,7 @@ func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	o := refcopy.Options{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },
 		Session: a.config.Session, GitDir: a.place.gitDir, Format: format, Refs: a.place.store.Refs,
-		Watch: a.git.watch(a.config.Watch), Moved: a.git.refMoved,
+		Watch: a.git.watch(a.place.gitDir, a.config.Watch), Moved: a.git.refMoved,
 		Failed: func(err error) { a.problems.note("push refs", err) }, Log: a.log,
 	}
 	if a.Options().Remote == control.RemoteEmbedded {
