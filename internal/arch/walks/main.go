@@ -5,9 +5,9 @@
 //
 // It builds a copy of the tree with coverage counters, and mounts a small repository from a git server on loopback,
 // with a session remote. Each operation runs once to warm up, and then three times: read (of an unread file), write (to
-// a file that was read), commit (with its push to the session remote), restore and fork (of a session). The counters
-// are set to zero before each run. A run is complete when the daemon has entered nothing but its background work for
-// some seconds.
+// a file that was read), commit and checkpoint (with their pushes to the session remote), restore (of a checkpoint,
+// after which another was made) and fork (of a session). The counters are set to zero before each run. A run is
+// complete when the daemon has entered nothing but its background work for some seconds.
 //
 // Background work does not count: functions that the daemon enters repeatedly in an idle interval, which is as long as
 // a run may take, and functions that every command enters, as "artifactfs version" does. Automatic checkpoints and

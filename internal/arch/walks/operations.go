@@ -20,7 +20,10 @@ var operations = []operation{
 	{"read", "read of a file whose content was not fetched", countFetched, readFile, hasFetched},
 	{"write", "two lines are appended to a tracked file that was read", readOther, writeFile, nil},
 	{"commit", "git commit -a, until it is on the session remote", editForCommit, commitFile, isPushed},
-	{"restore", "artifactfs session restore, after one file was changed", saveAndEdit, restoreSession, isRestored},
+	{"checkpoint", "artifactfs checkpoint of one changed file, until it is on the session remote", editForCheckpoint,
+		makeCheckpoint, isPushed},
+	{"restore", "artifactfs session restore of one file, whose state before is in a checkpoint", saveTwice,
+		restoreSession, isRestored},
 	{"fork", "artifactfs session fork of a checkpoint", saveAndEdit, forkSession, unmountFork},
 }
 
@@ -34,10 +37,11 @@ func operationNames() (names []string) {
 // Folders of the repository that an operation uses in its run number 0. Reads have their own, because a read fetches
 // the neighbours of a file too.
 const (
-	foldersOfReads   = 0
-	foldersOfWrites  = 5
-	foldersOfCommits = 10
-	foldersOfSaves   = 15
+	foldersOfReads       = 0
+	foldersOfWrites      = 5
+	foldersOfCommits     = 10
+	foldersOfSaves       = 15
+	foldersOfCheckpoints = 20
 )
 
 // readFile reads a file of the mount.
@@ -124,6 +128,23 @@ func saveAndEdit(r *rig, run int) error {
 	}
 	r.saved = id
 	return r.edit(foldersOfSaves + run)
+}
+
+func editForCheckpoint(r *rig, run int) error { return r.edit(foldersOfCheckpoints + run) }
+
+func makeCheckpoint(r *rig, _ int) error {
+	_, err := r.run(r.afs(), "checkpoint", r.mnt)
+	return err
+}
+
+// saveTwice makes a checkpoint, changes a file and makes another checkpoint, as the daemon does by itself two seconds
+// after a change unless this is turned off. A restore then makes no checkpoint, which would be pushed.
+func saveTwice(r *rig, run int) error {
+	if err := saveAndEdit(r, run); err != nil {
+		return err
+	}
+	_, err := r.run(r.afs(), "checkpoint", "--sync", r.mnt)
+	return err
 }
 
 func restoreSession(r *rig, _ int) error {
