@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -142,7 +143,7 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	}
 	ctx = context.WithoutCancel(ctx)
 	c.Mark.SetStale(true)
-	done, err := c.Tree.Graft(ctx, ch.to, ch.plan.all(), x.Token)
+	done, err := c.Tree.Graft(ctx, ch.to, slices.Concat(ch.plan.Grafts, ch.plan.Clear), x.Token)
 	c.Kernel.Refresh(done.Since.Open)
 	c.Kernel.Invalidate(done.Stale) // if the graft has failed, a program may have looked up a path before the change was taken back
 	if err == nil {
@@ -165,7 +166,10 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	if err := lock.Release(); err != nil {
 		c.Log.Warn("release the index lock", zap.String("dir", c.Dir), zap.Error(err))
 	}
-	c.end(pending)
+	// If the intent stays, the change is repeated at a later start, which has no effect.
+	if err := pending.End(); err != nil {
+		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))
+	}
 	c.Notify(done.Changed)
 	return nil
 }
@@ -196,14 +200,6 @@ func (e UnfinishedError) Error() string { return "change only a part of the path
 
 // Unwrap returns the cause.
 func (e UnfinishedError) Unwrap() error { return e.Err }
-
-// end removes the intent of a completed change from the journal. If the removal fails, end logs the error, and the change is
-// repeated at a later start. Repeating a completed change has no effect.
-func (c *Checkout) end(p *Pending) {
-	if err := p.End(); err != nil {
-		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))
-	}
-}
 
 // refreshKernel invalidates the kernel's cache of the paths in list, if a killed process may have changed them.
 func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) {

@@ -2,7 +2,6 @@ package checkout
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -20,9 +19,6 @@ type Plan struct {
 	Kept  []string       // paths that stay unchanged although the target differs
 	Index []index.Change // index entries of submodules, whose directories stay unchanged
 }
-
-// all returns the grafts in the order in which GraftResult.Done lists their results: first Grafts, then Clear.
-func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
 // clearAway plans to remove the directory at g.Path before the graft g is applied. Other grafts must have emptied the
 // directory by then.

@@ -12,7 +12,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/checkout"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
@@ -20,7 +19,7 @@ import (
 // m.journal, must have been called.
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
-		Tree: m.Tree, Kernel: m.Server, Mark: staleMark{m}, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
+		Tree: m.Tree, Kernel: m.Server, Mark: m.Handover, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
 		Journal: m.journal.Load(), Trees: m.Contents.View.Tree, Log: m.Log, Dir: m.Mount.Dir,
 		Base: m.Contents.Snapshot().Tree,
 		Lock: func(ctx context.Context) (checkout.Index, error) {
@@ -108,17 +107,6 @@ func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 		err = errors.Join(err, p.End())
 	}
 	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))
-}
-
-// staleMark implements checkout.StaleMark. The mark is stored in the takeover state, so that a successor finds it.
-type staleMark struct{ m *Mover }
-
-// Stale reports whether the mark is set, because a process died before it could clear the mark.
-func (s staleMark) Stale() bool { return s.m.Handover.Stale() }
-
-// SetStale sets the mark. The mark is set while a checkout changes files whose old contents may be in the kernel's page cache.
-func (s staleMark) SetStale(stale bool) {
-	s.m.Handover.Update(func(h *takeover.State) { h.Stale = stale })
 }
 
 // mountsOver is the directory of a mount. Its methods report whether another file system is mounted at a path in that mount. If

@@ -91,11 +91,10 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err := m.finishRest(ctx, git); err != nil {
 		return reply, err
 	}
-	paths, err := pathsInside(r.Paths)
+	paths, named, err := pathsInside(r.Paths)
 	if err != nil {
 		return reply, err
 	}
-	paths, named := withoutGit(paths)
 	if named && len(paths) == 0 {
 		restored, err := m.restoreGit(r.DryRun)
 		return control.RestoreReply{Dir: m.Mount.Dir, DryRun: r.DryRun, Changes: []control.PathChange{}, Kept: []string{}, Git: restored}, err
@@ -158,12 +157,6 @@ func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.In
 	return err
 }
 
-// withoutGit returns the paths without ".git" and the paths below it, and whether there were any of them.
-func withoutGit(paths []string) (rest []string, named bool) {
-	rest = slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == ".git" || strings.HasPrefix(p, ".git/") })
-	return rest, len(rest) < len(paths)
-}
-
 // restoreGit creates the file ".git" in the root of the mount again if a program has removed it, and reports whether it was removed. No
 // checkpoint contains this file. In a dry run, nothing is created.
 func (m *Mover) restoreGit(dry bool) (removed bool, err error) {
@@ -178,18 +171,23 @@ func (m *Mover) restoreGit(dry bool) (removed bool, err error) {
 	return err == nil, err
 }
 
-// pathsInside returns the paths in clean form, relative to the root of the mount. If one of the paths is the root itself, it
-// returns an empty list, which stands for all files. It returns an error for a path outside of the mount.
-func pathsInside(paths []string) (inside []string, err error) {
+// pathsInside returns the paths in clean form, relative to the root of the mount. It leaves out ".git" and the paths
+// below it, and reports whether there were any of them. If one of the paths is the root itself, it returns an empty
+// list, which stands for all files. It returns an error for a path outside of the mount.
+func pathsInside(paths []string) (inside []string, git bool, err error) {
 	for _, p := range paths {
-		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
-			return nil, nil
-		} else if !filepath.IsLocal(p) {
-			return nil, fmt.Errorf("%s is not in the mount", p)
+		switch p = filepath.ToSlash(filepath.Clean(p)); {
+		case p == ".":
+			return nil, false, nil
+		case !filepath.IsLocal(p):
+			return nil, false, fmt.Errorf("%s is not in the mount", p)
+		case p == ".git" || strings.HasPrefix(p, ".git/"):
+			git = true
+		default:
+			inside = append(inside, p)
 		}
-		inside = append(inside, p)
 	}
-	return inside, nil
+	return inside, git, nil
 }
 
 // reply returns the reply that lists the changes, and the restored linked worktrees in the parameter linked. dry is true if the

@@ -129,8 +129,12 @@ func (k *Handover) Update(change func(h *State)) {
 	}
 }
 
-// Stale reports whether a process died while it was changing the working tree.
+// Stale reports whether a process died while it was changing the working tree: between SetStale(true) and
+// SetStale(false).
 func (k *Handover) Stale() bool { return k.state != nil && k.state.get().Stale }
+
+// SetStale records whether this process is changing files whose old contents may be in the kernel's page cache.
+func (k *Handover) SetStale(stale bool) { k.Update(func(h *State) { h.Stale = stale }) }
 
 // Drop removes all parts from the keeper, after the mount has ended. It removes the state last, because a successor needs the
 // state to understand the other parts if this process is killed before Drop has removed them.
