@@ -29,7 +29,7 @@ func (l *Lanes) CheckpointAt(commit object.ID) (Checkpoint, error) {
 // checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment, or the
 // zero ID if there is none.
 func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
-	content, err := l.objects.typed(commit, object.Commit, object.MaxCommitSize)
+	content, err := typed(l.objects, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return Checkpoint{}, object.ID{}, err
 	}

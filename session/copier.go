@@ -145,7 +145,7 @@ func (c *Copier) below(id, before object.ID) error {
 
 // tree collects the tree id, and returns its entries.
 func (c *Copier) tree(id object.ID) ([]object.TreeEntry, error) {
-	content, err := c.repo.typed(id, object.Tree, object.MaxTreeSize)
+	content, err := typed(c.repo, id, object.Tree, object.MaxTreeSize)
 	if err != nil {
 		return nil, fmt.Errorf("copy tree: %w", err)
 	}

@@ -140,7 +140,7 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 
 // Tree returns the entries of a tree object.
 func (s *sources) Tree(id object.ID) ([]object.TreeEntry, error) {
-	content, err := s.typed(id, object.Tree, object.MaxTreeSize)
+	content, err := typed(s, id, object.Tree, object.MaxTreeSize)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (s *sources) Tree(id object.ID) ([]object.TreeEntry, error) {
 
 // Commit returns the parsed header of a commit object.
 func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
-	content, err := s.typed(id, object.Commit, object.MaxCommitSize)
+	content, err := typed(s, id, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return object.CommitInfo{}, err
 	}
@@ -168,11 +168,6 @@ func (s *sources) TreeOf(commit object.ID) (object.ID, error) {
 
 // errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object has another type")
-
-// typed returns the contents of an object. It returns errType if the type of the object is not the parameter want.
-func (s *sources) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
-	return typed(s, id, want, limit)
-}
 
 // typed returns the contents of an object from src. It returns errType if the type of the object is not the parameter want.
 func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {

@@ -229,32 +229,28 @@ var errState = errors.New("invalid checkpoint state")
 
 // ReadState reads the State that the commit id stores. It limits sizes and depths, because the commit may be from a session
 // remote to which other users can write.
-func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
-	s, err := readState(src, f, id)
-	if err != nil {
-		return State{}, fmt.Errorf("read checkpoint state %s: %w", id, err)
-	}
-	return s, nil
-}
-
-// readState does the work of ReadState. Its errors do not name the commit.
-func readState(src Objects, f object.Format, id object.ID) (State, error) {
+func ReadState(src Objects, f object.Format, id object.ID) (s State, err error) {
+	defer func() {
+		if err != nil {
+			s, err = State{}, fmt.Errorf("read checkpoint state %s: %w", id, err)
+		}
+	}()
 	content, err := typed(src, id, object.Commit, object.MaxCommitSize)
 	if err != nil {
-		return State{}, err
+		return s, err
 	}
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
-		return State{}, err
+		return s, err
 	}
-	s := State{Left: parseLeft(content)}
+	s.Left = parseLeft(content)
 	entries, err := readTree(src, f, info.Tree)
 	if err != nil {
-		return State{}, err
+		return s, err
 	}
 	for _, e := range entries {
 		if err := s.read(src, f, e); err != nil {
-			return State{}, fmt.Errorf("read entry %s of the state of a checkpoint: %w", e.Name, err)
+			return s, fmt.Errorf("read entry %s of the state of a checkpoint: %w", e.Name, err)
 		}
 	}
 	return s, nil

@@ -121,7 +121,7 @@ func (s *State) Worktrees(f object.Format) ([]Worktree, error) {
 
 // HasWorktrees reports whether the State that belongs to a checkpoint contains linked worktrees. It reads trees only.
 func (l *Lanes) HasWorktrees(p Checkpoint) (bool, error) {
-	content, err := l.objects.typed(p.State, object.Commit, object.MaxCommitSize)
+	content, err := typed(l.objects, p.State, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return false, err
 	}

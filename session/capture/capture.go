@@ -248,7 +248,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	c.steps = steps{last: began}
 	c.steps.done("turn")
 	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
-	c.tracking = c.mem.tracking()
+	c.tracking = c.mem.Index.tracking()
 	// Many files were removed at once. The checkpoint below will not contain them, so first make a checkpoint that contains the
 	// removed files.
 	if _, _, many := c.o.Tree.Removals().Requested(); many && reason != session.Removal {
@@ -257,7 +257,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 			c.mem, c.left = memory{}, newLeftSet(nil)
 		}
 		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
-		c.tracking = c.mem.tracking()
+		c.tracking = c.mem.Index.tracking()
 	}
 	p, report, err := c.checkpoint(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
@@ -368,7 +368,8 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	// If git commands keep changing the index, the view and the index may never agree. After several attempts, use the last
 	// reading.
 	for try := 0; ; try++ {
-		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
+		out := &output{format: c.format, have: c.o.Repo.Remotes, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
+		s := &shot{out: out, copies: session.NewCopier(c.o.Repo)}
 		var err error
 		if s.view, err = c.look(ctx, whole); err != nil {
 			return nil, fmt.Errorf("read the working tree: %w", err)
@@ -437,7 +438,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint. Do not
 	// fetch ignore files to check this tree again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
-		before := c.mem.tracking()
+		before := c.mem.Index.tracking()
 		if s.view.whole { // the entries are relative to the base tree
 			before.index.Tree = c.o.BaseTree
 		}
@@ -457,7 +458,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	s.state.Dirs = s.edit.dirs
 	// Encode and write only the trees that have changed.
-	s.tree, err = s.edit.trees.write(s.emit)
+	s.tree, err = s.edit.trees.write(s.edit.trees.root, s.emit)
 	s.full = s.tree
 	c.steps.done("trees")
 	return agree, err

@@ -91,6 +91,6 @@ func FuzzRecall(f *testing.F) {
 		if m.tree.IsZero() != (m.Checkpoint == "") || m.Checkpoint != "" && m.Checkpoint != checkpoint.String() {
 			t.Errorf("memory file %q was read as %+v", text, m)
 		}
-		m.tracking()
+		m.Index.tracking()
 	})
 }

@@ -61,7 +61,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 		}
 	}
 	s := &staging{c: c, out: out, copies: copies, tracked: 2}
-	made, err := s.file(ctx, name, st, []object.ID{head, c.o.BaseTree, c.mem.tracking().index.Tree})
+	made, err := s.file(ctx, name, st, []object.ID{head, c.o.BaseTree, c.mem.Index.tracking().index.Tree})
 	if err != nil {
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}

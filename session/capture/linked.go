@@ -258,7 +258,7 @@ func (s *shot) withoutRoots(ctx context.Context) (object.ID, error) {
 			}
 		}
 	}
-	return t.write(s.emit)
+	return t.write(t.root, s.emit)
 }
 
 // isEmpty reports whether the directory has no entries.

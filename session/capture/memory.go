@@ -50,9 +50,6 @@ type indexMemory struct {
 	Plain   bool                 `json:"plain"` // whether Special is empty
 }
 
-// remembered returns the part of s that the next checkpoint needs in order to decide whether the index has changed.
-func (s *gitState) remembered() *indexMemory { return rememberIndex(s.stat, tracking{s.head, s.Index}) }
-
 // rememberIndex returns the memory of an index whose file has the attributes st.
 func rememberIndex(st fileStat, t tracking) *indexMemory {
 	return &indexMemory{Stat: st, Head: t.head.String(), Tree: t.index.Tree.String(), Special: t.index.Special,
@@ -108,11 +105,8 @@ func (c *Capturer) startIndex() *indexMemory {
 	if info, err := c.o.Repo.Commit(s.Head); err == nil {
 		g.head = info.Tree
 	}
-	return g.remembered()
+	return rememberIndex(g.stat, tracking{g.head, g.Index})
 }
-
-// tracking returns the remembered HEAD tree and index. It returns the zero value if no index is remembered.
-func (m *memory) tracking() tracking { return m.Index.tracking() }
 
 // tracking returns the remembered HEAD tree and index. It returns the zero value if m is nil.
 func (m *indexMemory) tracking() tracking {
@@ -190,8 +184,8 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.saved(s)
 	c.mem = memory{
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
-		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
-		Linked: c.roots.remembered(),
+		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Dirs: s.edit.dirs,
+		Index: rememberIndex(s.state.stat, tracking{s.state.head, s.state.Index}), Linked: c.roots.remembered(),
 	}
 	// An ignore file could not be read, so the checkpoint may contain ignored files. Without a journal position and an index, the
 	// next checkpoint reads everything again.

@@ -29,11 +29,6 @@ type output struct {
 	keeping int64    // number of bytes of file contents that are kept in memory
 }
 
-// newOutput returns an empty output. The function have reports whether a tree need not be written because it exists already.
-func newOutput(f object.Format, have func(id object.ID) bool) *output {
-	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
-}
-
 // close removes the temporary directories. It ignores errors, because New removes the remaining directories at the next start.
 func (w *output) close() {
 	for _, dir := range w.temps {

@@ -53,7 +53,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			return done, "", err
 		}
 		// The comparison with the previous checkpoint reads the new trees before they are written to the Repo.
-		s.full, err = e.trees.write(s.emit)
+		s.full, err = e.trees.write(e.trees.root, s.emit)
 	}
 	said = fmt.Sprintf("before %d files were removed or overwritten", n)
 	if n == 1 {

@@ -88,7 +88,7 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 			c.user.file = filepath.Join(configHome(), "git", "ignore")
 		}
 	}
-	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
+	user, own := readRules(c.user.file), readRules(filepath.Join(c.o.GitDir, "info", "exclude"))
 	// The hash covers every rule from outside of the working tree. The method look compares this hash with the hash that the
 	// previous checkpoint recorded.
 	sum := sha256.New()

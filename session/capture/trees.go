@@ -163,14 +163,10 @@ func (t *trees) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// write returns the id of the root tree, and calls emit for each tree that has changed, children before parents.
-func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID, error) {
-	return t.writeChild(t.root, emit)
-}
-
-// writeChild returns the id of the directory c, and emits the tree of c if it has changed. A directory without entries becomes an
-// entry of the empty tree: git accepts such an entry, although it never writes one.
-func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
+// write returns the id of the directory c, and calls emit for each tree in it that has changed, children before parents.
+// A directory without entries becomes an entry of the empty tree: git accepts such an entry, although it never writes
+// one.
+func (t *trees) write(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
 	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
 		return c.id, nil
 	}
@@ -187,7 +183,7 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	for name, e := range d.now {
 		if e.mode == object.ModeDir {
 			var err error
-			if e.id, err = t.writeChild(e, emit); err != nil {
+			if e.id, err = t.write(e, emit); err != nil {
 				return object.ID{}, err
 			}
 		}

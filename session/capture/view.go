@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -438,6 +437,3 @@ func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	}
 	return list, err
 }
-
-// infoExclude returns the name of the ignore file in a git directory.
-func infoExclude(gitDir string) string { return filepath.Join(gitDir, "info", "exclude") }

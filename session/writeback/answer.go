@@ -100,9 +100,3 @@ func (r *round) rejected(u update, no *transport.Rejected, l *ledger) error {
 	p.refusals.add(u.Name, u.New, no)
 	return nil
 }
-
-// left reports whether the update u has to wait for another round, because it was refused too often in this round, or because the
-// delay since its last refusal is not over.
-func (r *round) left(u update) bool {
-	return r.failed[u.Name] > movedTries || r.p.refusals.delayed(u.Name, u.New)
-}

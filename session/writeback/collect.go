@@ -33,15 +33,6 @@ func collect(ctx context.Context, l *ledger, repo *session.Repo) (map[string]obj
 	return local, err
 }
 
-// intact returns an error if the Repo lacks the session's metadata ref, which is never removed on purpose. The Repo is
-// damaged then, so other missing refs must not be removed from the session remote.
-func intact(l *ledger, local map[string]object.ID) error {
-	if meta := session.MetaRef(l.meta.Session); local[meta].IsZero() && !l.refs[meta].acked.IsZero() {
-		return fmt.Errorf("compare with session remote: %w", errNoMeta)
-	}
-	return nil
-}
-
 // localRefs returns the refs to push, by their names on the session remote. It leaves out refs whose file cannot be
 // read and then returns an error that wraps session.ErrBroken, so that the caller does not treat those refs as removed.
 func localRefs(l *ledger, repo *session.Repo) (map[string]object.ID, error) {

@@ -166,8 +166,10 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	if !r.verify && !p.notes.outrun && pending == 0 {
 		return false, nil
 	}
-	if err := intact(ledger, local); err != nil {
-		return false, err
+	// The metadata is never removed on purpose. Without it, the Repo is damaged, and its missing refs must stay on the
+	// session remote.
+	if meta := session.MetaRef(ledger.meta.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
+		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
 
 	// Open a push: request the refs of the session remote, and decide once how this session uses it.
@@ -219,7 +221,11 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	}
 	p.report.compared(plan)
 	p.taken.follow(ctx, p.conn, plan.moved, local)
-	updates := slices.DeleteFunc(plan.updates, r.left)
+	// An update waits for another round if it was refused too often in this round, or if the delay since its last
+	// refusal is not over.
+	updates := slices.DeleteFunc(plan.updates, func(u update) bool {
+		return r.failed[u.Name] > movedTries || p.refusals.delayed(u.Name, u.New)
+	})
 
 	// Notes are pushed after all other refs.
 	if len(updates) == 0 {
@@ -304,7 +310,7 @@ func (q *Queue) newPipeline() *pipeline {
 		selector: selector{repo: o.Repo, store: o.Store, base: o.Base, seeder: &q.seeder},
 		packer:   packer{repo: o.Repo, store: o.Store, baseURL: o.BaseURL, record: &q.record, log: o.Log},
 		taken:    &q.moved,
-		refusals: newRefusals(),
+		refusals: refusals{refs: map[string]refusal{}, blocked: map[string]bool{}},
 	}
 	p.notes = notesPusher{
 		repo: o.Repo, conn: &q.conn, selector: &p.selector, packer: &p.packer, refusals: &p.refusals, merged: o.Notes,

@@ -38,9 +38,6 @@ type refusal struct {
 	count int       // number of consecutive refusals of id
 }
 
-// newRefusals returns refusals without any refused updates.
-func newRefusals() refusals { return refusals{refs: map[string]refusal{}, blocked: map[string]bool{}} }
-
 // add records that the session remote refused to set ref to id, for the reason r.
 func (f *refusals) add(ref string, id object.ID, r *transport.Rejected) {
 	before := f.refs[ref]
