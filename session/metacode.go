@@ -50,15 +50,18 @@ const ProfilePrefix = Prefix + "profile/"
 // keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
+// restoredPrefix is the prefix of the refs of restored trees. They stay on this host.
+const restoredPrefix = Prefix + "restored/"
+
 // RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The ref
 // keeps the tree even if GC drops the checkpoint, because files that were not changed after the restore are still read from that tree.
 func RestoredRef(session string, id CheckpointID) string {
-	return Prefix + "restored/" + session + "/" + string(id)
+	return restoredPrefix + session + "/" + string(id)
 }
 
 // RestoredWorktreesRef returns the name of the ref that keeps the tree of linked worktrees that were restored into the working tree.
 func RestoredWorktreesRef(session string, state object.ID) string {
-	return Prefix + "restored/" + session + "/worktrees-" + state.String()
+	return restoredPrefix + session + "/worktrees-" + state.String()
 }
 
 // AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this session.

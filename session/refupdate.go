@@ -41,7 +41,7 @@ type refWriter struct {
 	*RefDir
 	readOnly bool          // the Repo was opened for reading only
 	updating sync.Mutex    // held while refs are changed
-	changed  chan struct{} // receives a token after each change; has room for one token
+	changed  chan struct{} // receives a token after a change, see Repo.Changed; has room for one token
 }
 
 // updateAfter is like Repo.Update, but calls the function ready before the first change becomes visible. If ready returns an
@@ -70,8 +70,11 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 	if err := w.update(ctx, changes, ready); err != nil {
 		return fmt.Errorf("update refs: %w", err)
 	}
-	// The channel has room for one token. If it holds a token already, the receiver of that token will also see this update.
-	signal.Send(w.changed)
+	if slices.ContainsFunc(changes, func(c RefChange) bool { return !strings.HasPrefix(c.Name, restoredPrefix) }) {
+		// The channel has room for one token. If it holds a token already, the receiver of that token will also see this
+		// update.
+		signal.Send(w.changed)
+	}
 	return nil
 }
 

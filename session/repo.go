@@ -194,8 +194,8 @@ func (r *Repo) Session() string { return r.session }
 // Format returns the object format of the repository.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed returns a channel that receives a token when Update has changed refs. The channel has room for one token: further
-// updates before a receiver takes the token add no token.
+// Changed returns a channel that receives a token when Update has changed refs, except those that only keep restored trees
+// on this host. The channel has room for one token: further updates before a receiver takes the token add no token.
 func (r *Repo) Changed() <-chan struct{} { return r.refs.changed }
 
 // Update makes all changes, each of a different ref, and syncs the refs to disk. It returns ErrRefMoved and changes nothing if a

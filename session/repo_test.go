@@ -296,6 +296,21 @@ func TestCommitGraphBesideShallow(t *testing.T) {
 	}
 }
 
+// The queue that pushes refs is not woken by refs that stay on this host.
+func TestChangedLeavesOutRestoredTrees(t *testing.T) {
+	r := open(t, filepath.Join(t.TempDir(), "r.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	id := commits(t, r, 1)[0]
+	restored := session.RestoredRef("s", session.NewCheckpointID(time.Now()))
+	for _, name := range []string{restored, "refs/heads/main"} {
+		if err := r.Update(t.Context(), []session.RefChange{{Name: name, New: id}}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(r.Changed()), map[bool]int{false: 1}[name == restored]; got != want {
+			t.Errorf("tokens after a change of %s: got %d, want %d", name, got, want)
+		}
+	}
+}
+
 // A ref must not point to an object that a power failure could still remove.
 func TestRefsWaitForTheirObjects(t *testing.T) {
 	ctx := t.Context()
