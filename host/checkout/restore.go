@@ -121,10 +121,11 @@ func (r *Restore) Wants(at string) bool {
 
 // compare sets Changes to the paths in which the current state and the target differ.
 func (r *Restore) compare(ctx context.Context) (err error) {
-	if r.Changes, err = r.differences(ctx, r.now.Tree); err != nil {
-		return err
+	r.Changes, err = r.differences(ctx, r.now.Tree)
+	if err == nil && r.again && r.now.ID != r.Before.ID {
+		err = r.spareChanged(ctx)
 	}
-	return r.spareChanged(ctx)
+	return err
 }
 
 // Whole returns all paths in which the target differs from Before. If an interrupted restore was repeated, this includes the
@@ -148,9 +149,6 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 // neither the state before the restore nor the state that the restore sets. Two differences do not count as such a change,
 // because a killed restore may leave them: an empty directory, and a missing file where a directory must be restored.
 func (r *Restore) spareChanged(ctx context.Context) error {
-	if !r.again || r.now.ID == r.Before.ID {
-		return nil
-	}
 	list, err := r.Differ.Differences(ctx, r.Before.Tree, r.now.Tree)
 	if err != nil {
 		return err

@@ -10,10 +10,9 @@ import (
 // the file. The parameter s holds the index entries to restore, or is nil if the index is not restored. The results in the
 // parameter done begin with the results of the grafts, in the same order.
 func restoreIndex(x *index.Index, s *gitdir.Staged, grafts []worktree.Graft, done worktree.GraftResult, device uint32) {
-	if s == nil {
-		s = &gitdir.Staged{}
+	if s != nil {
+		x.Apply(s.Changes)
 	}
-	x.Apply(s.Changes)
 	restored := map[string]int{}
 	for i, g := range grafts {
 		if g.Mode != 0 && !done.Done[i].Kept {
@@ -32,7 +31,7 @@ func restoreIndex(x *index.Index, s *gitdir.Staged, grafts []worktree.Graft, don
 		e.Stat = index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID}
 		spared[e.Path] = e.Valid
 	}
-	if len(s.Others) > 0 {
+	if s != nil && len(s.Others) > 0 {
 		(&gitdir.Staged{Others: s.Others}).Apply(x)
 	}
 	if !done.Since.All {
