@@ -91,7 +91,7 @@ func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 			other = true
 		case syscall.S_IFDIR:
 			present, _ := r.Entries(n)
-			other = present == 0 && r.Uncounted() == n
+			other = present == 0 && overlay.Uncounted(r) == n
 		}
 	})
 	return other
@@ -136,7 +136,7 @@ func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Pres
 func IsGitFile(t *Tree, n Node) (is bool) {
 	t.view.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
-		is = ok && r.Uncounted() == n && in.Mode&syscall.S_IFMT == syscall.S_IFREG
+		is = ok && overlay.Uncounted(r) == n && in.Mode&syscall.S_IFMT == syscall.S_IFREG
 	})
 	return is
 }

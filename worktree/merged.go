@@ -8,24 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// upper is the interface through which merged reads an overlay. overlay.Reader implements it.
-type upper interface {
-	Inode(n Node) (overlay.Inode, bool)
-	Entry(dir Node, name string) (Node, overlay.Presence)
-	ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p overlay.Presence) bool)
-	Entries(dir Node) (present, hidden int)
-	Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64)
-	EachDir(emit func(dir Node) bool)
-	Target(n Node) (string, bool)
-	Xattr(n Node, name string) ([]byte, bool)
-	Xattrs(n Node) []string
-	EachInode(emit func(overlay.Inode) bool)
-}
-
 // merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not store. A
 // function that receives a merged may use it until the function returns, because then the overlay's lock is released.
 type merged struct {
-	upper
+	overlay.Reader
 	base *basetree.Tree
 }
 
@@ -131,8 +117,9 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	return name, ok
 }
 
-// nothing implements upper for a Tree without an overlay. It has neither inodes nor entries.
-type nothing struct{}
+// nothing implements overlay.Reader for a Tree without an overlay. It has neither inodes nor entries, and is asked for
+// nothing else.
+type nothing struct{ overlay.Reader }
 
 func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }
 func (nothing) Entry(Node, string) (Node, overlay.Presence) { return 0, overlay.Unknown }
@@ -145,8 +132,3 @@ func (nothing) Xattrs(Node) []string                             { return nil }
 func (nothing) EachInode(func(overlay.Inode) bool)               {}
 func (nothing) Names(Node, int64, func(Node, string) bool) int64 { return 0 }
 func (nothing) EachDir(func(Node) bool)                          {}
-
-var (
-	_ upper = overlay.Reader{}
-	_ upper = nothing{}
-)

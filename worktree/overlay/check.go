@@ -158,7 +158,7 @@ func (l *Layer) checkNames(r *Report) error {
 		if _, ok := t.Inode(dir); !ok && dir.Own() {
 			r.add(false, "directory %d has entries but no inode", dir)
 		}
-		t.ReadDir(dir, 0, func(name string, n Node, _ uint64) bool {
+		t.ReadDir(dir, 0, func(_ uint64, name string, n Node, _ Presence) bool {
 			if n == 0 {
 				return true
 			}

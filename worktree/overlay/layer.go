@@ -118,7 +118,7 @@ type Layer struct {
 func (l *Layer) View(f func(r Reader)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	f(Reader{l.state})
+	f(l.state)
 }
 
 // Inode returns the layer's inode of a node, and false if the layer has none.

@@ -64,7 +64,7 @@ func (l *Layer) forsake(n Node) {
 // dropUnused drops a node, unless it has received a name or a lookup since the caller checked it.
 func (l *Layer) dropUnused(tx *Tx, n Node) {
 	in, ok := tx.Inode(n)
-	if !ok || in.Nlink != 0 || n.Own() && tx.t.Lookups(n) != 0 || !n.Own() && l.o.Knows != nil && l.o.Knows(n) {
+	if !ok || in.Nlink != 0 || n.Own() && tx.Lookups(n) != 0 || !n.Own() && l.o.Knows != nil && l.o.Knows(n) {
 		return
 	}
 	tx.drop(in)

@@ -44,7 +44,7 @@ func (l *Layer) uncounted() (n Node, isThere bool) {
 }
 
 // Uncounted returns the node that Tx.Uncount excluded, with or without a name, or 0 if there is none.
-func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
+func Uncounted(r Reader) Node { return Node(r.Counter(counterUncounted)) }
 
 // Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the base
 // tree that were changed in place. It leaves out the file of Tx.Uncount. It visits every inode and every entry.
@@ -65,7 +65,7 @@ func (l *Layer) Changed() int64 {
 	})
 	// A moved file of the base tree counts once, by its name, so subtract the count by its inode.
 	l.state.EachDir(func(dir Node) bool {
-		l.state.ReadDir(dir, 0, func(_ string, n Node, _ uint64) bool {
+		l.state.ReadDir(dir, 0, func(_ uint64, _ string, n Node, _ Presence) bool {
 			if n == 0 || n.Own() {
 				return true
 			}

@@ -12,69 +12,39 @@ import (
 )
 
 // Reader reads the state from memory. It must not be used after the View or Update to which it belongs has returned.
-type Reader struct{ t *state.Table }
-
-// Inode returns the layer's inode of a node, and false if the layer has none.
-func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
-
-// Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
-func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
-
-// ReadDir calls emit for the layer's entries in dir that follow the cookie in the parameter after (0 means from the start),
-// until emit returns false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are
-// added and removed.
-func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
-	r.t.ReadDir(dir, after, func(name string, n Node, cookie uint64) bool {
-		if n == 0 {
-			return emit(cookie, name, 0, Hidden)
-		}
-		return emit(cookie, name, n, Present)
-	})
+type Reader interface {
+	// Inode returns the layer's inode of a node, and false if the layer has none.
+	Inode(n Node) (Inode, bool)
+	// Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
+	Entry(dir Node, name string) (Node, Presence)
+	// ReadDir calls emit for the layer's entries in dir that follow the cookie in the parameter after (0 means from the
+	// start), until emit returns false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid
+	// while entries are added and removed.
+	ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool)
+	// EachDir calls emit for every node that has entries, until emit returns false.
+	EachDir(emit func(dir Node) bool)
+	// Names calls emit for every name of n in the layer, until emit returns false. It visits at most as many entries as
+	// the parameter most states, and returns the number of visited entries. If the result equals most, n may have more
+	// names.
+	Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64)
+	// Entries returns the numbers of present and of hidden entries in dir.
+	Entries(dir Node) (present, hidden int)
+	// Target returns the target of a symbolic link, and false if the layer has none.
+	Target(n Node) (string, bool)
+	// Xattr returns the value of an extended attribute, and false if the layer has none.
+	Xattr(n Node, name string) ([]byte, bool)
+	// Xattrs returns the names of a node's extended attributes, sorted.
+	Xattrs(n Node) []string
+	// EachInode calls emit for every inode of the layer, until emit returns false.
+	EachInode(emit func(Inode) bool)
+	// Request reports whether an update was made for the kernel request with this ID, and returns the node that the
+	// update created, or 0 if it created none.
+	Request(id uint64) (made Node, ok bool)
+	// Lookups returns the kernel's lookup count of an own node.
+	Lookups(n Node) uint64
+	// Counter returns the value of a counter, or 0 if it was never set.
+	Counter(c state.Counter) uint64
 }
-
-// EachDir calls emit for every node that has entries, until emit returns false.
-func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
-
-// Names calls emit for every name of n in the layer, until emit returns false. It visits at most as many entries as the
-// parameter most states, and returns the number of visited entries. If the result equals most, n may have more names.
-func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
-	r.t.EachDir(func(dir Node) bool {
-		more := true
-		r.t.ReadDir(dir, 0, func(name string, at Node, _ uint64) bool {
-			if looked >= most {
-				more = false
-				return false
-			}
-			looked++
-			more = at != n || emit(dir, name)
-			return more
-		})
-		return more
-	})
-	return looked
-}
-
-// Entries returns the numbers of present and of hidden entries in dir.
-func (r Reader) Entries(dir Node) (present, hidden int) { return r.t.EntryCount(dir) }
-
-// Target returns the target of a symbolic link, and false if the layer has none.
-func (r Reader) Target(n Node) (string, bool) { return r.t.Target(n) }
-
-// Xattr returns the value of an extended attribute, and false if the layer has none.
-func (r Reader) Xattr(n Node, name string) ([]byte, bool) { return r.t.Xattr(n, name) }
-
-// Xattrs returns the names of a node's extended attributes, sorted.
-func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
-
-// EachInode calls emit for every inode of the layer, until emit returns false.
-func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
-
-// Request reports whether an update was made for the kernel request with this ID, and returns the node that the update created,
-// or 0 if it created none.
-func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
-
-// Lookups returns the kernel's lookup count of an own node.
-func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 
 // Tx is an update in progress. It reads entries as they were before the update. It reads inodes with the changes that this update
 // has made so far.
@@ -140,7 +110,7 @@ func (l *Layer) update(f func(tx *Tx) error) error {
 
 // reset empties the layer's Tx, which is reused for the next update.
 func (tx *Tx) reset(l *Layer) {
-	tx.l, tx.Reader = l, Reader{l.state}
+	tx.l, tx.Reader = l, l.state
 	tx.batch.Reset()
 	tx.puts, tx.drops, tx.nodes, tx.dead = tx.puts[:0], tx.drops[:0], tx.nodes[:0], tx.dead[:0]
 	tx.request, tx.made = 0, 0
@@ -226,7 +196,7 @@ func Now() int64 {
 // NewNode reserves a number for a new node, whose inode the same update must put. If the update fails, the number becomes
 // free again. NewNode returns state.ErrFull if no number is left.
 func (tx *Tx) NewNode() (Node, error) {
-	n, err := tx.t.NewNode()
+	n, err := tx.l.state.NewNode()
 	if err == nil {
 		tx.nodes = append(tx.nodes, n)
 	}
@@ -240,7 +210,7 @@ func (tx *Tx) Inode(n Node) (Inode, bool) {
 			return tx.puts[i].in, true
 		}
 	}
-	return tx.t.Inode(n)
+	return tx.l.state.Inode(n)
 }
 
 // PutInode sets a node's inode. It ignores in.Content, in.Flags and, for an existing inode, in.Size, which only the methods
@@ -272,7 +242,7 @@ func (tx *Tx) put(in Inode) *put {
 			return &tx.puts[i]
 		}
 	}
-	old, existed := tx.t.Inode(in.Node)
+	old, existed := tx.l.state.Inode(in.Node)
 	tx.puts = append(tx.puts, put{in: in, old: old, existed: existed})
 	return &tx.puts[len(tx.puts)-1]
 }

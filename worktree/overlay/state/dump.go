@@ -66,7 +66,7 @@ func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 		if after == 0 {
 			t.dumpRecord(n, r, b)
 		}
-		t.ReadDir(n, after, func(name string, child Node, cookie uint64) bool {
+		t.ReadDir(n, after, func(cookie uint64, name string, child Node, _ Presence) bool {
 			b.entryAt(n, name, child, uint16(cookie-1))
 			if b.puts >= end {
 				next = Cursor{phase: c.phase, index: i, after: cookie}

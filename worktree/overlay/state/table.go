@@ -198,26 +198,52 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	return 0, Unknown
 }
 
-// ReadDir calls emit for the entries that follow the cookie in the parameter after (0 means from the start), until emit returns
-// false. The name points into the table, so the caller must clone a name that it keeps. The node of a hidden entry is 0.
-// Cookies are below 1<<49. An entry that exists during a whole series of calls is emitted exactly once, even if other entries
-// change between two calls.
-func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, cookie uint64) bool) {
+// ReadDir calls emit for the entries that follow the cookie in the parameter after (0 means from the start), until emit
+// returns false. The name points into the table, so the caller must clone a name that it keeps. The node of a hidden
+// entry is 0. Cookies are below 1<<49. An entry that exists during a whole series of calls is emitted exactly once, even
+// if other entries change between two calls.
+func (t *Table) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {
 		return
 	}
 	d := view[directory](&t.arena, r.dir)
-	for p := t.dirs.seek(d, after); ; p.at++ { // a cookie is the key of its entry plus one
+	for at := t.dirs.seek(d, after); ; at.at++ { // a cookie is the key of its entry plus one
 		var e *dentry
-		if e, p = t.dirs.entry(d, p); e == nil || !emit(e.name(), e.node, e.key()+1) {
+		if e, at = t.dirs.entry(d, at); e == nil {
+			return
+		}
+		p := Present
+		if e.node == 0 {
+			p = Hidden
+		}
+		if !emit(e.key()+1, e.name(), e.node, p) {
 			return
 		}
 	}
 }
 
-// EntryCount returns the numbers of present and hidden entries that this table has in a directory.
-func (t *Table) EntryCount(dir Node) (present, hidden int) {
+// Names calls emit for every name of n in the table, until emit returns false. It visits at most as many entries as the
+// parameter most states, and returns the number of visited entries. If the result equals most, n may have more names.
+func (t *Table) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
+	t.EachDir(func(dir Node) bool {
+		more := true
+		t.ReadDir(dir, 0, func(_ uint64, name string, at Node, _ Presence) bool {
+			if looked >= most {
+				more = false
+				return false
+			}
+			looked++
+			more = at != n || emit(dir, name)
+			return more
+		})
+		return more
+	})
+	return looked
+}
+
+// Entries returns the numbers of present and hidden entries that this table has in a directory.
+func (t *Table) Entries(dir Node) (present, hidden int) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		d := view[directory](&t.arena, r.dir)
 		return int(d.present), int(d.hidden)
@@ -231,12 +257,6 @@ func (t *Table) Target(n Node) (string, bool) {
 		return string(t.attrs.target(r)), true
 	}
 	return "", false
-}
-
-// HasXattrs reports whether a node has extended attributes.
-func (t *Table) HasXattrs(n Node) bool {
-	r := t.find(n)
-	return r != nil && r.xattrs != 0
 }
 
 // Xattr returns a copy of the value of an extended attribute, and false if the table has none.

@@ -96,11 +96,14 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 			t.Fatalf("inode %x: got %+v %v, want %+v %v", n, in, ok, want, has)
 		}
 		seen, last := map[string]Node{}, uint64(0)
-		got.ReadDir(n, 0, func(name string, child Node, cookie uint64) bool {
+		got.ReadDir(n, 0, func(cookie uint64, name string, child Node, p Presence) bool {
 			if cookie <= last || cookie >= 1<<49 {
 				t.Fatalf("cookie %x follows %x", cookie, last)
 			}
 			last = cookie
+			if (p == Hidden) != (child == 0) || p == Unknown {
+				t.Fatalf("entry %x/%s: got %x %d", n, name, child, p)
+			}
 			seen[string([]byte(name))] = child
 			return true
 		})
@@ -120,7 +123,7 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 		if _, p := got.Entry(n, "never"); p != Unknown {
 			t.Fatalf("lookup of a name that was never put: got %d", p)
 		}
-		if p, h := got.EntryCount(n); p != len(seen)-absent || h != absent {
+		if p, h := got.Entries(n); p != len(seen)-absent || h != absent {
 			t.Fatalf("directory %x: got %d present and %d hidden names, want %d and %d", n, p, h, len(seen)-absent, absent)
 		}
 		entries, hidden = entries+len(seen)-absent, hidden+absent
@@ -128,7 +131,7 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 		if want, has := s.targets[n]; ok != has || target != want {
 			t.Fatalf("target of %x: got %q, want %q", n, target, want)
 		}
-		if names := slices.Sorted(maps.Keys(s.xattrs[n])); !slices.Equal(got.Xattrs(n), names) || got.HasXattrs(n) != (len(names) > 0) {
+		if names := slices.Sorted(maps.Keys(s.xattrs[n])); !slices.Equal(got.Xattrs(n), names) {
 			t.Fatalf("attributes of %x: got %q, want %q", n, got.Xattrs(n), names)
 		}
 		for name, want := range s.xattrs[n] {
@@ -150,7 +153,7 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 
 // cookies returns a directory's names with their cookies.
 func cookies(t *Table, dir Node) (list []string) {
-	t.ReadDir(dir, 0, func(name string, _ Node, cookie uint64) bool {
+	t.ReadDir(dir, 0, func(cookie uint64, name string, _ Node, _ Presence) bool {
 		list = append(list, fmt.Sprint(name, " ", cookie))
 		return true
 	})
@@ -245,7 +248,7 @@ func TestReadDirBetweenChanges(t *testing.T) {
 			b.Reset()
 			more = false
 			left := 1 + rnd.IntN(60)
-			table.ReadDir(1, after, func(name string, _ Node, cookie uint64) bool {
+			table.ReadDir(1, after, func(cookie uint64, name string, _ Node, _ Presence) bool {
 				seen[string([]byte(name))]++
 				after = cookie
 				left--
