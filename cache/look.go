@@ -193,7 +193,7 @@ func (l *lookout) readSegment(name string) {
 // readRecords adds the complete records of a segment to the index. It reads the part of the file f between the offsets s.scanned
 // and size. The caller must have read the size of the file before the call, and holds look. The result describes the bytes after
 // the last complete record.
-func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
+func (l *lookout) readRecords(s *segment, f *os.File, size int64) segmentEnd {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
 		found = append(found, makeEntry(h, off))

@@ -104,13 +104,13 @@ func (e *entry) idBytes() []byte {
 // end returns the offset of the first byte after the record, in its segment.
 func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
 
-// ending states how a segment ends.
-type ending uint8
+// segmentEnd states how a segment ends.
+type segmentEnd uint8
 
 const (
-	whole  ending = iota // the segment ends with a complete record
-	torn                 // the segment ends with an incomplete record, whose writer has died or is still writing
-	broken               // the segment ends with bytes that are not a record
+	whole  segmentEnd = iota // the segment ends with a complete record
+	torn                     // the segment ends with an incomplete record, whose writer has died or is still writing
+	broken                   // the segment ends with bytes that are not a record
 )
 
 // scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset in the parameter
@@ -120,7 +120,7 @@ const (
 //
 // The caller must have read the size of the file before the call. A record that is within that size was complete at that time,
 // because its bytes are written in order.
-func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how ending, err error) {
+func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how segmentEnd, err error) {
 	const window = 4096
 	buf := make([]byte, window)
 	var have []byte // bytes of r, beginning at the offset off
