@@ -35,7 +35,7 @@ func TestRelayStarts(t *testing.T) {
 		{"--cache-size 1M", "want at least", control.ExitUsage},
 		{"--tls-cert cert.pem", "must be given together", control.ExitUsage},
 		{"--tls-cert none --tls-key none --listen 127.0.0.1:0", "read certificate", control.ExitFailed},
-		{"--ca-file file --listen 127.0.0.1:0", "contains none", control.ExitFailed},
+		{"--ca-file file --listen 127.0.0.1:0", "contains no certificate", control.ExitFailed},
 		{"--objects ftp://host --listen 127.0.0.1:0", "scheme", control.ExitFailed},
 		{"--data file --listen 127.0.0.1:0", "file", control.ExitFailed},
 		{"--listen " + used.Addr().String(), "another program listens", control.ExitFailed},

@@ -537,7 +537,7 @@ func TestSessionPromote(t *testing.T) {
 	a.env = append(a.env, "ARTIFACTFS_FORGE_TOKEN=secret-token")
 	s.set(func() { s.promoted.Target = "https://127.0.0.1/team/app" })
 	r := a.run("session", "promote", "-C", "app", "--pull-request")
-	if r.code != control.ExitUsage || !strings.Contains(r.stderr, "the URL does not show which forge it is") || strings.Contains(r.stderr, "secret-token") {
+	if r.code != control.ExitUsage || !strings.Contains(r.stderr, "URL of the repository does not show the kind of forge") || strings.Contains(r.stderr, "secret-token") {
 		t.Errorf("pull request on an unknown forge: got %+v", r)
 	}
 	s.set(func() {
