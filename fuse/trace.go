@@ -88,8 +88,8 @@ func (t *tracer) changed() {
 	t.listened.Store(len(t.listeners) > 0)
 }
 
-// begin returns the event of a request that begins, and stores the event so that the method cost finds it. It returns nil if the request
-// is not in the sample.
+// begin returns the event of a request that begins, and stores it for tracer.cost. It returns nil if the request is not
+// in the sample.
 func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 	weight := int64(1)
 	if !t.complete.Load() {
