@@ -67,7 +67,7 @@ func randomAttributes(r *rand.Rand) map[string][]byte {
 	return files
 }
 
-// TestAttributesLikeGit compares the attributes of generated trees with git.
+// TestAttributesLikeGit compares the attributes of paths in generated trees with those that git finds.
 func TestAttributesLikeGit(t *testing.T) {
 	rounds := 250
 	if testing.Short() {
@@ -111,7 +111,7 @@ func TestMatters(t *testing.T) {
 		{"*.c diff=cpp linguist-language=C -merge export-ignore\n", true, false},
 		{"*.c diff=cpp linguist-language=C -merge export-ignore\n", false, false},
 		{"*.c other\n", true, false},
-		{"*.c other\n", false, true}, // the root's file may define a macro of that name
+		{"*.c other\n", false, true}, // the file in the root may define a macro of this name
 		{"*.c binary\n", true, true},
 		{"*.c -binary\n", false, true},
 		{"[attr]generated -diff linguist-generated\n*.go generated\n", true, false},
@@ -133,7 +133,7 @@ func TestMatters(t *testing.T) {
 	}
 }
 
-// TestMacroChain: each of a million macros sets the next one.
+// TestMacroChain parses a file with a million macros, each of which sets the next one.
 func TestMacroChain(t *testing.T) {
 	var b strings.Builder
 	const n = 1_000_000

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// large returns a typical .gitattributes of the root with 40 lines, and that of a directory with one line.
+// large returns a typical .gitattributes file of the root with 40 lines, and the one of a directory with one line.
 func large() []*File {
 	var b strings.Builder
 	b.WriteString("* text=auto\n[attr]generated -diff linguist-generated -text\n")

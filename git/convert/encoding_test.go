@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// texts are texts that differ between encodings, and texts that are invalid in all.
+// texts contains texts that have different bytes in different encodings, and texts that are invalid in all of them.
 var texts = []string{
 	"", "\n", "a", "abc\nd\r\n", "h\u00e9\u00ff\u0100\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e", "\u65e5\u672c\u8a9e\n\u4e2d\u6587\r\n\ud55c\uae00\n", "\U0001f600x\U0010ffff\n", "\ufeffmarked\n", "a\ufeffb",
 	"\ufffe\uffff\ufdd0\n", "\x00a\x00\n", "\u0080\u0081\u009f\u00a0\n", "\u2028\u0085\x0c\n", "bad \xff\n", "\xc3", "a\xe4\xb8", "\xc0\x80", "\xed\xa0\x80", "\xed\xa0\xbd\xed\xb8\x80", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80",
@@ -29,7 +29,7 @@ func textFiles(attributes []string) map[string][]byte {
 	return files
 }
 
-// TestEncodingsLikeGit compares encodings that need no conversion tables with the working tree of a clone.
+// TestEncodingsLikeGit compares conversions between encodings that need no tables with the working tree of a clone.
 func TestEncodingsLikeGit(t *testing.T) {
 	var attributes []string
 	for _, name := range []string{
@@ -42,7 +42,7 @@ func TestEncodingsLikeGit(t *testing.T) {
 	attributes = append(attributes, "-working-tree-encoding", "text eol=crlf working-tree-encoding=UTF-16LE-BOM", "text=auto eol=crlf ident working-tree-encoding=UTF-16",
 		"ident working-tree-encoding=UTF-16", "ident eol=crlf working-tree-encoding=latin1", "-text ident working-tree-encoding=UTF-32BE", "ident working-tree-encoding=UTF-8", "ident working-tree-encoding=bogus")
 	files := textFiles(attributes)
-	for name := range files { // iconv, to which Apply leaves this encoding, has no table of this name
+	for name := range files { // Apply uses iconv for this encoding, and iconv has no table of this name
 		if strings.Contains(name, "UTF-32LE-BOM") {
 			delete(files, name)
 		}
@@ -50,7 +50,8 @@ func TestEncodingsLikeGit(t *testing.T) {
 	compareCheckout(t, Settings{}, files)
 }
 
-// TestDriversLikeGit compares the conversions that git makes before, or instead of, running a filter.
+// TestDriversLikeGit compares the conversions of files with a filter: those that git makes before the filter runs, or
+// instead of it.
 func TestDriversLikeGit(t *testing.T) {
 	drivers := map[string]Driver{
 		"cat":  {Name: "cat", Smudge: "cat"},
@@ -84,7 +85,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestRefusedByGit: git refuses to check out the files that Check refuses.
+// TestRefusedByGit checks that git refuses to check out the files that Check refuses.
 func TestRefusedByGit(t *testing.T) {
 	for attributes, config := range map[string]string{
 		"working-tree-encoding": "user.name=x", "filter=must text=auto": "filter.must.required=true", "filter=back": "filter.back.required=true",

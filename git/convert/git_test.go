@@ -16,11 +16,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// repo is a repository of the installed git, which is the oracle of this package's tests.
+// repo is a repository of the installed git, with which the tests of this package compare their results.
 type repo struct {
 	t      *testing.T
 	dir    string
-	config []string // of clones
+	config []string // configuration of clones
 }
 
 func newRepo(t *testing.T) *repo {
@@ -45,7 +45,7 @@ func (r *repo) git(stdin io.Reader, args ...string) []byte {
 	return out
 }
 
-// commit replaces the repository's only commit by one with these contents, by path.
+// commit replaces the only commit of the repository by one with the given contents, by path.
 func (r *repo) commit(files map[string][]byte) {
 	r.t.Helper()
 	var b bytes.Buffer
@@ -56,7 +56,7 @@ func (r *repo) commit(files map[string][]byte) {
 	r.git(&b, "fast-import", "--quiet", "--force")
 }
 
-// checkout returns the working tree of a new clone.
+// checkout returns the files in the working tree of a new clone, by path.
 func (r *repo) checkout(s Settings, files map[string][]byte) map[string][]byte {
 	r.t.Helper()
 	dir := filepath.Join(r.t.TempDir(), "clone")
@@ -105,7 +105,7 @@ func parseAll(s Settings, files map[string][]byte) map[string]*File {
 	return parsed
 }
 
-// compareCheckout checks every file of a checkout against Decide and Apply.
+// compareCheckout compares each file of a checkout with the result of Decide and Apply.
 func compareCheckout(t *testing.T, s Settings, files map[string][]byte) {
 	t.Helper()
 	r := newRepo(t)
@@ -155,7 +155,7 @@ func (v value) String() string {
 	return "unspecified"
 }
 
-// compareAttributes checks every path's attributes against `git check-attr`, reading the index.
+// compareAttributes compares the attributes of each path with those of `git check-attr`, which reads the index.
 func compareAttributes(t *testing.T, r *repo, s Settings, attributes map[string][]byte, paths []string) {
 	t.Helper()
 	r.commit(attributes)

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// TestOutsideLikeGit compares attributes and macros from all of git's sources with git.
+// TestOutsideLikeGit compares attributes and macros from all files that git reads, inside and outside of the working
+// tree, with those that git finds.
 func TestOutsideLikeGit(t *testing.T) {
 	rounds := uint64(30)
 	if testing.Short() {

@@ -46,8 +46,8 @@ func randomPath(r *rand.Rand) string {
 	return strings.Join(parts, "/")
 }
 
-// TestPatternsLikeGit compares many patterns and paths with git: each line of the attributes file sets a different
-// attribute.
+// TestPatternsLikeGit compares the matches of many patterns and paths with those of git. Each line of the attributes
+// file sets another attribute.
 func TestPatternsLikeGit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	patterns, paths := slices.Clone(patternSeeds), slices.Clone(pathSeeds)
@@ -71,7 +71,7 @@ func TestPatternsLikeGit(t *testing.T) {
 			all[i] = dir + p
 		}
 		out := repo.git(strings.NewReader(strings.Join(all, "\x00")+"\x00"), "check-attr", "--cached", "-z", "--stdin", "-a")
-		want := map[string]bool{} // path NUL attribute
+		want := map[string]bool{} // keys are "PATH\x00ATTRIBUTE"
 		for f := strings.Split(string(out), "\x00"); len(f) >= 3; f = f[3:] {
 			if strings.HasPrefix(f[1], "n") {
 				want[f[0]+"\x00"+f[1]] = true
@@ -80,7 +80,7 @@ func TestPatternsLikeGit(t *testing.T) {
 		if len(want) < 1000 {
 			t.Fatalf("git found only %d matches", len(want))
 		}
-		f := Parse(content, false) // not root: attributes of unknown names are kept
+		f := Parse(content, false) // not the file of the root, so that attributes with unknown names are kept
 		for _, path := range all {
 			got := map[string]bool{}
 			rel := strings.TrimPrefix(path, dir)
@@ -100,7 +100,7 @@ func TestPatternsLikeGit(t *testing.T) {
 	}
 }
 
-// reference matches with a regular expression that is derived from the pattern. Bytes are represented as runes.
+// reference matches a path by a regular expression that is made from the pattern. Bytes are represented as runes.
 func reference(s, path string) bool {
 	if s == "" || s[0] == '!' || strings.HasSuffix(s, "/") {
 		return false
@@ -184,7 +184,7 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// TestPatternOfManyStars would not end with a matcher that backtracks.
+// TestPatternOfManyStars matches a pattern with which a matcher that backtracks would take nearly forever.
 func TestPatternOfManyStars(t *testing.T) {
 	for _, s := range []string{strings.Repeat("**/", 600) + "x", strings.Repeat("*a", 900) + "b", strings.Repeat("**/*a*/", 250) + "b"} {
 		p, ok := compile(s, false)

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// contents returns file contents by name: those of f... are chosen, those of r... are random.
+// contents returns contents of files by name. The names of chosen contents begin with f, those of random contents with
+// r.
 func contents() map[string][]byte {
 	m := map[string][]byte{}
 	kind := "f"
@@ -46,7 +47,7 @@ func contents() map[string][]byte {
 	words := []string{"$", "$", "$Id", "$Id$", "$Id:", "$Id: ", "Id", "I", "d", ":", " ", " $", "x", "\n", "\n", "\r\n", "\r", "\t", "\x00", "\xff", "0123456789abcdef", "\x01"}
 	for range 160 {
 		var b strings.Builder
-		n := len(words) - r.IntN(8) // often without CR, NUL and other bytes of binary files
+		n := len(words) - r.IntN(8) // often leaves out CR, NUL and other bytes of binary files
 		for range 1 + r.IntN(14) {
 			b.WriteString(words[r.IntN(n)])
 		}
@@ -55,7 +56,8 @@ func contents() map[string][]byte {
 	return m
 }
 
-// checkoutTree returns a tree with all contents below directories with all combinations of attributes, some of them nested.
+// checkoutTree returns a tree that has all contents below directories with all combinations of attributes, some of them
+// nested.
 func checkoutTree() map[string][]byte {
 	files := map[string][]byte{}
 	root := "[attr]m1 text eol=crlf\n[attr]m2 m1 ident\n[attr]m3 text=auto ident -eol\n/deep/*.txt m3\n/deep/x/*.txt text\n/deep/x/y/*5.txt ident\n"
@@ -91,7 +93,7 @@ func checkoutTree() map[string][]byte {
 	return files
 }
 
-// TestCheckout compares conversions with the files of a clone, byte for byte.
+// TestCheckout compares the converted contents with the files of a clone.
 func TestCheckout(t *testing.T) {
 	files := checkoutTree()
 	r := newRepo(t)
@@ -105,7 +107,8 @@ func TestCheckout(t *testing.T) {
 	}
 }
 
-// TestCheckoutOfRandomAttributes tests attributes of several directories, and unusual spellings of attributes.
+// TestCheckoutOfRandomAttributes compares files below several directories with random attributes, in unusual spellings,
+// with those of a clone.
 func TestCheckoutOfRandomAttributes(t *testing.T) {
 	rounds := uint64(40)
 	if testing.Short() {

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// fixed is a source with one answer, which records the calls.
+// fixed is a source of credentials that always returns the same answer, and records the calls.
 type fixed struct {
 	answer transport.Credential
 	heard  []string

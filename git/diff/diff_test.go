@@ -28,7 +28,8 @@ func TestParseHunk(t *testing.T) {
 	}
 }
 
-// What git prints is read as it is meant: hunks, and counts of a changed, a binary, a removed and a renamed file.
+// TestOutputOfGit checks that the output of git is parsed: hunks, and the numbers of lines of changed, binary, removed
+// and renamed files.
 func TestOutputOfGit(t *testing.T) {
 	dir := t.TempDir()
 	gittest.Must(t, dir, "init", "-q")

@@ -110,7 +110,7 @@ func TestCloseKillsAll(t *testing.T) {
 	})
 }
 
-// TestIconvLikeGit compares encodings that need conversion tables with a checkout by git.
+// TestIconvLikeGit compares conversions between encodings that need tables with a checkout by git.
 func TestIconvLikeGit(t *testing.T) {
 	texts := []string{
 		"abc\n", "h\u00e9\u00ff\n", "\u0410\u0411\u0401\u0451\u0491\n", "\u65e5\u672c\u8a9e\n", "\u65e5\u672c\u8a9e", "\u4e2d\u6587 \u7e41\u9ad4\r\n", "\ud55c\uae00\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e\uff0d\u2212\n", "~\\\n", "\ufeffx\n", "\u0081\u009f\n", "\U0001f600", "bad \xff", "a\xe4\xb8",

@@ -15,30 +15,30 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestMain runs the tests, or acts as a filter process that a test has started.
+// TestMain runs the tests, or acts as a filter process if a test has started this program as one.
 func TestMain(m *testing.M) {
-	if manner := os.Getenv("TEST_FILTER"); manner != "" {
-		drive(manner)
+	if behaviour := os.Getenv("TEST_FILTER"); behaviour != "" {
+		drive(behaviour)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// command returns the command of a process filter with a kind of behaviour.
-func command(manner string) string {
+// command returns the command of a process filter that behaves as the parameter behaviour states.
+func command(behaviour string) string {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return "TEST_FILTER='" + manner + "' '" + exe + "'"
+	return "TEST_FILTER='" + behaviour + "' '" + exe + "'"
 }
 
-// driver is the filter's side of the protocol: it answers with the contents in upper case.
+// driver is the filter's side of the protocol of process filters. It answers with the contents in upper case.
 type driver struct {
-	in     packetReader
-	out    packetWriter
-	manner string
-	asked  int
+	in        packetReader
+	out       packetWriter
+	behaviour string
+	asked     int
 }
 
 func note(text string) {
@@ -50,29 +50,29 @@ func note(text string) {
 	f.Close()
 }
 
-func drive(manner string) {
-	d := driver{in: newPacketReader(os.Stdin), out: packetWriter{bufio.NewWriter(os.Stdout)}, manner: manner}
+func drive(behaviour string) {
+	d := driver{in: newPacketReader(os.Stdin), out: packetWriter{bufio.NewWriter(os.Stdout)}, behaviour: behaviour}
 	note("start " + os.Getenv("GIT_DIR"))
-	if manner == "fails" {
+	if behaviour == "fails" {
 		os.Exit(3)
 	}
-	if manner == "garbage" {
+	if behaviour == "garbage" {
 		os.Stdout.WriteString("hello\n")
 		return
 	}
 	d.list()
-	d.say("git-filter-server", "version=2")
+	d.writeLines("git-filter-server", "version=2")
 	caps := d.list()
 	if !bytes.Contains([]byte(strings.Join(caps, " ")), []byte("capability=smudge")) {
 		panic("not asked to smudge")
 	}
 	switch {
-	case manner == "cleans":
-		d.say("capability=clean")
-	case strings.HasPrefix(manner, "delay"):
-		d.say("capability=clean", "capability=smudge", "capability=delay")
+	case behaviour == "cleans":
+		d.writeLines("capability=clean")
+	case strings.HasPrefix(behaviour, "delay"):
+		d.writeLines("capability=clean", "capability=smudge", "capability=delay")
 	default:
-		d.say("capability=smudge")
+		d.writeLines("capability=smudge")
 	}
 	var delayed, collected []string
 	contents := map[string][]byte{}
@@ -85,11 +85,11 @@ func drive(manner string) {
 		if head[0] == "command=list_available_blobs" {
 			note("list")
 			switch {
-			case manner == "delay-forget":
+			case behaviour == "delay-forget":
 				delayed = nil
-			case manner == "delay-lie":
+			case behaviour == "delay-lie":
 				delayed = []string{"somebody/else"}
-			case manner == "delay-die" && len(collected) > 0:
+			case behaviour == "delay-die" && len(collected) > 0:
 				os.Exit(3)
 			}
 			if len(delayed) > 2 {
@@ -101,7 +101,7 @@ func drive(manner string) {
 				d.out.line("pathname=" + path)
 			}
 			d.out.end()
-			d.say("status=success")
+			d.writeLines("status=success")
 			continue
 		}
 		path, mayDelay := "", false
@@ -116,13 +116,13 @@ func drive(manner string) {
 		if err := d.in.copyTo(&content); err != nil {
 			panic(err)
 		}
-		if d.asked++; d.misbehave(path) {
+		if d.asked++; d.answerWrongly(path) {
 			continue
 		}
 		if mayDelay {
 			delayed = append(delayed, path)
 			contents[path] = content.Bytes()
-			d.say("status=delayed")
+			d.writeLines("status=delayed")
 			continue
 		}
 		text := content.Bytes()
@@ -130,46 +130,46 @@ func drive(manner string) {
 			text = was
 			delete(contents, path)
 		}
-		d.say("status=success")
+		d.writeLines("status=success")
 		if err := d.out.content(bytes.NewReader(bytes.ToUpper(text))); err != nil {
 			panic(err)
 		}
 		d.out.end()
-		d.say()
+		d.writeLines()
 	}
 }
 
-// misbehave answers a request wrongly if its path asks for that, and reports whether it did.
-func (d *driver) misbehave(path string) bool {
-	after, _ := strconv.Atoi(strings.TrimPrefix(d.manner, "dies-after-"))
+// answerWrongly answers a request wrongly if its path requires this, and reports whether it did.
+func (d *driver) answerWrongly(path string) bool {
+	after, _ := strconv.Atoi(strings.TrimPrefix(d.behaviour, "dies-after-"))
 	switch {
-	case strings.HasPrefix(d.manner, "dies-after-") && d.asked > after:
+	case strings.HasPrefix(d.behaviour, "dies-after-") && d.asked > after:
 		os.Exit(3)
-	case d.manner == "hangs" && filepath.Base(path) != "good":
+	case d.behaviour == "hangs" && filepath.Base(path) != "good":
 		time.Sleep(time.Hour)
-	case d.manner == "nonsense":
+	case d.behaviour == "nonsense":
 		d.out.line("status=success")
 		d.out.end()
 		d.out.w.WriteString("zzzz")
 		d.out.flush()
 		time.Sleep(time.Hour)
 	case strings.HasSuffix(path, "bad"):
-		d.say("status=error")
+		d.writeLines("status=error")
 		return true
 	case strings.HasSuffix(path, "late"): // the error follows the contents
-		d.say("status=success")
+		d.writeLines("status=success")
 		d.out.packet([]byte("half"))
 		d.out.end()
-		d.say("status=error")
+		d.writeLines("status=error")
 		return true
 	case strings.HasSuffix(path, "abort"):
-		d.say("status=abort")
+		d.writeLines("status=abort")
 		return true
 	}
 	return false
 }
 
-func (d *driver) say(lines ...string) {
+func (d *driver) writeLines(lines ...string) {
 	for _, line := range lines {
 		d.out.line(line)
 	}
@@ -214,7 +214,7 @@ func newTree(t *testing.T, change func(*Options)) *tree {
 	return &tree{p, t, o.Dir}
 }
 
-// trace returns the log of the filters, and the number of lines by first word.
+// trace returns the log of the filters, and the number of its lines by their first words.
 func (tr *tree) trace() (text string, count map[string]int) {
 	tr.t.Helper()
 	b, _ := os.ReadFile(filepath.Join(tr.dir, "trace"))
@@ -226,7 +226,7 @@ func (tr *tree) trace() (text string, count map[string]int) {
 	return string(b), count
 }
 
-// output stores the written data.
+// output is a writer that stores the data in memory.
 type output struct{ bytes.Buffer }
 
 func (o *output) Reset() error {
@@ -239,9 +239,9 @@ func file(path, content string) (File, *output) {
 	return File{Path: path, Content: strings.NewReader(content), Size: int64(len(content)), Out: out}, out
 }
 
-// through filters contents with a process filter.
-func (tr *tree) through(manner, path, content string) (string, error) {
+// through filters contents by a process filter that behaves as the parameter behaviour states.
+func (tr *tree) through(behaviour, path, content string) (string, error) {
 	f, out := file(path, content)
-	err := tr.Process(command(manner), f)
+	err := tr.Process(command(behaviour), f)
 	return out.String(), err
 }

@@ -43,7 +43,8 @@ func TestProcessIsKept(t *testing.T) {
 
 func TestDelayedContents(t *testing.T) {
 	tr := newTree(t, nil)
-	// While the first content is filtered, the others are queued, and are then filtered together.
+	// While the contents of the first file are filtered, those of the others are queued, and are then filtered
+	// together.
 	gate, opened := make(chan struct{}), make(chan struct{})
 	tr.o.Ready = func(context.Context) error {
 		close(opened)
@@ -88,14 +89,14 @@ func TestDelayedContents(t *testing.T) {
 	if strings.Count(text, "can-delay=1") < files-3 {
 		t.Errorf("hardly any content was delayed: %s", text)
 	}
-	check(100) // a single content need not be delayed
+	check(100) // the contents of a single file need not be delayed
 	if after, n := tr.trace(); n["start"] != 1 || strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
 		t.Errorf("commands after a lone request: %v, want one start and no further delay", n)
 	}
 }
 
-// round filters several contents concurrently.
-func (tr *tree) round(manner string, paths ...string) (answers map[string]string, errs map[string]error) {
+// round filters the contents of several paths concurrently.
+func (tr *tree) round(behaviour string, paths ...string) (answers map[string]string, errs map[string]error) {
 	tr.t.Helper()
 	jobs := make([]*job, len(paths))
 	outs := make([]*output, len(paths))
@@ -103,7 +104,7 @@ func (tr *tree) round(manner string, paths ...string) (answers map[string]string
 		f, out := file(path, "text of "+path)
 		jobs[i], outs[i] = &job{file: f, done: make(chan struct{})}, out
 	}
-	o := &pool{programs: tr.Programs, command: command(manner), wake: make(chan struct{}, 1), queue: jobs, workers: 1}
+	o := &pool{programs: tr.Programs, command: command(behaviour), wake: make(chan struct{}, 1), queue: jobs, workers: 1}
 	w := worker{pool: o, ctx: tr.running.ctx}
 	for len(o.queue) > 0 {
 		batch := o.queue
@@ -126,10 +127,10 @@ func (tr *tree) round(manner string, paths ...string) (answers map[string]string
 
 func TestFailingProcesses(t *testing.T) {
 	for _, c := range []struct {
-		manner string
-		paths  []string
-		failed []string
-		starts int
+		behaviour string
+		paths     []string
+		failed    []string
+		starts    int
 	}{
 		{"plain", []string{"a", "b"}, nil, 1},
 		{"plain", []string{"a", "bad", "late", "b"}, []string{"bad", "late"}, 1},
@@ -144,9 +145,9 @@ func TestFailingProcesses(t *testing.T) {
 		{"fails", []string{"a", "b", "c"}, []string{"a", "b", "c"}, 1},
 		{"garbage", []string{"a"}, []string{"a"}, 1},
 	} {
-		t.Run(c.manner, func(t *testing.T) {
+		t.Run(c.behaviour, func(t *testing.T) {
 			tr := newTree(t, nil)
-			answers, errs := tr.round(c.manner, c.paths...)
+			answers, errs := tr.round(c.behaviour, c.paths...)
 			for _, path := range c.paths {
 				failed := false
 				for _, f := range c.failed {
@@ -193,8 +194,9 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// The deadline of a filter process does not run while the process has no request, so an idle process is not killed for being silent.
-func TestIdleIsNotSilent(t *testing.T) {
+// TestIdleProcessHasNoDeadline checks that the deadline of a filter process does not run while the process has no
+// request, so that an idle process is not killed.
+func TestIdleProcessHasNoDeadline(t *testing.T) {
 	tr := newTree(t, nil)
 	first, _ := file("a", "x")
 	j := &job{file: first, done: make(chan struct{})}
@@ -211,8 +213,9 @@ func TestIdleIsNotSilent(t *testing.T) {
 	await.Receive(t, ended)
 }
 
-// TestBusyProcessIsHelped: a slow content does not delay others for long, because a second process is started.
-func TestBusyProcessIsHelped(t *testing.T) {
+// TestSlowFileDelaysNoOthers checks that a file whose filtering takes long does not delay other files for long, because
+// a second process is started.
+func TestSlowFileDelaysNoOthers(t *testing.T) {
 	tr := newTree(t, nil)
 	hung := make(chan error, 1)
 	go func() {
@@ -285,7 +288,8 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, os.ErrInvalid }
 func (full) Reset() error              { return nil }
 
-// TestFullOutput: an error of the output is not a fault of the filter, whose process is used again.
+// TestFullOutput checks that an error of the output does not count as an error of the filter, and that the filter
+// process is used again.
 func TestFullOutput(t *testing.T) {
 	tr := newTree(t, nil)
 	f, _ := file("a", strings.Repeat("x", 3*pktline.MaxData))
@@ -304,7 +308,7 @@ func TestFullOutput(t *testing.T) {
 	}
 }
 
-// FuzzAnswers parses arbitrary output of a filter process.
+// FuzzAnswers checks that arbitrary output of a filter process can be parsed without a panic.
 func FuzzAnswers(f *testing.F) {
 	hello := "0016git-filter-server\n000eversion=2\n0000"
 	able := "0016capability=smudge\n0015capability=delay\n0000"

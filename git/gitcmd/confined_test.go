@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child makes git start another program.
+// child returns the arguments with which git starts a shell script as a child process.
 func child(script string) []string { return []string{"-c", "alias.child=!" + script, "child"} }
 
 func TestConfinedMemory(t *testing.T) {
@@ -26,7 +26,7 @@ func TestConfinedMemory(t *testing.T) {
 	if got := strings.TrimSpace(string(out)); err != nil || got != "65536" {
 		t.Errorf("limit for commits: got %q, %v, want 65536", got, err)
 	}
-	// The limit works: git reads all of the standard input into memory.
+	// Git reads all of the standard input into memory, so it exceeds the limit.
 	hash := c.ForCommits().Command(t.Context(), "hash-object", "-t", "commit", "--literally", "--stdin")
 	hash.Stdin = strings.NewReader(strings.Repeat("x", 100<<20))
 	if err := Run(hash); err == nil || !strings.HasPrefix(err.Error(), "git hash-object: ") || !strings.Contains(err.Error(), "memory") {

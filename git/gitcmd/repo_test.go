@@ -63,7 +63,7 @@ func TestStream(t *testing.T) {
 	if err := Run(Isolated(t.Context(), "init", "--quiet", "--bare", dir)); err != nil {
 		t.Fatal(err)
 	}
-	asks := Repo{Dir: dir}.Command(t.Context(), "cat-file", "--batch-check") // it waits for a second line
+	asks := Repo{Dir: dir}.Command(t.Context(), "cat-file", "--batch-check") // the command waits for a second line
 	in, err := asks.StdinPipe()
 	if err == nil {
 		_, err = io.WriteString(in, "none\n")

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// asGittest sets the environment of this process to the one in which gittest runs git.
+// asGittest gives this process the environment in which package gittest runs git.
 func asGittest(t *testing.T) {
 	t.Helper()
 	for _, v := range gittest.Env() {
@@ -40,7 +40,8 @@ func installed(t *testing.T) Version {
 	return v
 }
 
-// A created git directory has the same files as one that git clone creates. The package comment explains the differences.
+// TestLikeClone checks that a created git directory has the same files as one that git clone creates, except for the
+// differences that the package comment explains.
 func TestLikeClone(t *testing.T) {
 	asGittest(t)
 	forFormats(t, func(t *testing.T, f object.Format) {
@@ -74,7 +75,7 @@ func TestLikeClone(t *testing.T) {
 	})
 }
 
-// compareFiles reports files that only one of two git directories has, and files that differ.
+// compareFiles reports the files that only one of two git directories has, and those that differ.
 func compareFiles(t *testing.T, theirs, ours string) {
 	t.Helper()
 	files := func(dir string) map[string]string {
@@ -106,7 +107,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 		default:
 			if got, ok := b[name]; !ok {
 				t.Errorf("only the clone has %s", name)
-			} else if strings.HasPrefix(name, "logs/") { // the time may differ
+			} else if strings.HasPrefix(name, "logs/") { // the lines of reflogs contain times, which may differ
 				if fields(got) != fields(content) {
 					t.Errorf("file %s: got %q, the clone has %q", name, got, content)
 				}
@@ -153,7 +154,8 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	}
 }
 
-// Git asks the promisor remote of the mount before origin, and no other command uses it as a remote to fetch from.
+// TestHelperIsAskedFirst checks that git requests missing objects from the promisor remote of the mount before it
+// requests them from origin, and that no other command fetches from this remote.
 func TestHelperIsAskedFirst(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
@@ -172,7 +174,8 @@ func TestHelperIsAskedFirst(t *testing.T) {
 	if _, err := Create(path, o); err != nil {
 		t.Fatal(err)
 	}
-	git(t, path, "cat-file", "-e", commits[4].String()) // fetched from origin in the end
+	// The object is fetched from origin after the promisor remote has failed.
+	git(t, path, "cat-file", "-e", commits[4].String())
 	said, err := os.ReadFile(asked)
 	if err != nil {
 		t.Fatalf("git did not run the helper: %v", err)
@@ -191,7 +194,8 @@ func TestHelperIsAskedFirst(t *testing.T) {
 	}
 }
 
-// The file system monitor is configured only for the mount's working tree, not for other working trees of the repository.
+// TestMonitorSettings checks that the file system monitor is configured for the mount's working tree, and not for other
+// working trees of the repository.
 func TestMonitorSettings(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
@@ -214,7 +218,7 @@ func TestMonitorSettings(t *testing.T) {
 		if _, err := Create(path, o); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Open(path, o); err != nil { // which writes the settings again
+		if _, _, err := Open(path, o); err != nil { // Open writes the settings again
 			t.Fatal(err)
 		}
 		want := c.want
@@ -253,7 +257,7 @@ func TestInstalledGit(t *testing.T) {
 	}
 }
 
-// walkOf walks over a checkout.
+// walkOf returns a Walk over the checkout of a tree in dir.
 func walkOf(t *testing.T, dir string, tree object.ID) Walk {
 	return func(_ context.Context, emit func(index.Entry) error) error {
 		if err := emit(index.Entry{Mode: object.ModeDir, ID: tree}); err != nil {
@@ -275,7 +279,8 @@ func walkOf(t *testing.T, dir string, tree object.ID) Walk {
 	}
 }
 
-// The index is written once and atomically, and git accepts it for all of the user's settings of ignored files.
+// TestWriteIndex checks that the index is written once and atomically, and that git accepts it with all settings of the
+// user for ignored files.
 func TestWriteIndex(t *testing.T) {
 	asGittest(t)
 	ignore := filepath.Join(t.TempDir(), "ignore")
@@ -329,7 +334,7 @@ func TestWriteIndex(t *testing.T) {
 			}
 			t.Setenv("GIT_DIR", path)
 			cmd := gitcmd.New(context.Background(), "-C", work, "--git-dir", path, "status", "--porcelain")
-			out, err := cmd.CombinedOutput() // in an empty working tree
+			out, err := cmd.CombinedOutput() // runs in an empty working tree
 			if err != nil || (name != "all") != (len(out) == 0) && len(out) > 0 {
 				t.Errorf("git status printed %q, %v", out, err)
 			}
@@ -351,7 +356,7 @@ func TestWriteIndex(t *testing.T) {
 	}
 }
 
-// go-git reads the index.
+// TestGoGitReadsIndex checks that go-git can read the index.
 func TestGoGitReadsIndex(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Commands that do not refresh the index use the sizes that were filled in, git uses the ignore files that were filled in, and nothing
-// else in the index changes.
+// TestFillIndex checks that commands that do not refresh the index use the sizes that were filled in, that git uses the
+// ignore files that were filled in, and that nothing else in the index changes.
 func TestFillIndex(t *testing.T) {
 	asGittest(t)
 	repo, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
@@ -135,5 +135,5 @@ func TestFillIndex(t *testing.T) {
 	if got, want := x.Untracked.Root.Sub[1].Ignore.String(), run("rev-parse", "HEAD:b/.gitignore"); got != want {
 		t.Errorf("ignore file in the index: got %q, want %q", got, want)
 	}
-	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // compares only stat data
+	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // this command compares only stat data
 }

@@ -120,7 +120,7 @@ func TestUnbornBranch(t *testing.T) {
 	}
 }
 
-// A git directory that is opened again keeps all changes.
+// TestOpenGoesOn checks that a git directory that is opened again keeps all changes.
 func TestOpenGoesOn(t *testing.T) {
 	forFormats(t, func(t *testing.T, f object.Format) {
 		repo, commits := source(t, f)
@@ -165,7 +165,7 @@ func TestOpenGoesOn(t *testing.T) {
 	})
 }
 
-// Packs from a remote have a promisor mark. Other packs contain owned objects.
+// TestOwnPacks checks that packs from a remote have a promisor mark, and that other packs contain owned objects.
 func TestOwnPacks(t *testing.T) {
 	path := t.TempDir()
 	pack := filepath.Join(path, "objects", "pack")

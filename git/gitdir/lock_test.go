@@ -23,7 +23,8 @@ func there(path string) bool {
 	return err == nil
 }
 
-// Lock waits for a lock file that git holds for a moment. If the lock file stays, Lock returns an error that names it.
+// TestLockIndexWaits checks that Lock waits for a lock file that git holds for a short time. If the lock file remains,
+// Lock returns an error that names it.
 func TestLockIndexWaits(t *testing.T) {
 	d, lock := locks(t)
 	write(t, lock, "")
@@ -40,7 +41,8 @@ func TestLockIndexWaits(t *testing.T) {
 	}
 }
 
-// After a release, another process may create the lock file at once, and it must not be removed.
+// TestReleaseSparesTheNextLock checks that a release does not remove the lock file that another process may create
+// immediately after it.
 func TestReleaseSparesTheNextLock(t *testing.T) {
 	d, lock := locks(t)
 	for _, replaced := range []bool{true, false} {
@@ -67,7 +69,8 @@ func TestReleaseSparesTheNextLock(t *testing.T) {
 	}
 }
 
-// A lock file of a killed artifactfs process is removed. A lock file of git, which contains a complete index, stays.
+// TestBreakLock checks that a lock file of a killed artifactfs process is removed, and that a lock file of git, which
+// contains a complete index, is kept.
 func TestBreakLock(t *testing.T) {
 	d, lock := locks(t)
 	made := filepath.Join(d.path, lockPrefix+"1")
@@ -90,7 +93,8 @@ func TestBreakLock(t *testing.T) {
 	}
 }
 
-// Restore brings back the index that Replace has replaced, and also the state in which there was none.
+// TestRestoreAfterReplace checks that Restore undoes Replace: it restores the previous index, or removes the new one if
+// there was none.
 func TestRestoreAfterReplace(t *testing.T) {
 	d, _ := locks(t)
 	name := filepath.Join(d.path, "index")

@@ -93,7 +93,8 @@ func TestAttributesOutside(t *testing.T) {
 	}
 }
 
-// Results of git-lfs are shared only with settings that leave no pointers; other drivers make the digest depend on the environment.
+// TestSettingsOfFilters checks that results of git-lfs are shared only with settings that leave no pointers; other
+// drivers make the digest depend on the environment.
 func TestSettingsOfFilters(t *testing.T) {
 	dir := t.TempDir()
 	config, program := filepath.Join(dir, "gitconfig"), filepath.Join(dir, "bin", "git-lfs")

@@ -29,7 +29,7 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// A ref name of a State is refused if git check-ref-format refuses it.
+// TestRefsOfAStateAreGits checks that a ref name of a State is refused if git check-ref-format refuses it.
 func TestRefsOfAStateAreGits(t *testing.T) {
 	for _, name := range []string{
 		"refs/heads/main", "refs/heads/a/b", "refs/tags/v1.0", "refs/notes/commits", "refs/remotes/origin/main", "refs/stash",
@@ -47,7 +47,8 @@ func TestRefsOfAStateAreGits(t *testing.T) {
 	}
 }
 
-// A git directory is created from a State: branches, tags, stashes, upstreams, and the operation in progress.
+// TestAGitDirectoryLikeAState checks that a git directory that is created from a State has its branches, tags, stashes,
+// upstreams, and its operation in progress.
 func TestAGitDirectoryLikeAState(t *testing.T) {
 	root := t.TempDir()
 	git := func(dir string, args ...string) string {
@@ -97,7 +98,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if err := os.MkdirAll(o.Session, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// The remote has moved its branch since the checkpoint, and has a tag.
+	// The remote has changed its branch since the checkpoint, and has a tag.
 	o.Refs = func() ([]packedrefs.Ref, string, []object.ID) {
 		if _, err := os.Stat(filepath.Join(path, "HEAD")); err == nil {
 			t.Error("HEAD exists before the refs")
@@ -173,7 +174,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	}
 }
 
-// The index has the staged entries, independent of the working tree.
+// TestStagedIsApplied checks that the index has the staged entries, whatever the working tree contains.
 func TestStagedIsApplied(t *testing.T) {
 	id := func(n byte) object.ID { return object.MustID(strings.Repeat(string('0'+rune(n)), 40)) }
 	b := index.NewBuilder(index.Options{Format: object.SHA1, Version: index.Version, Token: "t"})
@@ -210,7 +211,8 @@ func TestStagedIsApplied(t *testing.T) {
 	}
 }
 
-// The settings of a State are untrusted input: for all inputs, only the permitted settings are used.
+// FuzzCarriedSettings checks that of the settings of a State, which are untrusted input, only the permitted ones are
+// used.
 func FuzzCarriedSettings(f *testing.F) {
 	f.Add([]byte("[user]\n\tname = a\n[branch \"x\"]\n\tremote = origin\n\tmerge = refs/heads/x\n"))
 	f.Add([]byte("[core]\n\tfsmonitor = evil\n[branch \"a\\nb\"]\n\tremote = \"x\\ny\"\n[include]\n\tpath = x\n"))

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// TestResolveURLLikeGit compares ResolveURL with git for each pair.
+// TestResolveURLLikeGit compares the results of ResolveURL with those of git, for pairs of URLs.
 func TestResolveURLLikeGit(t *testing.T) {
 	remotes := []string{
 		"https://git.example/a/b/c/", "https://user@git.example:8443/c", "git@git.example:a/b.git", "git.example:b", "/srv/a/b.git",

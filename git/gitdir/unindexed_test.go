@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Until the index is written, git finds no repository: with an empty index, a commit of one file would remove all others.
+// TestNoRepositoryWithoutIndex checks that git does not accept the directory as a repository until the index is
+// written. With an empty index, a commit of one file would remove all others.
 func TestNoRepositoryWithoutIndex(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
@@ -44,7 +45,7 @@ func TestNoRepositoryWithoutIndex(t *testing.T) {
 				refused("while the index is written")
 				return errWalk
 			}
-			// open does what a mount does: it opens the directory, or creates it.
+			// open opens the directory or creates it, as a mount does.
 			open := func(walk Walk) error {
 				o.Index = write(walk)
 				d, ok, err := Open(path, o)
@@ -57,7 +58,7 @@ func TestNoRepositoryWithoutIndex(t *testing.T) {
 				return err
 			}
 			good := walkOf(t, repo.Path, object.MustID(tree))
-			for range 2 { // the second time, the directory is half made
+			for range 2 { // the second time, the directory is incomplete
 				if err := open(failing); !errors.Is(err, errWalk) {
 					t.Fatalf("open without trees: got %v, want %v", err, errWalk)
 				}

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Lock files of a git command that was killed while it changed refs are removed. Lock files of other processes stay.
+// TestLocksOfDeadGits checks that lock files are removed that a killed git command has left while it changed refs, and
+// that lock files of other processes are kept.
 func TestLocksOfDeadGits(t *testing.T) {
 	asGittest(t)
 	work := t.TempDir()
@@ -53,7 +54,7 @@ func TestLocksOfDeadGits(t *testing.T) {
 		t.Error("the lock file of the killed git still exists")
 	}
 
-	// The same, but this process is killed as well.
+	// The same happens, but this process is killed as well.
 	cmd := exec.Command("git", "-C", work, "branch", "new", "main")
 	_ = cmd.Run()
 	if !locked() {

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A git command that waits for a pipe in the git directory is killed.
+// TestUpdateDoesNotWaitForever checks that a git command is killed that waits for a pipe in the git directory.
 func TestUpdateDoesNotWaitForever(t *testing.T) {
 	asGittest(t)
 	work := t.TempDir()

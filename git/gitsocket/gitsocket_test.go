@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The socket of a directory with a long path can be connected to, belongs to its owner alone, and outlives its listener.
+// TestSocketGoesOn checks that the socket of a directory with a long path can be connected to, that only its owner has
+// access, and that it remains when its listener is closed.
 func TestSocketGoesOn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -33,7 +34,7 @@ func TestSocketGoesOn(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "s")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of the socket: got %v, %v, want 0600", info.Mode(), err)
 	}
-	first.UnixListener.Close() // as if the process had died: the name and the queue stay
+	first.UnixListener.Close() // as if the process had died: the name and the queue of connections remain
 	asked, err := Dial(t.Context(), dir, "s")
 	if err != nil {
 		t.Fatalf("connect while no process accepts: %v", err)
@@ -57,7 +58,8 @@ func TestSocketGoesOn(t *testing.T) {
 	}
 }
 
-// A process without free descriptors accepts connections when it has some again.
+// TestNextWithoutDescriptors checks that a process that has no free descriptors accepts connections again when it has
+// some.
 func TestNextWithoutDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Listen(dir, "s", Options{})

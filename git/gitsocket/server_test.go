@@ -12,7 +12,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A program that opens many connections makes further ones wait, and one that waits is served as soon as another one ends.
+// TestConnectionsAreLimited checks that further connections have to wait if a program opens many, and that a waiting
+// connection is served as soon as another one ends.
 func TestConnectionsAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Listen(dir, "s", Options{})
@@ -41,7 +42,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); len(s.room) < most && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	// A byte ends a connection that is served.
+	// When a served connection receives a byte, it ends.
 	late := dial()
 	if _, err := late.Write([]byte("z")); err != nil {
 		t.Fatal(err)

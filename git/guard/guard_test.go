@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
-// repository creates a repository with a commit, and guards it. It returns the path of its git directory.
+// repository creates a repository with a commit and its guarded directory, and returns the path of its git directory.
 func repository(t *testing.T, format string) string {
 	t.Helper()
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
@@ -46,7 +46,8 @@ func open(t *testing.T, path string) gitcmd.Repo {
 	return r
 }
 
-// The guarded directory has the refs of the git directory at each time, and only settings with plain values.
+// TestOpen checks that the guarded directory always has the refs of the git directory, and only settings with plain
+// values.
 func TestOpen(t *testing.T) {
 	for _, format := range []string{"sha1", "sha256"} {
 		path := repository(t, format)
@@ -89,7 +90,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// HEAD and reflogs that a command changes in the guarded directory change in the git directory.
+// TestUpdate checks that changes that a command makes to HEAD and reflogs in the guarded directory are made in the git
+// directory.
 func TestUpdate(t *testing.T) {
 	path := repository(t, "sha1")
 	plain := gitcmd.Repo{Dir: path}
@@ -142,7 +144,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// The files that the daemon copies may not lead elsewhere.
+// TestNotPlain checks that the files that the daemon copies must not be symbolic links or lead to other files.
 func TestNotPlain(t *testing.T) {
 	for _, name := range []string{"HEAD", "config"} {
 		path := repository(t, "sha1")
@@ -174,7 +176,7 @@ func TestMount(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(path, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second call does nothing
+	for range 2 { // the second call has nothing to do
 		if err := Mount(path); err != nil {
 			t.Fatal(err)
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// world is a clone with a checkout for which a clean index can be written.
+// world is a clone with a checkout, for which the tests write indexes.
 type world struct {
 	t      testing.TB
-	dir    string // the working tree, by its real path
+	dir    string // real path of the working tree
 	format object.Format
 	tree   object.ID
 }
@@ -59,7 +59,7 @@ func clone(t testing.TB, f object.Format, fill func(r *gittest.Repo, f object.Fo
 	return w
 }
 
-// hook creates a monitor with a constant answer.
+// hook creates an fsmonitor hook that always returns the same answer.
 func (w *world) hook(answer ...string) string {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "hook")
@@ -82,7 +82,7 @@ func (w *world) stat(path string) index.Stat {
 	return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Dev: uint32(st.Dev), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid, Size: uint32(st.Size)}
 }
 
-// build writes the index of HEAD's tree.
+// build returns the index of HEAD's tree.
 func (w *world) build(o index.Options) *index.Index {
 	w.t.Helper()
 	o.Format = w.format
@@ -138,7 +138,7 @@ func (w *world) install(x *index.Index) {
 	}
 }
 
-// older sets old mtimes, so that git trusts the stat data.
+// older gives the files old modification times, so that git trusts the stat data in the index.
 func (w *world) older() {
 	w.t.Helper()
 	for _, name := range strings.Split(w.git("ls-files", "-z", "--", ":!"+gittest.TrickyGitlink, ":!module"), "\x00") {
@@ -164,7 +164,7 @@ func tricky(r *gittest.Repo, _ object.Format) error {
 	return err
 }
 
-// Git reads the same from an index of this package as from its own.
+// TestStockGitReadsIt checks that git reads the same entries from an index of this package as from one of its own.
 func TestStockGitReadsIt(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		fill := small
@@ -193,7 +193,7 @@ func TestStockGitReadsIt(t *testing.T) {
 		if got := w.git("status", "--porcelain=v2"); got != "" {
 			t.Errorf("git status printed %.300q", got)
 		}
-		// The index is also right without the monitor.
+		// The index is also correct without the monitor.
 		w.install(x)
 		if got := w.git("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=keep", "status", "--porcelain=v2"); got != "" {
 			t.Errorf("git status without the monitor printed %.300q", got)
@@ -211,8 +211,8 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%d and %d lines", len(x), len(y))
 }
 
-// The first git status reads no file of the working tree, which is empty.
-func TestFirstStatusLooksAtNothing(t *testing.T) {
+// TestFirstStatusReadsNoFiles checks that the first git status reads no file of the working tree, which is empty.
+func TestFirstStatusReadsNoFiles(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		w := clone(t, f, func(r *gittest.Repo, _ object.Format) error {
 			_, err := r.Commit("main", map[string]gittest.File{
@@ -248,7 +248,7 @@ func TestFirstStatusLooksAtNothing(t *testing.T) {
 	})
 }
 
-// An empty repository has an empty index.
+// TestEmpty checks that an empty repository has an empty index.
 func TestEmpty(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		w := &world{t: t, dir: t.TempDir(), format: f}

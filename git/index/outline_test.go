@@ -92,7 +92,7 @@ func TestOutline(t *testing.T) {
 			if _, err := index.ReadOutline(f, read()); !errors.Is(err, index.ErrNoOutline) {
 				t.Errorf("version %s, with a flag: %v", version, err)
 			}
-			for i := range min(len(data), 3000) { // truncated or changed data must cause an error, and no panic
+			for i := range min(len(data), 3000) { // truncated or changed data must cause an error and not a panic
 				_, _ = index.ReadOutline(f, data[:i])
 				bad := bytes.Clone(data)
 				bad[i] ^= 0xff

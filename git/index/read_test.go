@@ -27,13 +27,13 @@ func small(r *gittest.Repo, f object.Format) error {
 	return err
 }
 
-// A merge of a branch that removed a file into one that changed it.
+// conflict lists git commands that merge a branch that removed a file into one that changed it.
 var conflict = []string{
 	"config user.name n", "config user.email e", "rm -q a/d", "commit -q -m gone", "checkout -q -b other HEAD~1",
 	"update-index --chmod=+x a/d", "commit -q -m changed", "reset -q --hard", "! merge -q main",
 }
 
-// States of the index after git commands.
+// states lists git commands that result in different kinds of index entries.
 var states = []struct {
 	name  string
 	steps []string
@@ -53,7 +53,7 @@ var states = []struct {
 	{"sparse", []string{"config core.sparseCheckout true", "sparse-checkout set --cone --sparse-index a"}},
 }
 
-// An index of git that is read and written again has the same contents for git.
+// TestRoundTrip checks that an index of git has the same contents for git after it was read and written again.
 func TestRoundTrip(t *testing.T) {
 	for _, s := range states {
 		t.Run(s.name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// Changes of entries have the same result as in git, and the cached trees that are kept are right.
+// TestApply checks that changes of entries have the same result as in git, and that the kept cached trees are correct.
 func TestApply(t *testing.T) {
 	w := clone(t, object.SHA1, small)
 	blob := object.MustID(w.git("rev-parse", "HEAD:a/d"))
@@ -180,7 +180,7 @@ func TestApply(t *testing.T) {
 		if got := w.git("write-tree"); got != wantTree {
 			t.Fatalf("round %d: tree %s, want %s", round, got, wantTree)
 		}
-		if round%5 == 4 { // as after a commit
+		if round%5 == 4 { // write the cached trees, as a commit does
 			ids := map[string]object.ID{"": object.MustID(wantTree)}
 			for _, line := range strings.Split(w.git("ls-tree", "-r", "-d", wantTree), "\n") {
 				head, path, _ := strings.Cut(line, "\t")
@@ -208,7 +208,7 @@ func TestApply(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	// Indexes that git wrote are in testdata.
+	// Indexes that were written by git are in testdata.
 	id := object.MustID(strings.Repeat("1", 40))
 	for _, version := range []uint32{2, 4} {
 		b := index.NewBuilder(index.Options{Version: version, Token: "t", Untracked: &index.Untracked{Ident: "i", PerDirectory: ".gitignore"}})
@@ -224,7 +224,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(out.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 20 { // a checksum of zeros is not compared, so that the rest is reached
+		if len(data) > 20 { // a checksum of zeros is not verified, so that the rest is parsed
 			data = append(bytes.Clone(data[:len(data)-20]), make([]byte, 20)...)
 		}
 		x, err := index.Read(object.SHA1, data)

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// switched is an index of a few paths and the untracked cache for their directories.
+// switched returns an index with a few paths, and an untracked cache for their directories.
 func switched() *index.Index {
 	x := &index.Index{Format: object.SHA1, Version: 2, Token: "before"}
 	for _, path := range []string{".gitignore", "a/b/one", "a/b/two", "a/three", "c/.gitignore", "c/d/four", "top"} {
@@ -70,7 +70,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-func TestHeard(t *testing.T) {
+func TestApplyMonitor(t *testing.T) {
 	x := switched()
 	x.ApplyMonitor("after", []string{"a/", "top", "c/d/four", "nowhere"}, func(path string) bool { return path == "c/d/four" })
 	var invalid []string

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// mergeOutput is what git 2.39 prints for a merge with one conflict.
+// mergeOutput returns the output of git 2.39 for a merge with one conflict.
 func mergeOutput(tree, a, b string) string {
 	return strings.Join([]string{tree, "100644 " + a + " 2\tfile", "100644 " + b + " 3\tfile", "",
 		"1", "file", "Auto-merging", "Auto-merging file\n",
@@ -53,7 +53,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The ancestors and merges of a history with two sides, a crosswise merge of them, and a commit without a common history.
+// TestAncestorsAndMerges tests the ancestors and merges of a history with two sides, which are also merged into each
+// other, and of a commit without a common history.
 func TestAncestorsAndMerges(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) ([]byte, error) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestParseCommit reads commits and tags that git wrote.
+// TestParseCommit parses commits and tags that were written by git.
 func TestParseCommit(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)
@@ -38,7 +38,7 @@ func TestParseCommit(t *testing.T) {
 	}
 }
 
-// commit encodes a commit with the given last headers.
+// commit returns an encoded commit whose last headers are the given lines.
 func commit(lines ...string) []byte {
 	return []byte("tree " + strings.Repeat("1", 40) + "\n" + strings.Join(lines, "\n") + "\n\nmessage\n")
 }

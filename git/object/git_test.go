@@ -10,7 +10,7 @@ import (
 
 var formats = []Format{SHA1, SHA256}
 
-// repo is an empty git repository. Git is the oracle of these tests.
+// repo is an empty git repository, in which the tests run git to compare results.
 type repo struct {
 	t   testing.TB
 	dir string
@@ -23,7 +23,7 @@ func newRepo(t testing.TB, f Format) repo {
 	return r
 }
 
-// try runs git and returns its output, also after a failure.
+// try runs git and returns its output, even if git fails.
 func (r repo) try(stdin []byte, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.Command("git", append([]string{"-C", r.dir}, args...)...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "LC_ALL=C",
@@ -45,7 +45,7 @@ func (r repo) git(stdin []byte, args ...string) string {
 	return out
 }
 
-// id returns the id that git prints.
+// id runs git and returns the object id that it prints.
 func (r repo) id(stdin []byte, args ...string) ID {
 	r.t.Helper()
 	id, err := ParseID(strings.TrimSpace(r.git(stdin, args...)))

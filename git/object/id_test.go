@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestHash compares the ids of contents of all types with git's.
+// TestHash compares the ids of objects of all types with those that git computes.
 func TestHash(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)

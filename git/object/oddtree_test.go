@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// ReadTree reads trees that ParseTree refuses, and names the entries that no directory shows.
+// TestReadOddTree checks that ReadTree reads trees that ParseTree refuses, and returns the names of the entries that no
+// directory can show.
 func TestReadOddTree(t *testing.T) {
 	long := strings.Repeat("n", MaxNameLen+1)
 	for name, c := range map[string]struct {
@@ -53,7 +54,8 @@ func TestReadOddTree(t *testing.T) {
 	}
 }
 
-// FuzzReadTree checks that the read entries are sorted and unique, and the same as those of ParseTree for a tree that git would write.
+// FuzzReadTree checks that the returned entries are sorted and unique, and for a tree that git could have written the
+// same as those of ParseTree.
 func FuzzReadTree(f *testing.F) {
 	for _, j := range judged {
 		f.Add(raw(SHA1, j.entries...))

@@ -20,13 +20,14 @@ func raw(f Format, entries ...string) []byte {
 	return b.Bytes()
 }
 
-// TestParseTree reads trees that git wrote, with random entries in random order and names with arbitrary bytes.
+// TestParseTree parses trees that were written by git, with random entries in random order and names with arbitrary
+// bytes.
 func TestParseTree(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)
 		rnd := rand.New(rand.NewPCG(5, 6))
 		modes := map[Mode]string{ModeDir: "tree", ModeFile: "blob", ModeExec: "blob", ModeSymlink: "blob", ModeGitlink: "commit"}
-		alphabet := "aab.-/\x01\x7f\xc3\xa9\xff 0~:\\\n\t\"" // '/' is removed below, which makes names shorter
+		alphabet := "aab.-/\x01\x7f\xc3\xa9\xff 0~:\\\n\t\"" // '/' is removed below, so that some names are shorter
 		for range 20 {
 			want := map[string]TreeEntry{}
 			for range rnd.IntN(60) {
@@ -66,7 +67,7 @@ func TestParseTree(t *testing.T) {
 	}
 }
 
-// judged are trees that ParseTree and `git fsck` must both accept or both refuse.
+// judged lists trees that ParseTree and `git fsck` must both accept or both refuse.
 var judged = map[string]struct {
 	entries []string
 	bad     bool
@@ -148,7 +149,8 @@ func TestParseTreeAgainstFsck(t *testing.T) {
 		refused := map[string]bool{}
 		for _, line := range strings.Split(out+errs, "\n") {
 			for id, name := range ids {
-				if strings.Contains(line, " in tree "+id) && !strings.Contains(line, "broken links") { // the objects of the entries do not exist
+				// The entries refer to objects that do not exist.
+				if strings.Contains(line, " in tree "+id) && !strings.Contains(line, "broken links") {
 					refused[name] = true
 				}
 			}
@@ -161,7 +163,7 @@ func TestParseTreeAgainstFsck(t *testing.T) {
 	}
 }
 
-// TestParseTreeRefuses: ParseTree refuses trees that git accepts, or that cannot be passed to git.
+// TestParseTreeRefuses checks that ParseTree refuses trees that git accepts, or that cannot be passed to git.
 func TestParseTreeRefuses(t *testing.T) {
 	for _, f := range formats {
 		good := raw(f, "100644 a", "40000 b")
@@ -201,7 +203,7 @@ func TestParseTreeRefuses(t *testing.T) {
 	}
 }
 
-// encode encodes entries as git does.
+// encode returns the encoded tree with the entries, as git writes it.
 func encode(entries []TreeEntry) []byte {
 	var b bytes.Buffer
 	for _, e := range entries {

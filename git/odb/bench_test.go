@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// benchRepo returns the bare repository named by BENCH_REPO, or else one made of the Go toolchain's sources, with a
-// few versions of each file.
+// benchRepo returns the bare repository that the environment variable BENCH_REPO names, or one made from the sources of
+// the Go toolchain, with a few versions of each file.
 func benchRepo(b *testing.B) string {
 	if dir := os.Getenv("BENCH_REPO"); dir != "" {
 		return dir
@@ -50,7 +50,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// headPack packs the objects of HEAD's tree that are of one type, as a server would.
+// headPack returns a pack of those objects of HEAD's tree that have one type, as a server sends it.
 func headPack(b *testing.B, repo, typ string) []byte {
 	var ids bytes.Buffer
 	for _, line := range strings.Split(string(git(b, repo, nil, "ls-tree", "-r", "-t", "HEAD")), "\n") {
@@ -61,7 +61,8 @@ func headPack(b *testing.B, repo, typ string) []byte {
 	return git(b, repo, ids.Bytes(), "pack-objects", "-q", "--stdout", "--delta-base-offset")
 }
 
-// cpuMeter reports the processor time of a benchmark, which depends less on the load of the machine than wall time.
+// cpuMeter reports the processor time of a benchmark, which depends less on the load of the machine than the elapsed
+// time.
 func cpuMeter(b *testing.B) (report func(bytes, ops int64)) {
 	used := func() time.Duration {
 		var u syscall.Rusage

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// craft builds packs that git would never write.
+// craft makes packs that git would never write.
 type craft struct {
 	f     object.Format
 	body  bytes.Buffer
@@ -83,7 +83,7 @@ func (c *craft) ref(base object.ID, delta []byte) int64 {
 	return off
 }
 
-// pack returns the pack with header and trailer.
+// pack returns the pack with its header and trailer.
 func (c *craft) pack() []byte { return c.packOf(c.count) }
 
 func (c *craft) packOf(count uint32) []byte {
@@ -93,7 +93,7 @@ func (c *craft) packOf(count uint32) []byte {
 	return seal(c.f, b)
 }
 
-// seal adds the correct trailer.
+// seal appends the correct trailer to a pack.
 func seal(f object.Format, pack []byte) []byte {
 	h := f.New()
 	h.Write(pack)
@@ -104,7 +104,7 @@ func idOf(f object.Format, t object.Type, data []byte) object.ID {
 	return must(object.Hash(f, t, data))
 }
 
-// insertion returns a delta that copies base completely and appends tail (at most 127 bytes).
+// insertion returns a delta that copies the whole base and appends tail, which has at most 127 bytes.
 func insertion(base []byte, tail string) []byte {
 	d := sizes(int64(len(base)), int64(len(base)+len(tail)))
 	for off := 0; off < len(base); off += 0xffffff {
@@ -117,26 +117,26 @@ func insertion(base []byte, tail string) []byte {
 	return d
 }
 
-// sizes returns the header of a delta.
+// sizes returns the header of a delta, with the sizes of its base and its result.
 func sizes(base, result int64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(base)), uint64(result))
 }
 
-// sinkhole receives the objects from Unpack, returns them as bases, and counts both.
-type sinkhole struct {
+// unpackSink receives the objects from Unpack, returns them as bases, and counts both.
+type unpackSink struct {
 	t       testing.TB
 	f       object.Format
 	objects truth
 	files   int
 	bases   int
-	out     int // bases not released
+	out     int // number of bases that were not released yet
 }
 
-func newSinkhole(t testing.TB, f object.Format) *sinkhole {
-	return &sinkhole{t: t, f: f, objects: truth{}}
+func newUnpackSink(t testing.TB, f object.Format) *unpackSink {
+	return &unpackSink{t: t, f: f, objects: truth{}}
 }
 
-func (k *sinkhole) options(spoolOver int64) UnpackOptions {
+func (k *unpackSink) options(spoolOver int64) UnpackOptions {
 	return UnpackOptions{Format: k.f, SpoolOver: spoolOver, MaxObjectSize: 1 << 30,
 		Spool: func(int64) (*os.File, error) { return os.CreateTemp(k.t.TempDir(), "spool") },
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
@@ -150,7 +150,7 @@ func (k *sinkhole) options(spoolOver int64) UnpackOptions {
 		}}
 }
 
-func (k *sinkhole) take(o Object) error {
+func (k *unpackSink) take(o Object) error {
 	data := o.Data
 	if o.File != nil {
 		if data != nil {
@@ -172,7 +172,7 @@ func (k *sinkhole) take(o Object) error {
 	return nil
 }
 
-func (k *sinkhole) unpack(pack []byte, spoolOver int64) (int, error) {
+func (k *unpackSink) unpack(pack []byte, spoolOver int64) (int, error) {
 	n, err := Unpack(context.Background(), bytes.NewReader(pack), k.options(spoolOver), k.take)
 	if k.out != 0 {
 		k.t.Fatalf("%d bases not released", k.out)

@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Another program shortens the index of an open pack. A read of a mapped index would end the process, so the test runs in another one.
+// TestForeignIndexIsShortened checks reads while another program shortens the index of an open pack. A read of a mapped
+// index would end the process, so the test runs in another process.
 func TestForeignIndexIsShortened(t *testing.T) {
 	if os.Getenv("ODB_FOREIGN") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
@@ -51,7 +52,8 @@ func TestForeignIndexIsShortened(t *testing.T) {
 	}
 }
 
-// Pipes instead of objects and packs are errors, and no program has to write to them.
+// TestPipesAreNoObjects checks that pipes in place of objects and packs cause errors, without waiting for a program
+// that writes to them.
 func TestPipesAreNoObjects(t *testing.T) {
 	dir := t.TempDir()
 	id := idOf(object.SHA1, object.Blob, []byte("x"))

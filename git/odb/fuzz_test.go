@@ -15,7 +15,7 @@ import (
 
 const fuzzLimit = 1 << 20
 
-// classified fails unless err is one of the documented errors for invalid input.
+// classified fails the test unless err is one of the documented errors for invalid input.
 func classified(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrNotFound) {
@@ -23,8 +23,8 @@ func classified(t *testing.T, err error) {
 	}
 }
 
-// FuzzPack passes the same bytes, with a correct trailer, to Unpack and Ingest. Both must accept the same inputs, with correct object
-// ids, and the objects must be readable from the pack that Ingest stored.
+// FuzzPack passes the same bytes, with a correct trailer, to Unpack and Ingest. Both must accept the same inputs with
+// the correct object ids, and the objects must be readable from the pack that Ingest has stored.
 func FuzzPack(f *testing.F) {
 	for _, h := range hostile(object.SHA1) {
 		if n := len(h.pack); n > 20 {
@@ -44,7 +44,7 @@ func FuzzPack(f *testing.F) {
 			return
 		}
 		pack := seal(object.SHA1, body)
-		k := newSinkhole(t, object.SHA1)
+		k := newUnpackSink(t, object.SHA1)
 		o := k.options(100)
 		o.MaxObjectSize = fuzzLimit
 		n, err := Unpack(context.Background(), bytes.NewReader(pack), o, k.take)
@@ -129,7 +129,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// FuzzDelta applies a delta in memory and as a stream: both have the same result, or both fail.
+// FuzzDelta checks that applying a delta in memory and as a stream have the same result, or both fail.
 func FuzzDelta(f *testing.F) {
 	base := []byte("some text of a base, long enough\n")
 	f.Add(base, insertion(base, "more"))
@@ -159,7 +159,7 @@ func FuzzDelta(f *testing.F) {
 	})
 }
 
-// FuzzIndex looks up all objects of an arbitrary index.
+// FuzzIndex looks up all objects of a pack index with arbitrary contents.
 func FuzzIndex(f *testing.F) {
 	for _, format := range formats {
 		tab, _ := randomTable(format, 20)

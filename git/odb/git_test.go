@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Git is the oracle of these tests: it creates the packs that are read, and checks those that are written.
+// The tests compare their results with git: it creates the packs that are read, and checks those that are written.
 
 var formats = []object.Format{object.SHA1, object.SHA256}
 
@@ -51,7 +51,7 @@ func newRepo(t testing.TB, f object.Format) string {
 	return dir
 }
 
-// truth returns all objects of a repository as git cat-file prints them.
+// truth contains all objects of a repository, as git cat-file prints them.
 type truth map[object.ID]content
 
 type content struct {
@@ -126,7 +126,7 @@ func history(t testing.TB, f object.Format) string {
 	return dir
 }
 
-// fixtures are created once for all tests, which must not write to them.
+// fixtures contains repositories that are created once for all tests. The tests must not write to them.
 var fixtures = struct {
 	sync.Mutex
 	dirs   map[object.Format]string
@@ -186,7 +186,7 @@ func ingest(t testing.TB, s *Store, pack []byte) IngestResult {
 	return res
 }
 
-// check compares all results of s for the objects in want with want.
+// check fails the test unless all results of s for the objects in want are correct.
 func (want truth) check(t testing.TB, s *Store) {
 	t.Helper()
 	for id, c := range want {

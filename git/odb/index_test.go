@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// randomTable returns a table of n records with random ids, some of them with offsets beyond 2 GiB.
+// randomTable returns a table of n objects with random ids, some of them at offsets beyond 2 GiB.
 func randomTable(f object.Format, n int) (*table, []object.ID) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	t := newTable(f)

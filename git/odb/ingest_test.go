@@ -69,7 +69,7 @@ func TestIngest(t *testing.T) {
 	})
 }
 
-// leftovers returns the files in a pack directory.
+// leftovers returns the names of the files in a pack directory.
 func leftovers(t testing.TB, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "pack", "*"))
@@ -79,7 +79,7 @@ func leftovers(t testing.TB, dir string) []string {
 	return names
 }
 
-// TestIngestHostile: Ingest refuses the packs that Unpack refuses, and leaves no files of them.
+// TestIngestHostile checks that Ingest refuses the packs that Unpack refuses, and leaves no files of them.
 func TestIngestHostile(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir := t.TempDir()
@@ -100,7 +100,8 @@ func TestIngestHostile(t *testing.T) {
 	})
 }
 
-// TestIngestWhileItStreams reads objects of a pack that is still being received. After a failure they cannot be read any more.
+// TestIngestWhileItStreams reads objects of a pack that is still being received. After a failure, these objects cannot
+// be read any more.
 func TestIngestWhileItStreams(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
@@ -136,7 +137,7 @@ func TestIngestWhileItStreams(t *testing.T) {
 	}
 }
 
-// TestIngestLarge ingests blobs that exceed the memory limit, and deltas of them.
+// TestIngestLarge ingests blobs that exceed the memory limit, and deltas against them.
 func TestIngestLarge(t *testing.T) {
 	pack, want := largePack(t)
 	to := newRepo(t, object.SHA1)
@@ -195,7 +196,8 @@ func TestIngestEmptyAndAgain(t *testing.T) {
 	}
 }
 
-// TestIngestDuplicates: some servers send an object twice. Git accepts such packs, and so does Ingest.
+// TestIngestDuplicates checks that Ingest accepts a pack that contains an object twice, as git does, because some
+// servers send such packs.
 func TestIngestDuplicates(t *testing.T) {
 	c := newCraft(object.SHA1)
 	c.plain(object.Blob, []byte("text"))
@@ -210,7 +212,7 @@ func TestIngestDuplicates(t *testing.T) {
 	}
 }
 
-// TestIngestDepth: Ingest refuses chains of deltas that are too long to be read in reasonable time.
+// TestIngestDepth checks that Ingest refuses chains of deltas that are too long to be read in a reasonable time.
 func TestIngestDepth(t *testing.T) {
 	c := newCraft(object.SHA1)
 	text := []byte("0")

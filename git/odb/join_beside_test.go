@@ -47,12 +47,13 @@ func TestJoinLeavesOthersAlone(t *testing.T) {
 	want.check(t, s)
 }
 
-// A Store that listed the packs before they were joined can read all objects, and lists the directory again if necessary.
+// TestJoinUnderReaders checks that a Store that listed the packs before they were joined can read all objects, and
+// lists the directory again if necessary.
 func TestJoinUnderReaders(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 12)
 	objects := filepath.Join(dir, "objects")
 	s, slow, late := open(t, objects, object.SHA1), open(t, objects, object.SHA1), open(t, objects, object.SHA1)
-	want.check(t, slow) // opens all packs
+	want.check(t, slow) // this opens all packs
 	old := slow.acquire()
 	ids := slices.Collect(maps.Keys(want))
 	var wg sync.WaitGroup
@@ -87,8 +88,9 @@ func TestJoinUnderReaders(t *testing.T) {
 	want.check(t, slow)
 }
 
-// The files of a killed join are recognized by their objects, and removed by the next join.
-func TestJoinRemovesWhatIsElsewhere(t *testing.T) {
+// TestJoinRemovesCopiedPacks checks that the next join recognizes the files of a killed one by their objects, and
+// removes them.
+func TestJoinRemovesCopiedPacks(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	pack := filepath.Join(dir, "objects", "pack")
 	kept := t.TempDir()
@@ -139,7 +141,8 @@ func TestJoinKeepsOutOfTheWay(t *testing.T) {
 		}
 		os.Remove(path)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "gc.pid"), []byte("4194305 "+host), 0o644); err != nil { // larger than the largest pid
+	// The pid is larger than the largest possible one.
+	if err := os.WriteFile(filepath.Join(dir, "gc.pid"), []byte("4194305 "+host), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if tidying(objects, time.Now()) {
@@ -170,7 +173,8 @@ func TestJoinKeepsOutOfTheWay(t *testing.T) {
 	}
 }
 
-// Old packs are kept for git processes that opened them before the new pack existed.
+// TestJoinWaitsForRunningGit checks that old packs are kept for git processes that have opened them before the new pack
+// existed.
 func TestJoinWaitsForRunningGit(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
@@ -215,7 +219,7 @@ func TestJoinWaitsForRunningGit(t *testing.T) {
 			t.Fatal("the join created no pack")
 		}
 	}
-	for id := range want { // git can read all objects with the list of packs from its start
+	for id := range want { // git can read all objects, although it has listed the packs at its start
 		ask(id.String())
 	}
 	after := packsIn(t, dir)
@@ -234,7 +238,7 @@ func TestJoinWaitsForRunningGit(t *testing.T) {
 	judged(t, dir, want)
 }
 
-// A multi-pack-index is removed before the packs that it refers to.
+// TestJoinDropsMultiPackIndex checks that a multi-pack-index is removed before the packs to which it refers.
 func TestJoinDropsMultiPackIndex(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	git(t, dir, nil, "multi-pack-index", "write")

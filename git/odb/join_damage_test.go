@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A damaged entry makes the join fail before a file is removed, and the next join leaves that pack out.
+// TestJoinLeavesDamageAlone checks that a join fails at a damaged entry before it removes a file, and that the next
+// join leaves this pack out.
 func TestJoinLeavesDamageAlone(t *testing.T) {
 	dir, _ := promised(t, object.SHA1, 8)
 	names, err := joinable(filepath.Join(dir, "objects", "pack"))
@@ -46,7 +47,7 @@ func TestJoinLeavesDamageAlone(t *testing.T) {
 	}
 }
 
-// unique returns the offset of an entry whose object is in no other pack, and the pack.
+// unique returns the path of a pack, and the offset of an entry in it whose object is in no other pack.
 func unique(t testing.TB, s *Store, paths []string) (path string, off int64) {
 	t.Helper()
 	all := s.candidates(paths)
@@ -68,7 +69,8 @@ func holds(c candidate, name []byte) bool {
 	return ok
 }
 
-// An interrupted removal of packs leaves only files that git ignores, and the next join removes them.
+// TestJoinRemovesRemains checks that an interrupted removal of packs leaves only files that git ignores, and that the
+// next join removes them.
 func TestJoinRemovesRemains(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 6)
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
@@ -83,7 +85,8 @@ func TestJoinRemovesRemains(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(names[1]+".promisor", nil, 0o644); err != nil { // the file of a new pack that is written first
+	// The .promisor file of a new pack is written first.
+	if err := os.WriteFile(names[1]+".promisor", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	judged(t, dir, want)

@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// keepTwo joins whenever there are more than two packs.
+// keepTwo makes Join join packs whenever there are more than two.
 var keepTwo = JoinOptions{Above: 2, Keep: 2, Crowd: 100}
 
-// promised creates the repository of a partial clone with a pack for each of n parts of the fixture's history. Parts overlap
-// as in packs of a server, and deltas refer to their bases by offset, in every third pack by id.
+// promised creates the repository of a partial clone with n packs, each with a part of the history of the fixture.
+// Parts overlap as in packs of a server. Deltas name their bases by offset, but by id in every third pack.
 func promised(t testing.TB, f object.Format, n int) (dir string, want truth) {
 	t.Helper()
 	from, want := fixture(t, f)
@@ -74,7 +74,7 @@ func suffixed(names []string, suffix string) (n int) {
 	return n
 }
 
-// judged checks a repository with git.
+// judged checks a repository by git fsck, and compares its objects with want.
 func judged(t testing.TB, dir string, want truth) {
 	t.Helper()
 	git(t, dir, nil, "fsck", "--strict", "--full")
@@ -151,7 +151,8 @@ func TestJoinedPacksAreGitsOwn(t *testing.T) {
 	})
 }
 
-// Deltas whose bases are left out, or at another distance than before, get new headers.
+// TestJoinPointsDeltasToTheirBases checks that deltas get new headers if their bases are left out or have another
+// distance than before.
 func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		s := open(t, t.TempDir(), f)
@@ -179,7 +180,7 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 		plain(first, base)
 		plain(first, noise)
 		add(first)
-		second := newCraft(f) // its base is left out, and so is what lies between two others
+		second := newCraft(f) // its base is left out, and so is an entry between two others
 		off := plain(second, base)
 		x := delta(base, "x")
 		at := second.ofs(off, insertion(base, "x"))
@@ -193,7 +194,7 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 		second.ref(idOf(f, object.Blob, base), insertion(base, "ref"))
 		delta(base, "ref")
 		add(second)
-		third := newCraft(f) // of deltas that are there, too
+		third := newCraft(f) // this pack consists of deltas that other packs also contain
 		off = plain(third, base)
 		at = third.ofs(off, insertion(base, "x"))
 		third.ofs(at, insertion(x, "third"))
@@ -243,14 +244,16 @@ func TestChoose(t *testing.T) {
 	o := JoinOptions{Above: 5, Keep: 4}
 	for _, c := range []struct {
 		sizes []int64
-		left  int // number of the largest packs that are not joined
+		left  int // expected number of the largest packs that are not joined
 	}{
-		{[]int64{9, 8, 7, 6, 5}, 5},                         // few
-		{[]int64{1000, 1, 1, 1, 1, 1, 1, 1}, 1},             // the small ones alone
-		{[]int64{1000, 900, 800, 1, 1, 1, 1, 1}, 3},         // large ones stay
-		{[]int64{1000, 900, 800, 700, 1, 1, 1, 1, 1}, 0},    // but not too many of them
-		{[]int64{10000, 4000, 2000, 700, 300, 300, 1}, 0},   // one leads to the next
-		{[]int64{100000, 10000, 2000, 700, 300, 300, 1}, 2}, // up to what is twice of the others
+		{[]int64{9, 8, 7, 6, 5}, 5},                      // there are few packs
+		{[]int64{1000, 1, 1, 1, 1, 1, 1, 1}, 1},          // only the small packs are joined
+		{[]int64{1000, 900, 800, 1, 1, 1, 1, 1}, 3},      // large packs are kept
+		{[]int64{1000, 900, 800, 700, 1, 1, 1, 1, 1}, 0}, // too many large packs are joined, too
+		// Each pack is smaller than twice the sum of the smaller ones.
+		{[]int64{10000, 4000, 2000, 700, 300, 300, 1}, 0},
+		// Packs are joined up to the first that is twice as large as the smaller ones.
+		{[]int64{100000, 10000, 2000, 700, 300, 300, 1}, 2},
 	} {
 		var packs []candidate
 		for _, size := range c.sizes {
@@ -262,7 +265,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// FuzzMarks joins the promisor marks of two packs.
+// FuzzMarks joins the contents of the .promisor files of two packs.
 func FuzzMarks(f *testing.F) {
 	f.Add([]byte("0123 refs/heads/main\n4567 HEAD\n"), []byte("4567 HEAD\n89ab refs/tags/x"))
 	f.Add([]byte(""), []byte("\n\n"))

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// TestStoreReadsGit reads packs and indexes that git has written.
+// TestStoreReadsGit reads packs and indexes that were written by git.
 func TestStoreReadsGit(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir, want := fixture(t, f)
@@ -82,7 +82,7 @@ func TestStoreUnderRepack(t *testing.T) {
 		if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit}, nil); err != nil {
 			t.Error(err)
 		}
-		for id := range want { // readers hold the pack that is removed
+		for id := range want { // readers have opened the pack that is removed
 			if _, _, err := s.Size(id); err != nil {
 				t.Error(err)
 			}
@@ -101,11 +101,11 @@ func TestStoreUnderRepack(t *testing.T) {
 	}
 }
 
-// TestStoreFindsNewPacks: a Store finds packs that another process has added, without a call of Refresh.
+// TestStoreFindsNewPacks checks that a Store finds packs that another process has added, without a call of Refresh.
 func TestStoreFindsNewPacks(t *testing.T) {
 	objects := t.TempDir()
 	s, other := open(t, objects, object.SHA1), open(t, objects, object.SHA1)
-	for i := range 20 { // within one tick of the file system's clock
+	for i := range 20 { // all changes happen within one tick of the clock of the file system
 		c := newCraft(object.SHA1)
 		_, id := c.plain(object.Blob, []byte{byte(i)})
 		if _, _, err := s.Get(id, 10); !errors.Is(err, ErrNotFound) {
@@ -124,7 +124,8 @@ func TestStoreFindsNewPacks(t *testing.T) {
 	}
 }
 
-// TestStoreDamage flips every byte of a pack on disk: a read returns the right contents or an error, and succeeds if a second copy exists.
+// TestStoreDamage flips every byte of a pack on disk. A read must return the correct contents or an error, and must
+// succeed if a second copy exists.
 func TestStoreDamage(t *testing.T) {
 	text := bytes.Repeat([]byte("some text of a blob\n"), 10)
 	c := newCraft(object.SHA1)
@@ -183,7 +184,7 @@ func TestStoreDamage(t *testing.T) {
 	want.check(t, s)
 }
 
-// TestStoreBrokenIndex: an invalid index makes its own pack unreadable, and no other.
+// TestStoreBrokenIndex checks that an invalid index makes only its own pack unreadable.
 func TestStoreBrokenIndex(t *testing.T) {
 	objects := t.TempDir()
 	c := newCraft(object.SHA1)
@@ -210,7 +211,8 @@ func TestStoreBrokenIndex(t *testing.T) {
 	}
 }
 
-// TestOpenSweeps: Open removes files of killed processes, and keeps files that are in use or of other programs.
+// TestOpenSweeps checks that Open removes files of killed processes, and keeps files that are in use or belong to other
+// programs.
 func TestOpenSweeps(t *testing.T) {
 	objects := t.TempDir()
 	open(t, objects, object.SHA1)
@@ -253,7 +255,8 @@ func TestStoreClosed(t *testing.T) {
 	}
 }
 
-// TestWriteToFails: WriteTo returns the writer's error, and does not try another copy after a part was written.
+// TestWriteToFails checks that WriteTo returns the error of the writer, and does not try another copy after a part was
+// written.
 func TestWriteToFails(t *testing.T) {
 	s := open(t, t.TempDir(), object.SHA1)
 	c := newCraft(object.SHA1)

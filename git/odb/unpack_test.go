@@ -19,7 +19,7 @@ func (want truth) equal(got truth) bool {
 	return maps.EqualFunc(want, got, func(a, b content) bool { return a.typ == b.typ && bytes.Equal(a.data, b.data) })
 }
 
-// TestUnpack unpacks git's packs with all mixtures of contents in memory and in files.
+// TestUnpack unpacks packs of git with all mixtures of contents in memory and in files.
 func TestUnpack(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir, want := fixture(t, f)
@@ -27,7 +27,7 @@ func TestUnpack(t *testing.T) {
 			pack := packOf(t, dir, args...)
 			for _, spoolOver := range []int64{-1, 300, 20000, 1 << 20} {
 				t.Run(fmt.Sprintf("%s/%d", name, spoolOver), func(t *testing.T) {
-					k := newSinkhole(t, f)
+					k := newUnpackSink(t, f)
 					n, err := k.unpack(pack, spoolOver)
 					if err != nil || n != len(want) || !want.equal(k.objects) {
 						t.Fatalf("unpacked %d objects, %v, want %d", n, err, len(want))
@@ -46,7 +46,7 @@ func TestUnpackWithoutCache(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
 	for _, r := range []io.Reader{bytes.NewReader(pack), iotest.OneByteReader(bytes.NewReader(pack)), iotest.DataErrReader(bytes.NewReader(pack))} {
-		k := newSinkhole(t, object.SHA1)
+		k := newUnpackSink(t, object.SHA1)
 		in := newInput(r, object.SHA1.New(), context.Background().Err, nil)
 		u := &unpacking{UnpackOptions: k.options(1 << 20), table: newTable(object.SHA1), sink: k.take}
 		if _, err := newDecoder(object.SHA1, noLimit, 0, in, u.table, u).run(); err != nil {
@@ -58,7 +58,8 @@ func TestUnpackWithoutCache(t *testing.T) {
 	}
 }
 
-// TestUnpackLateBases unpacks deltas that precede their bases: bases by id, deltas of deltas, and bases by offset that wait themselves.
+// TestUnpackLateBases unpacks deltas that precede their bases: bases that are named by id, deltas against deltas, and
+// bases that are named by offset and precede their own bases.
 func TestUnpackLateBases(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		for _, spoolOver := range []int64{-1, 1 << 20} {
@@ -72,7 +73,7 @@ func TestUnpackLateBases(t *testing.T) {
 			c.plain(object.Blob, base)
 			c.plain(object.Blob, nil)
 
-			k := newSinkhole(t, f)
+			k := newUnpackSink(t, f)
 			n, err := k.unpack(c.pack(), spoolOver)
 			if err != nil || n != 6 || len(k.objects) != 6 {
 				t.Fatalf("unpacked %d objects, %v", n, err)
@@ -93,7 +94,7 @@ func TestUnpackLateBases(t *testing.T) {
 // TestUnpackLarge unpacks contents, deltas and bases that are larger than the memory that may be allocated.
 func TestUnpackLarge(t *testing.T) {
 	pack, large := largePack(t)
-	k := newSinkhole(t, object.SHA1)
+	k := newUnpackSink(t, object.SHA1)
 	files := map[object.ID]*os.File{}
 	o := k.options(1 << 20)
 	o.Base = func(id object.ID) (io.ReaderAt, int64, func(), error) {
@@ -122,7 +123,8 @@ func TestUnpackLarge(t *testing.T) {
 	}
 }
 
-// largePack returns a pack with a plain object of 18 MB, a small delta of it, and a delta of that delta with 3 MB of new data.
+// largePack returns a pack with an object of 18 MB, a small delta against it, and a delta against that delta with 3 MB
+// of new data.
 func largePack(t testing.TB) ([]byte, truth) {
 	base := bytes.Repeat([]byte("0123456789abcdef0123456789abcdef"), 18<<20/32)
 	one := append(bytes.Clone(base), "one"...)
@@ -145,7 +147,7 @@ func largePack(t testing.TB) ([]byte, truth) {
 	}
 }
 
-// hostile has packs that must be refused, and the expected errors.
+// hostile returns packs that must be refused, with the expected errors, by name.
 func hostile(f object.Format) map[string]struct {
 	pack []byte
 	want error
@@ -223,7 +225,7 @@ func TestUnpackHostile(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		for name, h := range hostile(f) {
 			for _, spoolOver := range []int64{-1, 1 << 20, 1 << 40} {
-				k := newSinkhole(t, f)
+				k := newUnpackSink(t, f)
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				_, err := k.unpack(h.pack, spoolOver)
@@ -242,7 +244,7 @@ func TestUnpackHostile(t *testing.T) {
 	})
 }
 
-// TestUnpackDamaged cuts a pack at every length and flips every byte.
+// TestUnpackDamaged truncates a pack at every length, and flips every byte.
 func TestUnpackDamaged(t *testing.T) {
 	c := newCraft(object.SHA1)
 	text := []byte("some text of a blob, long enough\n")
@@ -251,12 +253,12 @@ func TestUnpackDamaged(t *testing.T) {
 	c.ref(id, insertion(text, "even more"))
 	pack := c.pack()
 	for i := range pack {
-		if n, err := newSinkhole(t, object.SHA1).unpack(pack[:i], 1<<20); !errors.Is(err, ErrCorrupt) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		if n, err := newUnpackSink(t, object.SHA1).unpack(pack[:i], 1<<20); !errors.Is(err, ErrCorrupt) || !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("pack cut at byte %d: got %d objects, %v", i, n, err)
 		}
 		bad := bytes.Clone(pack)
 		bad[i] ^= 0x41
-		if n, err := newSinkhole(t, object.SHA1).unpack(bad, 1<<20); err == nil {
+		if n, err := newUnpackSink(t, object.SHA1).unpack(bad, 1<<20); err == nil {
 			t.Fatalf("pack with byte %d flipped: got %d objects and no error", i, n)
 		}
 	}
@@ -268,7 +270,7 @@ func TestUnpackErrorsPassThrough(t *testing.T) {
 	pack := c.pack()
 	broken := errors.New("broken")
 
-	k := newSinkhole(t, object.SHA1)
+	k := newUnpackSink(t, object.SHA1)
 	if _, err := Unpack(context.Background(), io.MultiReader(bytes.NewReader(pack[:20]), iotest.ErrReader(broken)), k.options(1<<20), k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("failing reader: got %v", err)
 	}

@@ -134,7 +134,7 @@ func TestWriteAhead(t *testing.T) {
 	if err != nil || again != "" {
 		t.Fatalf("existing objects were written to %q, %v", again, err)
 	}
-	// The fsync of the directory fails.
+	// Make the fsync of the directory fail.
 	pack := filepath.Join(dir, "pack")
 	if err := os.Rename(pack, pack+".away"); err != nil {
 		t.Fatal(err)

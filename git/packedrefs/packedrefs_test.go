@@ -26,8 +26,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// A file that git wrote can be distinguished from one of this package.
-func TestWhose(t *testing.T) {
+// TestWrittenByGit checks that a file that was written by git can be distinguished from one of this package.
+func TestWrittenByGit(t *testing.T) {
 	if text := Encode(nil, nil); !Ours(text) || !Ours(Encode(text, nil)) {
 		t.Error("a file of this package was not recognized")
 	}
@@ -59,7 +59,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Refs that were read, written and read again are the same. The order of names does not matter.
+		// Refs do not change if they are written and read again. The order of names does not matter.
 		again, err := Decode(Encode(nil, refs))
 		if err != nil || len(again) != len(refs) {
 			t.Errorf("file %q was read as %+v, then as %+v (%v)", text, refs, again, err)
@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Refs are found by their whole names only.
+// TestFile checks that refs are found only by their whole names.
 func TestFile(t *testing.T) {
 	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
 	for _, header := range []string{"", tagsPeeled} {
@@ -91,7 +91,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Every ref of a file is found, and changes of a file give the same text as the changed refs, with and without lines of peeled tags.
+// TestFileOfRandomRefs checks that every ref of a file is found, and that changes of a file result in the same text as
+// encoding the changed refs, with and without lines of peeled tags.
 func TestFileOfRandomRefs(t *testing.T) {
 	id := func(n int) object.ID { return object.MustID(fmt.Sprintf("%040x", n+1)) }
 	for _, peeled := range []bool{true, false} {
@@ -103,10 +104,10 @@ func TestFileOfRandomRefs(t *testing.T) {
 			}
 			changed := Ref{Name: r.Name}
 			switch i % 5 {
-			case 0: // created
+			case 0: // create a ref
 				changes, after = append(changes, r), append(after, r)
 				continue
-			case 1: // moved, and a tag of another kind
+			case 1: // change a ref, or make it a tag of another kind
 				changed.ID = id(2000 + i)
 				changes, after = append(changes, changed), append(after, changed)
 			case 2:

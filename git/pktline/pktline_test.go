@@ -24,7 +24,7 @@ func TestNext(t *testing.T) {
 	} {
 		for _, size := range []int{0, 100, 2 * MaxPacket} {
 			if name != "whole" && size != 0 {
-				continue // the readers can be read once
+				continue // readers can be read only once
 			}
 			if name == "whole" {
 				r = strings.NewReader(in)
@@ -64,7 +64,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// FuzzReader compares a stream that is read as a whole with one that is read in pieces, and writes its packets again.
+// FuzzReader compares the packets of a stream that is read as a whole with those of one that is read in pieces, and
+// writes them again.
 func FuzzReader(f *testing.F) {
 	for _, s := range []string{"", "0000", "0006a\n", "0004", "fff0", "0003", "0009ERR x", "0001000200000", "000Aabcdef"} {
 		f.Add([]byte(s))

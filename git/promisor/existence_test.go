@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// A git command that this program runs finds no blob that exists only on the remote. The same command of another program finds it.
+// TestOwnGitFindsNoMissingBlobs checks that a git command that artifactfs runs does not find a blob that exists only on
+// the remote, and that the same command of another program finds it.
 func TestOwnGitFindsNoMissingBlobs(t *testing.T) {
 	for shell, want := range map[string]kind{
 		"echo $$; exec git cat-file --batch":                            excluded,
@@ -32,7 +33,8 @@ func TestOwnGitFindsNoMissingBlobs(t *testing.T) {
 		if _, err := io.WriteString(in, "nothing\n"); err != nil {
 			t.Fatal(err)
 		}
-		if answer, err := lines.ReadString('\n'); err != nil || answer != "nothing missing\n" { // now git runs
+		// After this answer, git runs.
+		if answer, err := lines.ReadString('\n'); err != nil || answer != "nothing missing\n" {
 			t.Fatalf("answer of git: %q, %v", answer, err)
 		}
 		id, err := strconv.Atoi(strings.TrimSpace(pid))

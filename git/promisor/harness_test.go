@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// askerArgument makes the test binary the asker.
+// askerArgument is the argument by which the test binary becomes the program that asks for the existence of blobs.
 const askerArgument = "upload-pack-helper"
 
 func TestMain(m *testing.M) {
@@ -46,10 +46,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// clone is a git directory with a working tree, which lacks all blobs, and the store that is its alternate.
+// clone is a git directory that lacks all blobs, with a working tree, and the store that is its alternate.
 type clone struct {
 	testing.TB
-	dir     string // the working tree
+	dir     string // path of the working tree
 	gitDir  string
 	store   *fetch.Store
 	server  *Server
@@ -57,7 +57,7 @@ type clone struct {
 	remote  *gittest.Server
 }
 
-// counting counts queries of git.
+// counting counts the queries of git.
 type counting struct {
 	*fetch.Store
 	questions int
@@ -70,13 +70,13 @@ func (c *counting) Provide(ctx context.Context, wanted, along []object.ID) error
 	return c.Store.Provide(ctx, wanted, along)
 }
 
-// newClone returns a clone of a repository that is served over HTTP. Its store waits a minute for the remote.
+// newClone returns a clone of a repository that is served over HTTP. Its store waits up to a minute for the remote.
 func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 	t.Helper()
 	return newCloneWithin(t, remote, repo, time.Minute)
 }
 
-// newCloneWithin is newClone for a store that waits for the remote until deadline.
+// newCloneWithin does the same as newClone, but the store waits for the remote only for the duration deadline.
 func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline time.Duration) *clone {
 	t.Helper()
 	root := t.TempDir()
@@ -154,7 +154,7 @@ func (r result) String() string {
 	return fmt.Sprintf("%d questions, %d requests, %d blobs, %s, %v %s", r.questions, r.requests, r.blobs, r.took.Round(time.Millisecond), r.err, r.errs)
 }
 
-// try runs git and counts its queries and requests.
+// try runs git, and counts its queries to the store and the requests to the remote.
 func (c *clone) try(in string, args ...string) result {
 	c.Helper()
 	c.remote.Log().Reset()
@@ -173,7 +173,7 @@ func (c *clone) try(in string, args ...string) result {
 	return r
 }
 
-// run is try for a command that must succeed.
+// run does the same as try, for a command that must succeed.
 func (c *clone) run(dir string, args ...string) string {
 	c.Helper()
 	cmd := exec.Command("git", args...)

@@ -250,7 +250,7 @@ func (q *question) listTree(args []string) error {
 	return q.trees(revs[:min(1, len(revs))], paths)
 }
 
-// trees adds all files of the trees revs that match paths.
+// trees adds to the question all files at the paths in the trees of the revisions revs.
 func (q *question) trees(revs, paths []string) error {
 	// A comparison with the empty tree lists every file as added.
 	empty, err := q.repo.emptyTree()

@@ -41,7 +41,7 @@ func served(t testing.TB, f object.Format) (*gittest.Repo, *gittest.Server) {
 	return r, s
 }
 
-// want checks the output of a command, and the numbers of its queries and requests.
+// want fails the test unless a command had the output out, and made the given numbers of queries and requests.
 func (r result) want(t testing.TB, questions, requests int, out string) {
 	t.Helper()
 	if r.err != nil || r.questions != questions || r.requests != requests || r.out != out {
@@ -49,7 +49,7 @@ func (r result) want(t testing.TB, questions, requests int, out string) {
 	}
 }
 
-func TestGitGetsWhatItLacks(t *testing.T) {
+func TestGitFetchesMissingObjects(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			r, s := served(t, f)
@@ -131,7 +131,7 @@ func TestGitAsksTheOriginWhenNobodyAnswers(t *testing.T) {
 
 func TestRemoteThatIsAwayIsAskedOnce(t *testing.T) {
 	_, s := served(t, object.SHA1)
-	c := newCloneWithin(t, s, "r.git", 2*time.Second) // the command waits for the remote more than once
+	c := newCloneWithin(t, s, "r.git", 2*time.Second) // the command waits for the remote several times
 	s.Down()
 	got := c.try("", "cat-file", "-p", "main:log.txt")
 	if got.err == nil || got.questions != 1 || strings.Count(got.errs, "artifactfs: ") != 1 {
@@ -154,8 +154,9 @@ func TestUnknownObjectIsAnErrorOfGit(t *testing.T) {
 	}
 }
 
-// A git process that has listed its loose objects before its child created one requests that object together with others.
-func TestWhatGitHasItselfIsNotAskedFor(t *testing.T) {
+// TestLooseObjectIsNotRequested checks the case that a git process has listed its loose objects before its child
+// process created one, so that it requests this object together with others.
+func TestLooseObjectIsNotRequested(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
 	id := func(text string) object.ID {
@@ -176,7 +177,7 @@ func TestWhatGitHasItselfIsNotAskedFor(t *testing.T) {
 	c.try("", "cat-file", "-p", theirs.String()).want(t, 0, 0, c.run(r.Path, "cat-file", "-p", theirs.String())+"\n")
 }
 
-func TestCommitThatNobodyHasBroughtComesWithItsHistory(t *testing.T) {
+func TestMissingCommitIsFetchedWithHistory(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
 	var id object.ID
@@ -221,8 +222,9 @@ func TestInterruptedGitEndsItsQuestion(t *testing.T) {
 	}
 }
 
-// TestLensNeverAsks: git commands that make predictions find missing objects, and do not fetch them.
-func TestLensNeverAsks(t *testing.T) {
+// TestPredictionsDoNotFetch checks that git commands that are run to make predictions find missing objects and do not
+// fetch them.
+func TestPredictionsDoNotFetch(t *testing.T) {
 	_, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
 	l := c.server.oracle.git

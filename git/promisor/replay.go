@@ -168,8 +168,8 @@ func (q *question) pick(args []string) error {
 	return q.replay(commits, "HEAD")
 }
 
-// replay adds the blobs that the given commits have changed, and the blobs at the same paths in the commit in the parameter onto,
-// to which the changes are applied.
+// replay adds to the question the blobs that git needs to apply commits on top of the commit onto: the blobs that the
+// commits have changed, and the blobs at the same paths in onto.
 func (q *question) replay(commits []string, onto string) error {
 	if len(commits) == 0 {
 		return nil

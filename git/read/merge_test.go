@@ -34,7 +34,7 @@ func TestMergeBase(t *testing.T) {
 	}
 }
 
-// A renamed file is two paths, and ids of trees can be compared, too.
+// TestPathsWithoutRenames checks that a renamed file counts as two paths, and that trees can be compared by their ids.
 func TestPathsWithoutRenames(t *testing.T) {
 	r, _ := repo(t, map[string]gittest.File{"old": text(strings.Repeat("line\n", 20))})
 	base := gittest.Must(t, r.Dir, "rev-parse", "main^{tree}")

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// read returns the contents of a file.
+// read returns the contents of the file path in the commit name.
 func (r Repo) read(t *testing.T, name, path string) string {
 	t.Helper()
 	b, err := r.File(t.Context(), name, path)
@@ -27,7 +27,7 @@ func (r Repo) read(t *testing.T, name, path string) string {
 	return string(text)
 }
 
-// pids returns the processes in a pool.
+// pids returns the ids of the processes in a pool.
 func (p *Pool) pids() (list []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,8 @@ func TestPoolUsesOneProcess(t *testing.T) {
 	}
 }
 
-// A replica gets new packs and refs, and loses old ones, while a process waits.
+// TestPoolSeesChanges checks that a waiting process finds the new packs and refs of a replica, after old ones were
+// removed.
 func TestPoolSeesChanges(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("one")})
 	r.Pool = &Pool{}

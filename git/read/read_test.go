@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// confined makes git commands as a server does.
+// confined runs git commands as a server does.
 var confined = gitcmd.Confined{
 	Env: append(gitcmd.IsolatedEnviron(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"), Memory: 512 << 20,
 }
 
-// repo makes a repository with a commit of files on main.
+// repo creates a repository whose branch main has one commit with the files.
 func repo(t testing.TB, files map[string]gittest.File) (Repo, *gittest.Repo) {
 	t.Helper()
 	r, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
@@ -112,7 +112,7 @@ func TestLargeBlobIsNotReadToItsEnd(t *testing.T) {
 	if _, err := io.ReadFull(b, make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
-	b.Close() // returns although git cannot write the rest
+	b.Close() // Close returns although git cannot write the rest
 	b, err = r.Blob(t.Context(), b.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,8 @@ func TestEndOfTheContextEndsGit(t *testing.T) {
 	}
 }
 
-// Clients can push refs/replace, which would make other clients read other contents under the same id.
+// TestReplacementsAreIgnored checks that refs below refs/replace are ignored. Clients can push such refs, which would
+// otherwise make other clients read other contents under the same id.
 func TestReplacementsAreIgnored(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("true")})
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text("false")}, "two"); err != nil {
@@ -172,7 +173,7 @@ func TestCommits(t *testing.T) {
 	}
 }
 
-// gitIn runs git with standard input.
+// gitIn runs git with the standard input in.
 func gitIn(t *testing.T, dir, in string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in")
@@ -230,7 +231,7 @@ func TestPatchIsLimited(t *testing.T) {
 	}
 }
 
-// Comparing the lines of large files needs much memory.
+// TestLargeFilesAreNotCompared checks that the lines of large files are not compared, because this needs much memory.
 func TestLargeFilesAreNotCompared(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text(strings.Repeat("0123456789abcde\n", 17<<16))})
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text("x")}, "two"); err != nil {
@@ -330,7 +331,7 @@ func FuzzCandidates(f *testing.F) {
 	})
 }
 
-// Such a commit needs less than 1 MB in a push.
+// TestGiantCommitIsRefused checks that a commit with a message of 70 MB is refused. Such a commit needs less than 1 MB in a push.
 func TestGiantCommitIsRefused(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("one")})
 	before := gittest.Must(t, src.Path, "rev-parse", "main")

@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// journal is a monitor whose changed paths are set by the test.
+// journal is a file system monitor that returns the changed paths that the test has set.
 type journal struct {
 	mu    sync.Mutex
 	paths []string
@@ -49,7 +49,7 @@ func (j *journal) since(_ context.Context, _ int32, token string) (string, []str
 	return now, slices.Compact(paths), false, nil
 }
 
-// monitored is a clone with a new, clean index, whose changes a journal reports to git.
+// monitored is a clone with a new index, to which a journal reports changes.
 type monitored struct {
 	t      *testing.T
 	dir    string
@@ -118,12 +118,12 @@ func newMonitored(t *testing.T, socket bool, files map[string]gittest.File) *mon
 	m.git("config", "core.fsmonitorHookVersion", "2")
 	m.git("config", "core.untrackedCache", "true")
 	m.server = serve(t, filepath.Join(m.dir, ".git"), m.since)
-	m.bear()
+	m.writeFirstIndex()
 	return m
 }
 
-// bear writes the index of HEAD's tree, without data about ignore files.
-func (m *monitored) bear() {
+// writeFirstIndex writes the index of HEAD's tree, without data about ignore files.
+func (m *monitored) writeFirstIndex() {
 	m.t.Helper()
 	exclude, err := os.ReadFile(filepath.Join(m.dir, ".git", "info", "exclude"))
 	if err != nil {
@@ -131,7 +131,7 @@ func (m *monitored) bear() {
 	}
 	u := &index.Untracked{Ident: index.Ident(m.dir), Flags: index.ShowNormal, PerDirectory: ".gitignore", InfoExclude: index.Exclude{ID: index.ExcludeID(object.SHA1, exclude)}}
 	b := index.NewBuilder(index.Options{Version: 2, Token: "j:0", Untracked: u})
-	old := syscall.NsecToTimespec(1_600_000_000e9) // older than the index
+	old := syscall.NsecToTimespec(1_600_000_000e9) // time that is older than the index
 	stat := func(path string) index.Stat {
 		var st syscall.Stat_t
 		name := filepath.Join(m.dir, path)
@@ -202,11 +202,11 @@ func (m *monitored) truthOf(args ...string) string {
 	return m.git(append([]string{"-c", alias, "truth"}, args...)...)
 }
 
-// effort is the number of files that git has examined, and the number of directories that it has read.
-type effort struct{ lstat, opendir int }
+// callCounts is the number of files that a git command has examined, and of directories that it has read.
+type callCounts struct{ lstat, opendir int }
 
-// status runs git status and returns its effort from git's own trace.
-func (m *monitored) status(args ...string) (string, effort) {
+// status runs git status, and returns its output and its counts according to git's own trace.
+func (m *monitored) status(args ...string) (string, callCounts) {
 	m.t.Helper()
 	trace := filepath.Join(m.t.TempDir(), "trace")
 	alias := "alias.traced=!GIT_TRACE2_EVENT_NESTING=10 GIT_TRACE2_EVENT='" + trace + "' git status --porcelain=v2"
@@ -215,7 +215,7 @@ func (m *monitored) status(args ...string) (string, effort) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	var e effort
+	var e callCounts
 	for line := range strings.Lines(string(text)) {
 		var event struct{ Key, Value json.RawMessage }
 		if err := json.Unmarshal([]byte(line), &event); err != nil {
@@ -263,12 +263,12 @@ func someFiles() map[string]gittest.File {
 	return files
 }
 
-// git examines only the paths that the monitor returns.
-func TestGitLooksAtWhatChanged(t *testing.T) {
+// TestGitExaminesReportedPaths checks that git examines only the paths that the monitor returns.
+func TestGitExaminesReportedPaths(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		m := newMonitored(t, socket, someFiles())
-		if out, e := m.status(); out != "" || e != (effort{}) {
-			t.Errorf("first git status: got %q, effort %+v", out, e)
+		if out, e := m.status(); out != "" || e != (callCounts{}) {
+			t.Errorf("first git status: got %q, counts %+v", out, e)
 		}
 		if m.asked == 0 {
 			t.Fatal("git did not query the monitor")
@@ -276,25 +276,26 @@ func TestGitLooksAtWhatChanged(t *testing.T) {
 		m.write("sub/f", "changed\n")
 		// The index has no data about ignore files, so all directories are read once.
 		if out, e := m.status(); out != m.truth() || e.lstat != 1 || e.opendir != 7 {
-			t.Errorf("git status after a file changed: got %q, effort %+v", out, e)
+			t.Errorf("git status after a file changed: got %q, counts %+v", out, e)
 		}
 		for range 2 { // now git has to examine only the changed file
 			if out, e := m.status(); out != m.truth() || e.lstat > 1 || e.opendir > 0 {
-				t.Errorf("git status again: got %q, effort %+v", out, e)
+				t.Errorf("git status again: got %q, counts %+v", out, e)
 			}
 		}
 		m.git("commit", "-qam", "changed")
 		if out, e := m.status(); out != "" || e.lstat > 1 || e.opendir > 2 { // git invalidates its untracked cache of the directories of added files
-			t.Errorf("git status after a commit: got %q, effort %+v", out, e)
+			t.Errorf("git status after a commit: got %q, counts %+v", out, e)
 		}
-		if out, e := m.status(); out != "" || e != (effort{}) {
-			t.Errorf("second git status after a commit: got %q, effort %+v", out, e)
+		if out, e := m.status(); out != "" || e != (callCounts{}) {
+			t.Errorf("second git status after a commit: got %q, counts %+v", out, e)
 		}
 	})
 }
 
-// After random changes, git status with the monitor and its caches has the same output as a full scan.
-func TestStatusIsTheTruth(t *testing.T) {
+// TestStatusAfterRandomChanges checks that after random changes, git status with the monitor and its caches has the
+// same output as after a full scan.
+func TestStatusAfterRandomChanges(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		for seed := range uint64(3) {
 			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -304,7 +305,7 @@ func TestStatusIsTheTruth(t *testing.T) {
 				names := []string{"f", "g", "x.o", "keep.o", "x.a", "secret", "plain", "sub2/f"}
 				for step := range 25 {
 					for range 1 + random.IntN(3) {
-						m.disturb(random, dirs[random.IntN(len(dirs))], names[random.IntN(len(names))])
+						m.changeRandomly(random, dirs[random.IntN(len(dirs))], names[random.IntN(len(names))])
 					}
 					got, _ := m.status()
 					if want := m.truth(); got != want {
@@ -321,8 +322,8 @@ func TestStatusIsTheTruth(t *testing.T) {
 	})
 }
 
-// disturb makes a random change of the kinds that are usual in working trees.
-func (m *monitored) disturb(random *rand.Rand, dir, name string) {
+// changeRandomly makes a random change of a kind that is usual in working trees.
+func (m *monitored) changeRandomly(random *rand.Rand, dir, name string) {
 	m.t.Helper()
 	path := dir + name
 	full := filepath.Join(m.dir, path)
@@ -349,7 +350,7 @@ func (m *monitored) disturb(random *rand.Rand, dir, name string) {
 	}
 }
 
-// removeAll removes as rm -r does, one name after the other.
+// removeAll removes a directory as rm -r does, one name after the other.
 func (m *monitored) removeAll(dir string) {
 	m.t.Helper()
 	gone := map[string]bool{}
@@ -369,8 +370,9 @@ func (m *monitored) removeAll(dir string) {
 	m.note(slices.Sorted(maps.Keys(gone))...)
 }
 
-// If the monitor returns a directory with a trailing slash, git examines the index entries below it, but keeps its untracked cache of
-// that directory and the directories below. So for a moved directory, the monitor must also return a path inside of each directory.
+// TestMovedDirectories checks which paths the monitor must return for a moved directory. If it returns a directory with
+// a trailing slash, git examines the index entries below it, but keeps its untracked cache of this directory and those
+// below. So for a moved directory, the monitor must also return a path inside each directory.
 func TestMovedDirectories(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		for _, inside := range []bool{false, true} {
@@ -399,7 +401,8 @@ func TestMovedDirectories(t *testing.T) {
 	})
 }
 
-// Without an answer git scans the working tree, and does not start its own monitor.
+// TestGitWithoutMonitor checks that git scans the working tree if the monitor does not answer, and does not start its
+// own monitor.
 func TestGitWithoutMonitor(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		m := newMonitored(t, socket, someFiles())
@@ -428,12 +431,12 @@ func TestGitWithoutMonitor(t *testing.T) {
 			}
 		}
 		if _, e := m.status(); e.lstat > 5 || e.opendir > 0 {
-			t.Errorf("with the next monitor, git still scans everything: effort %+v", e)
+			t.Errorf("with the next monitor, git still scans everything: counts %+v", e)
 		}
 	})
 }
 
-// git diff with a commit is right with every version of git.
+// TestDiffWithCommit checks that git diff with a commit is correct with every version of git.
 func TestDiffWithCommit(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		files := someFiles()
@@ -456,7 +459,7 @@ func TestDiffWithCommit(t *testing.T) {
 	})
 }
 
-// The commands of git fsmonitor--daemon work with this server.
+// TestGitCommandsMonitor checks that the commands of git fsmonitor--daemon work with this server.
 func TestGitCommandsMonitor(t *testing.T) {
 	if !asksSocket(t) {
 		t.Skip("git has no fsmonitor--daemon on this system")

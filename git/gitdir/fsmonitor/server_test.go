@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// The test program also runs as the hook.
+// TestMain runs the tests, or the fsmonitor hook if git has started this program as the hook.
 func TestMain(m *testing.M) {
 	if query.IsHook(os.Args[0]) {
 		os.Exit(query.Hook(os.Args, os.Stdout))
@@ -54,7 +54,8 @@ func TestAnswers(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("a directory/and a file %d", i)
 	}
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40)) // longer than the address of a socket may be
+	// Path that is longer than the maximum of a socket address.
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,8 @@ func dial(t *testing.T, dir string) net.Conn {
 	return c
 }
 
-// Clients that send invalid data or nothing do not affect other clients, and do not delay Close.
+// TestBadClients checks that clients that send invalid data, or nothing, do not affect other clients, and do not delay
+// Close.
 func TestBadClients(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, func(context.Context, int32, string) (string, []string, bool, error) {
@@ -116,9 +118,9 @@ func TestBadClients(t *testing.T) {
 		}
 	}
 	for range 20 {
-		dial(t, dir) // and sends nothing
+		dial(t, dir) // this client sends nothing
 		if err := query.Write(dial(t, dir), []byte("t")); err != nil {
-			t.Fatal(err) // and does not read the answer
+			t.Fatal(err) // this client does not read the answer
 		}
 	}
 	var all sync.WaitGroup
@@ -152,7 +154,7 @@ func TestBadClients(t *testing.T) {
 	}
 }
 
-// A query in progress ends when the server is closed.
+// TestCloseEndsQuestions checks that a query in progress ends when the server is closed.
 func TestCloseEndsQuestions(t *testing.T) {
 	dir := t.TempDir()
 	asked := make(chan bool)
@@ -174,7 +176,8 @@ func TestCloseEndsQuestions(t *testing.T) {
 	}
 }
 
-// git fsmonitor--daemon stop asks the server to quit and waits until no process listens.
+// TestQuit checks that git fsmonitor--daemon stop makes the server stop, and waits until no process listens on the
+// socket.
 func TestQuit(t *testing.T) {
 	dir := t.TempDir()
 	serve(t, dir, func(context.Context, int32, string) (string, []string, bool, error) { return "n:1", nil, false, nil })

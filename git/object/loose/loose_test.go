@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// random returns n reproducible bytes.
+// random returns n pseudo-random bytes, which are the same in each run.
 func random(n int) []byte {
 	r := rand.NewChaCha8([32]byte{1})
 	b := make([]byte, n)
@@ -24,10 +24,11 @@ func random(n int) []byte {
 	return b
 }
 
-// sizes are sizes of contents around the limits of blocks. The header of a blob with 65,524 to 65,535 bytes has 11 bytes.
+// sizes lists sizes of contents near the limits of blocks. The header of a blob of 65,524 to 65,535 bytes has 11 bytes.
 var sizes = []int{0, 1, 2, 9, 10, 99, 100, 4095, 4096, 65_523, 65_524, 65_525, 65_535, 65_536, 131_058, 131_059, 131_060, 200_000}
 
-// TestGitReads writes loose forms to the objects directory of a repository, and compares what git reads there.
+// TestGitReads writes loose objects to the objects directory of a repository, and compares the contents that git reads
+// there.
 func TestGitReads(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		dir := filepath.Join(t.TempDir(), "repo.git")
@@ -70,7 +71,8 @@ func TestGitReads(t *testing.T) {
 	}
 }
 
-// FuzzReadAt compares parts of a loose form with the whole, and the whole with what zlib inflates.
+// FuzzReadAt compares parts of an encoded loose object with the whole, and the whole with the data that zlib inflates
+// from it.
 func FuzzReadAt(f *testing.F) {
 	for _, n := range sizes {
 		f.Add(n, 0, 16)
@@ -109,7 +111,8 @@ func FuzzReadAt(f *testing.F) {
 	})
 }
 
-// TestShortContents checks that contents with fewer bytes than stated are an error, and not the end of the form.
+// TestShortContents checks that contents with fewer bytes than stated cause an error, and not the end of the encoded
+// object.
 func TestShortContents(t *testing.T) {
 	b := New(bytes.NewReader(random(10)), 11)
 	if _, err := b.ReadAt(make([]byte, b.Size()), 0); err == nil || err == io.EOF {

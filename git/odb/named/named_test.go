@@ -17,7 +17,7 @@ import (
 
 var formats = []object.Format{object.SHA1, object.SHA256}
 
-// randomIDs returns n different ids in order.
+// randomIDs returns n different random ids, sorted.
 func randomIDs(f object.Format, n int) (ids []object.ID) {
 	rnd := rand.New(rand.NewPCG(7, uint64(n)))
 	for range n {
@@ -40,7 +40,7 @@ func tree(ids []object.ID) (content []byte) {
 	return content
 }
 
-// collected returns the set of the ids in the tree.
+// collected returns the set of the ids in a tree.
 func collected(t testing.TB, f object.Format, content []byte) *Set {
 	t.Helper()
 	c := NewCollector(f)
@@ -61,7 +61,7 @@ func TestSetsOfAllSizes(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "set")
 			c := NewCollector(f)
 			c.AddTree(tree(shuffled))
-			c.AddTree(tree(ids)) // the second time, no id is new
+			c.AddTree(tree(ids)) // at the second time, no id is new
 			if err := os.WriteFile(path, c.Encode(), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +244,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// FuzzParse reads files whose checksum is right, and trees.
+// FuzzParse parses files with correct checksums, and trees, with arbitrary contents.
 func FuzzParse(f *testing.F) {
 	for _, format := range formats {
 		for _, n := range []int{0, 1, 300} {

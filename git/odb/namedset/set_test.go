@@ -115,7 +115,7 @@ func namedByGit(t testing.TB, dir string) (ids []object.ID) {
 	return slices.Compact(ids)
 }
 
-// namesOf returns all named blobs of the directories.
+// namesOf returns all named blobs in the directories.
 func namesOf(b Union) (ids []object.ID) {
 	for first := range 256 {
 		ids = slices.AppendSeq(ids, b.From(byte(first), object.ID{}))
@@ -130,7 +130,7 @@ func blobless(t testing.TB, dir string, revs ...string) []byte {
 		"--delta-base-offset", "--window=50", "--depth=50")
 }
 
-// ingestNamed stores a pack in the directory of s and n.
+// ingestNamed stores a pack, and the set of the blobs that it names, in the directory of s and n.
 func ingestNamed(t testing.TB, s *odb.Store, n *Dir, pack []byte) string {
 	t.Helper()
 	res, err := s.Ingest(context.Background(), bytes.NewReader(pack), odb.IngestOptions{Promisor: true, MaxObjectSize: noLimit, Names: n.Add}, nil)
@@ -140,7 +140,7 @@ func ingestNamed(t testing.TB, s *odb.Store, n *Dir, pack []byte) string {
 	return filepath.Join(n.packs(), res.Name)
 }
 
-// equalNames compares the set with the ids in want.
+// equalNames fails the test unless the set contains exactly the ids in want.
 func equalNames(t *testing.T, when string, b Union, want []object.ID) {
 	t.Helper()
 	if err := b.Sync(context.Background()); err != nil {
@@ -281,7 +281,8 @@ func TestNamedBlobsAfterJoin(t *testing.T) {
 	}
 }
 
-// TestNamedBlobsPrecedeTheirPack looks names up, and the index of the pack, while Ingest adds packs.
+// TestNamedBlobsPrecedeTheirPack checks, while Ingest adds packs, that the named blobs of a pack can be found before
+// its index.
 func TestNamedBlobsPrecedeTheirPack(t *testing.T) {
 	from := oddHistory(t, object.SHA1)
 	want := namedByGit(t, from)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestMisread(t *testing.T) {
+func TestMisreadCommands(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.MkdirAll(filepath.Join("sub", "inner"), 0o755); err != nil {
 		t.Fatal(err)
