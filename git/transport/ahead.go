@@ -53,7 +53,7 @@ type early struct {
 	format  object.Format // the hash format that was assumed
 	message string
 	place   string // the command and the server: the key in Ahead.refused
-	front   *web   // the front through which the command was sent; nil if it was sent to the git server
+	front   *web   // the relay to which the command was sent; nil if it was sent directly to the git server
 	cancel  context.CancelFunc
 	expiry  *time.Timer   // ends the command after spareAge if its answer was not used
 	done    chan struct{} // closed when the answer begins to arrive, or when the attempt has failed

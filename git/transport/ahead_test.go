@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// both sends a ref listing and a fetch ahead, on separate Remotes, and returns the number of requests of each Remote.
+// both sends a ref listing and a fetch ahead on two Remotes, and returns the number of requests of each Remote.
 func both(t *testing.T, s *webServer, fx fixture, o Options) (refs, fetch int) {
 	t.Helper()
 	prefixes := []string{"refs/heads/main"}
@@ -43,7 +43,8 @@ func both(t *testing.T, s *webServer, fx fixture, o Options) (refs, fetch int) {
 	return refs, len(s.requests()) - before - refs
 }
 
-// A command that is sent ahead is sent at the same time as the request for capabilities, and not a second time.
+// TestAhead checks that a command that is sent ahead is sent at the same time as the request for capabilities, and only
+// once.
 func TestAhead(t *testing.T) {
 	s, fx := webRepo(t)
 	posted, answered := make(chan struct{}), false
@@ -77,7 +78,8 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// If the response to a command that was sent ahead cannot be used, the command is sent again, and the next one is not sent ahead.
+// TestAheadRefused checks that a command that was sent ahead is sent again if its response cannot be used, and that the
+// next command is not sent ahead.
 func TestAheadRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -131,7 +133,7 @@ func TestAheadRefused(t *testing.T) {
 	}
 }
 
-// The client waits only briefly for a server that answers one connection after the other.
+// TestAheadNeverAnswered checks that the client waits only briefly if the server answers only one connection at a time.
 func TestAheadNeverAnswered(t *testing.T) {
 	s, fx := webRepo(t)
 	s.set(func(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -154,7 +156,8 @@ func TestAheadNeverAnswered(t *testing.T) {
 	}
 }
 
-// An error for the capabilities is returned although a command was sent ahead, and closing a Remote ends that command.
+// TestAheadOfErrors checks that an error of the request for capabilities is returned although a command was sent ahead,
+// and that closing a Remote ends this command.
 func TestAheadOfErrors(t *testing.T) {
 	s, _ := webRepo(t)
 	s.set(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { w.WriteHeader(http.StatusForbidden) })

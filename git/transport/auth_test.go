@@ -15,15 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// door is a handler that accepts requests with the right Authorization header.
-type door struct {
+// authHandler is a handler that accepts only requests with the expected Authorization header.
+type authHandler struct {
 	mu        sync.Mutex
 	open      map[string]bool
 	challenge string
 	refused   int
 }
 
-func (d *door) guard(w http.ResponseWriter, r *http.Request, h http.Handler) {
+func (d *authHandler) guard(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	d.mu.Lock()
 	ok := d.open[r.Header.Get("Authorization")]
 	if !ok {
@@ -39,7 +39,7 @@ func (d *door) guard(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	h.ServeHTTP(w, r)
 }
 
-func (d *door) only(headers ...string) {
+func (d *authHandler) only(headers ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open, d.refused = map[string]bool{}, 0
@@ -50,7 +50,7 @@ func (d *door) only(headers ...string) {
 
 func TestStaticLogins(t *testing.T) {
 	s, _ := webRepo(t)
-	d := &door{challenge: `Basic realm="git"`}
+	d := &authHandler{challenge: `Basic realm="git"`}
 	s.set(d.guard)
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("from-file\n"), 0o600); err != nil {
@@ -102,10 +102,10 @@ func TestStaticLogins(t *testing.T) {
 
 func withRetries(o Options) Options { o.Retries = 3; return o }
 
-// A token that is replaced in its file while the remote is in use is read again.
+// TestTokenFileRenewed checks that a token is read again if its file is replaced while the remote is in use.
 func TestTokenFileRenewed(t *testing.T) {
 	s, _ := webRepo(t)
-	d := &door{challenge: "Basic"}
+	d := &authHandler{challenge: "Basic"}
 	s.set(d.guard)
 	file := filepath.Join(t.TempDir(), "token")
 	r := openRemote(t, s.URL+"/r", Options{Login: NewLogin("", file)})
@@ -120,11 +120,11 @@ func TestTokenFileRenewed(t *testing.T) {
 	}
 }
 
-// A token that a program has made is used until the server refuses it with 403, or until it is about to expire. A token that the
-// server refuses for another reason is replaced once per request.
+// TestTokenProgram checks that a token that a program has printed is used until the server refuses it with status 403,
+// or until it is about to expire. A token that the server refuses for another reason is replaced once per request.
 func TestTokenProgram(t *testing.T) {
 	s, _ := webRepo(t)
-	d := &door{challenge: "Basic"}
+	d := &authHandler{challenge: "Basic"}
 	d.only()
 	s.set(func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		d.mu.Lock()
@@ -156,7 +156,7 @@ func TestTokenProgram(t *testing.T) {
 		name    string
 		open    string // the only valid token
 		expires time.Time
-		runs    int // of the program, until then
+		runs    int // expected number of runs of the program
 		err     error
 	}{
 		{"first request", token(1, hour), hour, 1, nil},
@@ -183,12 +183,13 @@ func TestTokenProgram(t *testing.T) {
 	}
 }
 
-// With https the token is sent with the first request, so no request is refused.
-func TestTokenUnasked(t *testing.T) {
+// TestTokenInFirstRequest checks that with https the token is sent with the first request, so that no request is
+// refused.
+func TestTokenInFirstRequest(t *testing.T) {
 	root := t.TempDir()
 	makeRepo(t, filepath.Join(root, "r"), object.SHA1)
 	s := serveWeb(t, root, true)
-	d := &door{}
+	d := &authHandler{}
 	d.only(basic("x-access-token", "tok"))
 	s.set(d.guard)
 	t.Setenv("GIT_SSL_NO_VERIFY", "1")
@@ -200,7 +201,7 @@ func TestTokenUnasked(t *testing.T) {
 	}
 }
 
-// helper is a git credential helper that returns the password in a file and logs its input.
+// helper installs a git credential helper that returns the password in a file, and logs its input.
 func helper(t *testing.T, password string) (set func(string), log func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -225,7 +226,7 @@ func helper(t *testing.T, password string) (set func(string), log func() string)
 
 func TestCredentialHelper(t *testing.T) {
 	s, fx := webRepo(t)
-	d := &door{challenge: `Basic realm="git"`}
+	d := &authHandler{challenge: `Basic realm="git"`}
 	s.set(d.guard)
 	set, log := helper(t, "first")
 	d.only(basic("me", "first"))
@@ -238,7 +239,8 @@ func TestCredentialHelper(t *testing.T) {
 	if d.refused != 1 {
 		t.Errorf("server refused %d requests, want 1", d.refused)
 	}
-	// The password expires: one of several concurrent exchanges erases the old one and asks the helper again, and all use the result.
+	// The password expires: one of several concurrent exchanges erases the old password and asks the helper again, and
+	// all use the new one.
 	set("second")
 	d.only(basic("me", "second"))
 	var wg sync.WaitGroup
@@ -254,14 +256,14 @@ func TestCredentialHelper(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	r.Close() // waits for approve
+	r.Close() // Close waits until the helper has stored the password
 	got := log()
 	for what, want := range map[string]int{"get\n": 2, "store first": 1, "erase first": 1, "store second": 1} {
 		if n := strings.Count(got, what); n != want {
 			t.Errorf("the helper received %q %d times, want %d:\n%s", what, n, want, got)
 		}
 	}
-	// A helper that returns only wrong passwords.
+	// The helper returns only wrong passwords.
 	d.only(basic("me", "third"))
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) || strings.Contains(err.Error(), "second") {
 		t.Errorf("Refs with a wrong password: got %v", err)
@@ -271,10 +273,11 @@ func TestCredentialHelper(t *testing.T) {
 	}
 }
 
-// Without a terminal and a helper, no credentials are requested and the error is returned at once.
+// TestNotPrompted checks that without a terminal and a helper, the error is returned at once and no credentials are
+// requested.
 func TestNotPrompted(t *testing.T) {
 	s, _ := webRepo(t)
-	d := &door{challenge: `Basic realm="git"`}
+	d := &authHandler{challenge: `Basic realm="git"`}
 	s.set(d.guard)
 	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 5}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
 		t.Error(err)

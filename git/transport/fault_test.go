@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// after runs the backend and sends only the first n bytes of its response before it calls act, which may hang up
-// by panicking with http.ErrAbortHandler or wait.
+// after returns a handler that runs the backend and sends the first n bytes of its response, and then calls act, which
+// may wait, or end the connection by panicking with http.ErrAbortHandler.
 func after(n int, times int64, act func(*http.Request)) func(http.ResponseWriter, *http.Request, http.Handler) {
 	var seen atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -44,7 +44,7 @@ func after(n int, times int64, act func(*http.Request)) func(http.ResponseWriter
 
 func hangUp(*http.Request) { panic(http.ErrAbortHandler) }
 
-// waitForClient delays the response until the client closes the connection.
+// waitForClient waits until the client closes the connection.
 func waitForClient(r *http.Request) { <-r.Context().Done() }
 
 func TestCutInPack(t *testing.T) {
@@ -62,7 +62,7 @@ func TestCutInPack(t *testing.T) {
 			t.Errorf("response cut after %d bytes: got %v", n, err)
 		}
 	}
-	// A response that ends before the first byte of the pack is requested again.
+	// If a response ends before the first byte of the pack, the request is repeated.
 	s.set(after(17, 1, hangUp))
 	r := openRemote(t, s.URL+"/r", Options{Retries: 1})
 	res, err := r.Fetch(t.Context(), want)
@@ -91,7 +91,8 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// The time between two reads does not count as a stall, but the time that a read waits does.
+// TestSlowReader checks that the time between two reads does not count as a stall, but the time for which a read waits
+// does.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
@@ -113,7 +114,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// Quiet returns how long the current read has waited for a byte, so a slow stream is never quiet for long.
+// TestQuiet checks that Quiet returns for how long the present read has waited for a byte, so that a slow stream is
+// never quiet for long.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
@@ -153,7 +155,7 @@ func TestStalledBeforeHeaders(t *testing.T) {
 	}
 }
 
-// An interrupted reader returns at once, also from a blocked Read.
+// TestCancelBlockedRead checks that a reader returns at once when it is interrupted, even from a blocked Read.
 func TestCancelBlockedRead(t *testing.T) {
 	s, fx := webRepo(t)
 	s.set(after(100_000, 1<<60, waitForClient))
@@ -326,7 +328,8 @@ func TestErrorsInPack(t *testing.T) {
 	}
 }
 
-// If two callers wait for one request of capabilities, the cancellation of one does not affect the other.
+// TestCancelWhileAnotherConnects checks that if two callers wait for one request for capabilities, the cancellation of
+// one does not affect the other.
 func TestCancelWhileAnotherConnects(t *testing.T) {
 	s, _ := webRepo(t)
 	arrived, release := make(chan struct{}), make(chan struct{})

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A server of this program says who the client is, after it has demanded a login; for other servers there is no answer.
+// TestIdentity checks that a server of artifactfs returns the identity of the client, after it has required
+// credentials, and that other servers return none.
 func TestIdentity(t *testing.T) {
 	for _, c := range []struct {
 		name, body, kind string
@@ -52,7 +53,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Remotes that are not reached over HTTP have no identities, and a server that fails is not taken for another program.
+// TestIdentityWithoutAnswer checks that remotes that are not reached over HTTP have no identities, and that an error of
+// the server does not mean that it is another program.
 func TestIdentityWithoutAnswer(t *testing.T) {
 	s, fx := webRepo(t)
 	if _, ok, err := openRemote(t, fx.dir, Options{}).Identity(t.Context()); ok || err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A local repository serves filters and sizes without any configuration, also if it belongs to another user.
+// TestLocalNeedsNoPermission checks that a local repository serves filters and sizes without any configuration, even if
+// it belongs to another user.
 func TestLocalNeedsNoPermission(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "it's a repo")
 	fx := makeRepo(t, dir, object.SHA1)
@@ -77,7 +78,8 @@ func TestSSHRefused(t *testing.T) {
 	}
 }
 
-// A partial clone accepts a push of a ref to objects from its promisor. With a side band, git's receive-pack would hang there.
+// TestPushToPartialClone checks that a partial clone accepts a push of a ref to objects of its promisor. With a side
+// band, git's receive-pack would hang there.
 func TestPushToPartialClone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	fx := makeRepo(t, dir, object.SHA1)

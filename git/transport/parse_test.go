@@ -78,7 +78,7 @@ func TestRefLines(t *testing.T) {
 			t.Errorf("refname.Valid(%q) = %v", name, !want)
 		}
 	}
-	// Names that git would not accept are left out, and so are refs that were not requested.
+	// The result leaves out names that git does not accept, and refs that were not requested.
 	got, err := parseRefs(reader(packets(hexA+" refs/heads/../x", hexA+" refs/heads/x", hexB+" refs/tags/x")+"0000"), object.SHA1, []string{"refs/heads/"})
 	if want := []Ref{{Name: "refs/heads/x", ID: idA}}; err != nil || !reflect.DeepEqual(got.List, want) {
 		t.Errorf("parseRefs = %+v, %v", got, err)
@@ -117,7 +117,7 @@ func TestFetchSections(t *testing.T) {
 	}
 }
 
-// packOf returns a pack reader for the bytes of a server's response.
+// packOf returns a reader of the pack in a response of a server.
 func packOf(r io.Reader) *pack {
 	a := &answer{pktReader: newPktReader(r), keep: func() {}, drop: func() {}}
 	return &pack{a: a, remote: &Remote{endpoint: &endpoint.URL{Display: "x"}}}

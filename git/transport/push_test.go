@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/refname"
 )
 
-// packing returns a function that writes a pack of the objects that rev-list lists in a repository.
+// packing returns a function that writes a pack of the objects that git rev-list lists in a repository.
 func packing(dir string, revs ...string) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := exec.CommandContext(ctx, "git", "pack-objects", "--revs", "--stdout", "-q")
@@ -28,7 +28,7 @@ func packing(dir string, revs ...string) func(context.Context, io.Writer) error 
 	}
 }
 
-// push opens a push and sends it.
+// push opens a push, sends it, and returns the results of its updates.
 func push(t testing.TB, r *Remote, req PushRequest) ([]error, error) {
 	t.Helper()
 	p, err := r.OpenPush(t.Context(), nil)
@@ -126,8 +126,8 @@ func TestPush(t *testing.T) {
 				wantKinds(t, results, err, done, done)
 				git(t, dir, "", "fsck", "--strict")
 
-				// Compare and swap: from a value that it does not have, one that it has though none is expected, and none
-				// though one is.
+				// Updates are refused if the ref has another value than expected, if it exists although it must not,
+				// and if it does not exist although it must.
 				results, err = push(t, r, PushRequest{Updates: []RefUpdate{
 					{Name: "refs/heads/main", Old: fx.first, New: fx.first},
 					{Name: "refs/afs/x/y", New: fx.head},
@@ -193,7 +193,7 @@ func TestPushIsRefused(t *testing.T) {
 		// The server's disk is full.
 		git(t, dir, "", "config", "receive.maxInputSize", "1000")
 		results, err = push(t, r, all)
-		if err == nil { // otherwise the server hangs up without reading the pack to its end
+		if err == nil { // otherwise the server closes the connection before it has read the whole pack
 			wantKinds(t, results, err, RejectUnpack, RejectUnpack)
 		}
 		git(t, dir, "", "config", "--unset", "receive.maxInputSize")
@@ -212,7 +212,8 @@ func TestPushIsRefused(t *testing.T) {
 	})
 }
 
-// An incomplete pack changes nothing, and Send returns the error of the function that writes the pack.
+// TestPushWithoutEnd checks that an incomplete pack changes nothing, and that Send returns the error of the function
+// that writes the pack.
 func TestPushWithoutEnd(t *testing.T) {
 	fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), object.SHA1)
 	broken := errors.New("disk is on fire")
@@ -308,7 +309,8 @@ func TestPushWithToken(t *testing.T) {
 	}
 }
 
-// The client gives up a server that is silent for too long, but not one that sends keepalive packets.
+// TestPushStalls checks that the client ends a push if the server is silent for too long, but not if it sends keepalive
+// packets.
 func TestPushStalls(t *testing.T) {
 	fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), object.SHA1)
 	root := t.TempDir()
@@ -328,7 +330,7 @@ func TestPushStalls(t *testing.T) {
 	}
 }
 
-// A server with many refs is asked for all refs only once.
+// TestPushToManyRefs checks that all refs of a server with many refs are requested only once.
 func TestPushToManyRefs(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)

@@ -7,8 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A client that knows the value of a ref can move it, over HTTP with a single request, but not if another client has moved it since.
-func TestPushOfWhatWasTold(t *testing.T) {
+// TestPushOfKnownRef checks that a client that knows the object id of a ref can change it, over HTTP by a single
+// request, but not if another client has changed it in the meantime.
+func TestPushOfKnownRef(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), f)
 		t.Run(f.String(), func(t *testing.T) {

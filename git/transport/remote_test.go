@@ -99,7 +99,7 @@ func testFetch(t *testing.T, r *Remote, fx fixture) {
 	if len(res.Shallow) != 1 || res.Shallow[0] != fx.head {
 		t.Errorf("shallow = %v, want %v", res.Shallow, fx.head)
 	}
-	if ids := unpack(t, fx.format, res.Pack); len(ids) != 3 || !ids[fx.head] { // commit and two trees
+	if ids := unpack(t, fx.format, res.Pack); len(ids) != 3 || !ids[fx.head] { // the pack has a commit and two trees
 		t.Errorf("blobless fetch of depth 1 fetched %d objects", len(ids))
 	}
 	wants := make([]object.ID, 0, len(fx.blobs))
@@ -174,7 +174,7 @@ func testCancel(t *testing.T, r *Remote, fx fixture) {
 	}
 	defer res.Pack.Close()
 	cancel(cause)
-	// Buffered bytes may still be read.
+	// Bytes that are buffered can still be read.
 	if _, err := io.Copy(io.Discard, res.Pack); err != nil && !errors.Is(err, cause) && !errors.Is(err, context.Canceled) {
 		t.Errorf("Read after cancel: got %v", err)
 	}
@@ -278,7 +278,8 @@ func TestCloseEndsExchanges(t *testing.T) {
 	})
 }
 
-// A kept connection must see changes of the repository, although the server process may have cached refs and objects.
+// TestRefsAreFresh checks that a kept connection returns changes of the repository, although the server process may
+// have cached refs and objects.
 func TestRefsAreFresh(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
@@ -293,7 +294,7 @@ func TestRefsAreFresh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !id.IsZero() { // an object that did not exist when the connection was opened
+			if !id.IsZero() { // the object did not exist when the connection was opened
 				blob := object.MustID(git(t, fx.dir, name+id.String(), "hash-object", "-w", "--stdin"))
 				res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{blob}})
 				if err != nil {
@@ -310,8 +311,8 @@ func TestRefsAreFresh(t *testing.T) {
 	})
 }
 
-// TestRefusedFilter checks that a fetch succeeds without the filter if the server advertises filters and refuses the one of the
-// request, and that later requests know it.
+// TestRefusedFilter checks that a fetch succeeds without its filter if the server advertises filters but refuses this
+// one, and that later requests do not use it.
 func TestRefusedFilter(t *testing.T) {
 	for _, key := range []string{"uploadpackfilter.allow", "uploadpackfilter.blob:none.allow"} {
 		root := t.TempDir()

@@ -36,20 +36,21 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("HOME", home)
 	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
-	os.Setenv("http_proxy", proxyForTests.start()) // net/http reads it once, and never for loopback
+	// net/http reads the variable once, and ignores it for loopback addresses.
+	os.Setenv("http_proxy", proxyForTests.start())
 	code := m.Run()
 	proxyForTests.server.Close()
 	os.RemoveAll(home)
 	os.Exit(code)
 }
 
-// fixture is a bare repository with two commits, a branch, a lightweight and an annotated tag.
+// fixture is a bare repository with two commits, a branch, a lightweight tag and an annotated tag.
 type fixture struct {
 	dir         string
 	format      object.Format
 	first, head object.ID
 	tag         object.ID
-	blobs       map[string]object.ID // of head, by path
+	blobs       map[string]object.ID // blobs of the commit head, by path
 }
 
 func git(t testing.TB, dir string, stdin string, args ...string) string {
@@ -84,7 +85,7 @@ func makeRepo(t testing.TB, dir string, f object.Format) fixture {
 			data := strings.Repeat(fmt.Sprintf("line %d of file %d\n", n, i), 50+i)
 			fmt.Fprintf(&s, "M 100644 inline dir/file%d\ndata %d\n%s\n", i, len(data), data)
 		}
-		noise := make([]byte, 300_000) // does not compress, so that a pack spans many packets
+		noise := make([]byte, 300_000) // cannot be compressed, so that a pack has many packets
 		for i, x := 0, uint32(n); i < len(noise); i++ {
 			x = x*1664525 + 1013904223
 			noise[i] = byte(x >> 24)
@@ -107,13 +108,13 @@ func makeRepo(t testing.TB, dir string, f object.Format) fixture {
 	return fx
 }
 
-// webServer is git http-backend behind a handler that tests may replace.
+// webServer is git http-backend behind a handler that tests can replace.
 type webServer struct {
 	*httptest.Server
 	mu    sync.Mutex
-	log   []string        // "METHOD path"
+	log   []string        // requests, as "METHOD path"
 	peers map[string]bool // client addresses, one per connection
-	// Connections, with and without requests.
+	// numbers of accepted and of closed connections, with or without requests
 	accepted, gone int
 	wrap           func(http.ResponseWriter, *http.Request, http.Handler)
 }
@@ -130,7 +131,7 @@ func (s *webServer) connections() int {
 	return len(s.peers)
 }
 
-// accepts returns the number of accepted connections and of open ones, with and without requests.
+// accepts returns the numbers of accepted and of open connections, with or without requests.
 func (s *webServer) accepts() (all, open int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +204,7 @@ func openRemote(t testing.TB, url string, o Options) *Remote {
 	return r
 }
 
-// freePort returns a loopback port that was free a moment ago.
+// freePort returns a loopback port that was free when it was called.
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -286,7 +287,7 @@ func serveSSH(t *testing.T) string {
 	return "ssh://127.0.0.1:" + port
 }
 
-// unpack indexes the pack with git in a new repository and returns the ids of its objects.
+// unpack indexes a pack by git in a new repository, and returns the ids of its objects.
 func unpack(t testing.TB, f object.Format, p io.ReadCloser) map[object.ID]bool {
 	t.Helper()
 	defer p.Close()
@@ -305,7 +306,7 @@ func unpack(t testing.TB, f object.Format, p io.ReadCloser) map[object.ID]bool {
 	return ids
 }
 
-// forwardProxy is an HTTP proxy that sends all requests to target.
+// forwardProxy is an HTTP proxy that sends all requests to the server target.
 type forwardProxy struct {
 	server *httptest.Server
 	mu     sync.Mutex

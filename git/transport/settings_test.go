@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
-// configuration returns settings of one line each, "section.key=value".
+// configuration returns settings with the one line "section.key=value".
 func configuration(line string) endpoint.Settings {
 	return endpoint.ParseSettings([]byte(strings.Replace(line, "=", "\n", 1) + "\x00"))
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// met returns a Remote that has read the server's capabilities and has one connection.
+// met returns a Remote that has read the capabilities of the server, so that it has one connection.
 func met(t *testing.T, url string) *Remote {
 	t.Helper()
 	r := openRemote(t, url, Options{})
@@ -72,7 +72,7 @@ func ready(t *testing.T, r *Remote) net.Conn {
 	return c
 }
 
-func TestSpareIsTaken(t *testing.T) {
+func TestSpareIsUsed(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
 	forEachCarrier(t, root, func(t *testing.T, base string) {
@@ -97,15 +97,16 @@ func TestSpareIsTaken(t *testing.T) {
 		if after.Connections != 2 || after.Requests != before.Requests+3 || after.RoundTrips != after.Requests+2 {
 			t.Errorf("statistics changed from %+v to %+v, want one connection and one spare", before, after)
 		}
-		// The spare is used up: the next command opens a connection, and none was opened ahead.
+		// The spare connection was used, so the next command opens a connection.
 		if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
 			t.Errorf("fetch without a spare: got %v, %+v", err, r.Stats())
 		}
 	})
 }
 
-// With a long round-trip time, a command that needs a connection while the spare is being opened waits for the spare.
-func TestSpareSavesTheWay(t *testing.T) {
+// TestSpareSavesRoundTrips checks, with a long round-trip time, that a command that needs a connection while the spare
+// one is being opened waits for the spare one.
+func TestSpareSavesRoundTrips(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r.git"), object.SHA1)
 	for name, serve := range map[string]func(gittest.ServerOptions) (*gittest.Server, error){"http": gittest.Serve, "git": gittest.ServeGitDaemon} {
@@ -118,7 +119,7 @@ func TestSpareSavesTheWay(t *testing.T) {
 			r := met(t, s.URL(fx.dir))
 			defer r.Close()
 			r.OpenSpare()
-			hold(t, r, fx) // when its response arrives, the spare has been open for long
+			hold(t, r, fx) // when the response arrives, the spare connection has been open for a long time
 			before := s.Log().Connections()
 			if err := readFile(t, r, fx); err != nil {
 				t.Fatal(err)
@@ -145,7 +146,7 @@ func TestSpareDiesUnused(t *testing.T) {
 	if err := readFile(t, r, fx); err != nil || r.Stats().LastError != "" {
 		t.Errorf("fetch after the server closed the spare: got %v, %+v", err, r.Stats())
 	}
-	// A closed spare does not prevent that another spare is opened.
+	// After the spare connection was closed, another one can be opened.
 	r.OpenSpare()
 	c = ready(t, r)
 	s.CloseClientConnections()
@@ -157,15 +158,15 @@ func TestSpareDiesUnused(t *testing.T) {
 	}
 }
 
-// A server may close the spare just when it is used.
+// TestSpareDiesInUse checks the case that the server closes the spare connection when it is used.
 func TestSpareDiesInUse(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		said   string // response before the server hangs up
+		said   string // response of the server before it closes the connection
 		times  int
 		fails  bool
 		asked  int64
-		opened int64 // number of connections that the request opens
+		opened int64 // expected number of connections that the request opens
 	}{
 		{"once", "", 1, false, 2, 1},
 		{"always", "", 2, true, 2, 1},
@@ -262,13 +263,14 @@ func TestSpareWithTLS(t *testing.T) {
 	}
 }
 
-// A connection with an unread TLS session ticket counts as alive, and its end is noticed anyway.
+// TestAliveBehindTicket checks that a connection with an unread TLS session ticket counts as alive, and that its end is
+// noticed nevertheless.
 func TestAliveBehindTicket(t *testing.T) {
 	secure := httptest.NewTLSServer(nil)
 	defer secure.Close()
-	// A server that asks for a certificate sends its tickets after the client's handshake is over.
+	// A server that requests a certificate sends its tickets after the client has finished its handshake.
 	conf := &tls.Config{Certificates: secure.TLS.Certificates, ClientAuth: tls.RequestClientCert}
-	addr, accepted := mute(t)
+	addr, accepted := silentServer(t)
 	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute}, tls: &tls.Config{InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}, stats: &counters{}}
 	var peer *tls.Conn
 	shaken := make(chan error, 1)
@@ -302,8 +304,8 @@ func TestAliveBehindTicket(t *testing.T) {
 	await.Until(t, "the client notices the end of the connection", func() bool { return !alive(c) })
 }
 
-// mute accepts connections and sends nothing.
-func mute(t *testing.T) (addr string, accepted <-chan net.Conn) {
+// silentServer starts a server that accepts connections and sends nothing.
+func silentServer(t *testing.T) (addr string, accepted <-chan net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -332,7 +334,7 @@ func mute(t *testing.T) (addr string, accepted <-chan net.Conn) {
 }
 
 func TestWaitForSpareMayBeGivenUp(t *testing.T) {
-	addr, accepted := mute(t)
+	addr, accepted := silentServer(t)
 	at := place{addr: addr, secure: true}
 	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute}, tls: &tls.Config{InsecureSkipVerify: true}, stats: &counters{}, age: time.Minute, last: at}
 	defer d.close()
@@ -346,7 +348,7 @@ func TestWaitForSpareMayBeGivenUp(t *testing.T) {
 	go func() { opened <- open(ctx) }()
 	peer := <-accepted
 	defer peer.Close()
-	if _, err := peer.Read(make([]byte, 4<<10)); err != nil { // the ClientHello
+	if _, err := peer.Read(make([]byte, 4<<10)); err != nil { // reads the ClientHello message
 		t.Fatal(err)
 	}
 
@@ -390,11 +392,11 @@ func TestCloseEndsSpare(t *testing.T) {
 	})
 }
 
-// Close does not wait for a server that does not answer.
+// TestCloseEndsHandshake checks that Close does not wait for a server that does not answer.
 func TestCloseEndsHandshake(t *testing.T) {
 	s, _ := webRepo(t)
 	r := met(t, s.URL+"/r")
-	addr, accepted := mute(t)
+	addr, accepted := silentServer(t)
 	d := dialerOf(r)
 	d.mu.Lock()
 	d.last = place{addr: addr, secure: true}

@@ -68,7 +68,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// A kept connection that the server has closed is replaced without using up an attempt.
+// TestKeptConnectionDied checks that a kept connection that the server has closed is replaced, and that this does not
+// count as an attempt.
 func TestKeptConnectionDied(t *testing.T) {
 	s, _ := webRepo(t)
 	r := openRemote(t, s.URL+"/r", Options{})
@@ -106,7 +107,8 @@ func TestGzipRequest(t *testing.T) {
 	}
 }
 
-// status answers the first n requests to paths with this suffix with a status; if n is 0, all requests.
+// status returns a handler that answers the first requests to paths with the suffix by a status: as many as times
+// states, or all if it is 0.
 func status(code int, header map[string]string, suffix string, times int) func(http.ResponseWriter, *http.Request, http.Handler) {
 	var n atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -128,7 +130,7 @@ func TestStatuses(t *testing.T) {
 		code     int
 		header   map[string]string
 		want     error
-		requests int // expected number with one retry
+		requests int // expected number of requests with one retry
 	}{
 		{403, nil, ErrForbidden, 1},
 		{404, nil, ErrNotFound, 1},
@@ -243,7 +245,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// A redirect that the server begins to send while the remote is in use is followed.
+// TestMovedLater checks that a redirect is followed that the server begins to send while the remote is in use.
 func TestMovedLater(t *testing.T) {
 	s, fx := webRepo(t)
 	r := openRemote(t, s.URL+"/r", Options{})

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A history that was fetched without the ancestors of one commit has the same merge bases as the complete history.
+// TestMergeBasesOfPartOfHistory checks that a history that was fetched without the ancestors of one commit has the same
+// merge bases as the complete history.
 func TestMergeBasesOfPartOfHistory(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	checked := 0
@@ -26,7 +27,7 @@ func TestMergeBasesOfPartOfHistory(t *testing.T) {
 				}
 			}
 		}
-		reach := func(from object.ID) map[object.ID]bool { // with from itself
+		reach := func(from object.ID) map[object.ID]bool { // including from itself
 			seen := map[object.ID]bool{}
 			var visit func(id object.ID)
 			visit = func(id object.ID) {

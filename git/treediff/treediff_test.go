@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// trees is a Reader of the trees in the map, by the id that id returns for their name.
+// trees is a Reader of the trees in the map. The key of a tree is the result of the function id for its name.
 type trees map[object.ID][]object.TreeEntry
 
 func (t trees) read(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
@@ -26,7 +26,7 @@ func (t trees) read(_ context.Context, id object.ID) ([]object.TreeEntry, error)
 	return entries, nil
 }
 
-// id returns an id that depends on name alone.
+// id returns an object id that depends only on name.
 func id(t *testing.T, name string) object.ID {
 	t.Helper()
 	id, err := object.Hash(object.SHA1, object.Blob, []byte(name))
@@ -43,7 +43,7 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	dir := func(name, tree string) object.TreeEntry {
 		return object.TreeEntry{Name: name, Mode: object.ModeDir, ID: id(t, tree)}
 	}
-	// The tree "same" is not in the map: reading it fails the test.
+	// The tree "same" is not in the map, so the test fails if it is read.
 	all := trees{
 		id(t, "old"):     {file("changed", "1"), dir("d", "old d"), file("equal", "1"), dir("file then", "below"), file("removed", "1"), dir("same", "same")},
 		id(t, "new"):     {file("added", "1"), file("changed", "2"), dir("d", "new d"), file("equal", "1"), file("file then", "1"), dir("same", "same")},
@@ -91,7 +91,7 @@ func TestOrderIsThatOfGit(t *testing.T) {
 	read := func(_ context.Context, id object.ID) (entries []object.TreeEntry, err error) {
 		for line := range strings.SplitSeq(strings.TrimSuffix(gittest.Must(t, dir, "ls-tree", "-z", id.String()), "\x00"), "\x00") {
 			info, name, some := strings.Cut(line, "\t")
-			if !some { // the empty tree
+			if !some { // the tree is empty
 				continue
 			}
 			fields := strings.Fields(info)

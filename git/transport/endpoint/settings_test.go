@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// config formats settings as `git config -z --list` does, from "key=value" lines.
+// config returns the settings in lines of the form "key=value", as if `git config -z --list` had printed them.
 func config(lines ...string) Settings {
 	var b []byte
 	for _, l := range lines {
@@ -23,7 +23,7 @@ func config(lines ...string) Settings {
 
 func TestHTTPSettings(t *testing.T) {
 	for _, name := range []string{"GIT_SSL_NO_VERIFY", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY"} {
-		t.Setenv(name, "") // settings of the user who runs the test
+		t.Setenv(name, "") // ignore settings of the user who runs the test
 	}
 	u, err := url.Parse("https://git.example.com/team/repo")
 	if err != nil {

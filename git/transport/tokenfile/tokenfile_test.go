@@ -17,7 +17,7 @@ import (
 // write writes a token file or a program.
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	// The file is replaced, because a program that another test has just started cannot be written.
+	// Replace the file instead of writing to it, because a running program cannot be written.
 	next := path + ".next"
 	if err := errors.Join(os.WriteFile(next, []byte(text), 0o700), os.Rename(next, path)); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,8 @@ func TestFileIsReadAgain(t *testing.T) {
 	}
 }
 
-// A program runs once for all requests, and again when the server has refused its token.
+// TestProgramRunsWhenNeeded checks that a program runs once for all requests, and again when the server has refused its
+// token.
 func TestProgramRunsWhenNeeded(t *testing.T) {
 	t.Parallel()
 	path, runs := counter(t, "token-N")
@@ -92,7 +93,7 @@ func TestProgramRunsWhenNeeded(t *testing.T) {
 	if !f.Refused("token-0") {
 		t.Error("refusal of an older token: got no other token")
 	}
-	want(t, f, "token-1") // the program has made this one since
+	want(t, f, "token-1") // the program has printed this token in the meantime
 	if !f.Refused("token-1") || !f.Old("token-1") {
 		t.Error("refusal of the token: got no other token")
 	}

@@ -33,7 +33,7 @@ func TestFailuresPause(t *testing.T) {
 	if !h.use() {
 		t.Fatal("a new relay is not used")
 	}
-	// Requests in progress fail together; this counts once.
+	// Concurrent requests that fail together count as one failure.
 	for range 10 {
 		h.failed()
 	}
@@ -51,7 +51,7 @@ func TestFailuresPause(t *testing.T) {
 	}
 	h.until = time.Now()
 	h.use()
-	h.trial = time.Now().Add(-trialTime) // that request has neither failed nor succeeded
+	h.trial = time.Now().Add(-trialTime) // the trial request has neither failed nor succeeded
 	if !h.use() {
 		t.Error("no other request tries the relay")
 	}
@@ -63,8 +63,8 @@ func TestFailuresPause(t *testing.T) {
 	}
 }
 
-// A route counts what the relay answers, and what is sent to the git server instead. A relay that does not answer is not used by other
-// remotes either.
+// TestRouteCounts checks that a route counts the answers of the relay, and the requests that are sent to the git server
+// instead. If the relay does not answer, other remotes do not use it either.
 func TestRouteCounts(t *testing.T) {
 	relay, err := New("http://relay:9428")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestRouteCounts(t *testing.T) {
 	}
 	r.Use()
 	r.Answered(false)
-	r.Answered(true) // the end of the same answer
+	r.Answered(true) // end of the same answer
 	if got, want := *r.Usage(), (Usage{URL: "http://relay:9428", Answers: 1}); got != want {
 		t.Errorf("after an answer: got %+v, want %+v", got, want)
 	}
