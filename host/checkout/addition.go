@@ -12,13 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// ErrInTheWay means that files could not be added, because another file has the path of a directory above them.
-var ErrInTheWay = errors.New("another file is in the way")
+// ErrInTheWay means that Checkout.Add cannot add a file, because another file has the path of one of its parent
+// directories.
+var ErrInTheWay = errors.New("path is occupied by another file")
 
-// Add adds the files and empty directories of list, which have these paths in the tree to, and then calls the function last, which changes
-// nothing if it fails. It changes no path that exists already: an interrupted addition is completed by repeating it. The entries of git's
-// index stay as they are. If Add succeeds, it has released lock. If it returns an error, nothing is changed, unless the error is an
-// UnfinishedError. The caller must hold the index lock.
+// Add adds the files and empty directories of list to the working tree, as they are in the tree to, and then calls the
+// function last, which must change nothing if it fails. Add leaves paths that exist unchanged, so an interrupted
+// addition is completed by repeating it. It changes no entries of git's index. If Add succeeds, it has released lock.
+// If it returns an error, it has changed nothing, unless the error is an UnfinishedError. The caller must hold the
+// index lock.
 func (c *Checkout) Add(ctx context.Context, lock Index, to object.ID, list []gitdir.Difference, intent WorktreesIntent,
 	last func() error) error {
 	c.refreshKernel(ctx, list)

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// add adds the files of a tree below a directory.
+// add adds the files of all to the working tree, below the directory dir. last is the last step of the addition.
 func (w *world) add(c *Checkout, all files, dir string, last func() error) error {
 	w.Helper()
 	to := w.src.Add(all)
@@ -30,8 +30,8 @@ func (w *world) add(c *Checkout, all files, dir string, last func() error) error
 	return c.Add(w.Context(), lock, to, list, WorktreesIntent{State: "x", Paths: []string{dir}}, last)
 }
 
-// An addition adds files and changes no file that exists. If its last step fails, or a file is in the way, it adds nothing. After a kill
-// at any step, a repetition completes it.
+// TestAdd checks that an addition creates files and changes no existing file. If its last step fails, or an existing
+// file has the path of a new one, it adds nothing. After a kill at any step, a repetition completes the addition.
 func TestAdd(t *testing.T) {
 	t.Parallel()
 	base := files{"f": {Data: "f\n"}, "d/x": {Data: "x\n"}}

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Tree is the working tree that a checkout changes.
+// Tree is the working tree that a checkout changes: an interface with methods of worktree.Tree.
 type Tree interface {
 	Find(ctx context.Context, path string) (worktree.Found, error)
 	ReadDir(ctx context.Context, dir worktree.Node, from uint64, emit func(worktree.Entry) bool) error
@@ -29,29 +29,30 @@ type Kernel interface {
 	Invalidate(stale worktree.Stale)
 }
 
-// StaleMark is a mark that is set from before paths are changed until the kernel has been notified of the changes. The mark
+// StaleMark is a mark that is set while paths were changed and the kernel was not notified of the changes yet. The mark
 // exists as long as the kernel's mount, so it survives the death of the process.
 type StaleMark interface {
-	// Stale reports whether a process was killed between SetStale(true) and SetStale(false).
+	// Stale reports whether the mark is set: a process was killed between SetStale(true) and SetStale(false).
 	Stale() bool
 	// SetStale sets or removes the mark.
 	SetStale(stale bool)
 }
 
-// Mounts reports whether other file systems are mounted in the working tree.
+// Mounts finds other file systems that are mounted in the working tree.
 type Mounts interface {
 	On(path string) bool    // reports whether a file system is mounted on path
 	Below(path string) bool // reports whether a file system is mounted on path or in a directory below path
 }
 
-// Differ compares trees.
+// Differ compares git trees.
 type Differ interface {
 	// Differences returns the paths at which the tree in the parameter to differs from the tree in the parameter from. The zero
 	// ID stands for the empty tree.
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
-// Git returns properties of paths that only git can determine. Each method runs a single git command for any number of paths.
+// Git runs git to find out properties of paths that only git can determine. Each method runs a single git command for
+// any number of paths.
 type Git interface {
 	Modified(ctx context.Context, paths []string) ([]string, error) // returns the elements of paths whose files differ from the index
 	// Ignored returns the elements of paths that git ignores.
@@ -59,8 +60,8 @@ type Git interface {
 	Staged(ctx context.Context, tree object.ID) ([]string, error) // returns the paths at which the index differs from tree
 }
 
-// Index is git's index while its lock is held. Replace writes a new index, and Restore undoes this. Release releases the lock; a second
-// Release has no effect.
+// Index is git's index while its lock is held. Read returns the index, Replace writes a new one, and Restore undoes
+// Replace. Release releases the lock; a second Release has no effect.
 type Index interface {
 	Read() (*index.Index, error)
 	Replace(x *index.Index, written time.Time) error
@@ -68,11 +69,12 @@ type Index interface {
 	Release() error
 }
 
-// Refs changes HEAD, or the branch that HEAD is on.
+// Refs changes HEAD, or the branch that HEAD refers to.
 type Refs interface {
 	// Move moves HEAD to a branch or commit. It creates the branch if to.New is set.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
-	// Forward moves the branch that HEAD is on from one commit to another. reason is the message of the reflog entry.
+	// Forward moves the branch that HEAD refers to from one commit to another. reason is the message of the reflog
+	// entry.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
@@ -83,7 +85,7 @@ type Checkout struct {
 	Kernel  Kernel
 	Mark    StaleMark
 	Mounts  Mounts
-	Differ  Differ // compares commits, without empty directories
+	Differ  Differ // compares the trees of commits, without empty directories
 	Git     Git
 	Refs    Refs
 	Journal *Journal
@@ -92,7 +94,7 @@ type Checkout struct {
 
 	Dir  string    // directory of the mount, for log messages
 	Base object.ID // tree that the mount started from
-	// Lock takes git's lock of the index. It returns gitdir.ErrLocked if a git command holds the lock.
+	// Lock acquires git's lock of the index. It returns gitdir.ErrLocked if a git command holds the lock.
 	Lock      func(ctx context.Context) (Index, error)
 	Device    func() (uint32, error)               // device number of the mount
 	Added     func() []string                      // returns the paths of files that are missing in the base tree
@@ -101,12 +103,13 @@ type Checkout struct {
 	Notify    func(changed []worktree.ChangedName) // reports a completed change to those who watch the working tree
 	Reads     bool                                 // whether git may read ignore files that are not fetched
 
-	// Refuses returns an error if a path must not be changed because another session has locked it. It is called for all paths before
-	// anything is changed. Changes that follow the branch on the remote, and repetitions of interrupted changes, are not refused.
+	// Refuses returns an error if a path must not be changed, because another session has locked it. It is called for
+	// all paths before the first change. It is not called for changes that follow the branch on the remote, and for
+	// repetitions of interrupted changes.
 	Refuses func(path string) error
 }
 
-// refuse returns the first error of Refuses for the paths in list.
+// refuse returns the first error that Refuses returns for the paths in list.
 func (c *Checkout) refuse(list []gitdir.Difference) error {
 	for _, d := range list {
 		if err := c.Refuses(d.Path); err != nil {
@@ -116,23 +119,23 @@ func (c *Checkout) refuse(list []gitdir.Difference) error {
 	return nil
 }
 
-// change is a planned change of the working tree, with the intent that records it.
+// change is a planned change of the working tree and the index, with the intent that records it.
 type change struct {
 	to      object.ID // tree that the working tree shows after the change
-	plan    *Plan     // the changes of the working tree
-	intent  Intent    // the intent that is recorded for this change
+	plan    *Plan     // changes of the working tree
+	intent  Intent    // intent that is recorded for this change
 	pending *Pending  // intent of an interrupted change, which this change repeats; nil if this change is new
 	// reindex updates the index x after the working tree was changed. written is the modification time that the index file
 	// will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
-	// last is the last step of the change, which changes nothing if it fails; nil: there is no further step.
+	// last is the last step of the change, which must change nothing if it fails; nil if there is no further step.
 	last func() error
 }
 
-// apply records the intent of a change, changes the working tree, replaces the index, carries out the last step and releases the
-// index lock. If a step fails, apply takes the previous steps back, so that nothing is changed. If that fails too, the intent stays in
-// the journal as an unfinished one, and the error is an UnfinishedError. After the intent was recorded, apply continues even if ctx
-// ends, because the remaining steps do not wait for the network.
+// apply carries out a change: it records the intent, changes the working tree, replaces the index, calls ch.last and
+// releases the index lock. If a step fails, apply undoes the previous steps, so that nothing is changed. If that fails
+// too, the intent stays in the journal as an unfinished one, and the error is an UnfinishedError. Once the intent is
+// recorded, apply continues even if ctx ends, because the remaining steps do not wait for the network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) error {
 	pending := ch.pending
 	if pending == nil {
@@ -145,7 +148,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	c.Mark.SetStale(true)
 	done, err := c.Tree.Graft(ctx, ch.to, slices.Concat(ch.plan.Grafts, ch.plan.Clear), x.Token)
 	c.Kernel.Refresh(done.Since.Open)
-	c.Kernel.Invalidate(done.Stale) // if the graft has failed, a program may have looked up a path before the change was taken back
+	// even if the graft has failed, because a program may have looked up a path before the change was undone
+	c.Kernel.Invalidate(done.Stale)
 	if err == nil {
 		// If the new index stays, the working tree stays too: a repetition changes only paths whose index entries are the old ones.
 		if err = c.afterGraft(lock, x, ch, done); err == nil || errors.Is(err, worktree.ErrPartial) {
@@ -174,7 +178,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	return nil
 }
 
-// afterGraft replaces the index and carries out the last step of a change. If it returns an error, the index is as before.
+// afterGraft replaces the index and calls ch.last, after the working tree was changed. If it returns an error, the
+// index is unchanged, unless the error wraps worktree.ErrPartial.
 func (c *Checkout) afterGraft(lock Index, x *index.Index, ch change, done worktree.GraftResult) error {
 	written := time.Now().Truncate(time.Second).Add(time.Second)
 	ch.reindex(x, done, written)
@@ -191,27 +196,30 @@ func (c *Checkout) afterGraft(lock Index, x *index.Index, ch change, done worktr
 	return err
 }
 
-// UnfinishedError means that a change has failed and could not be taken back. Its intent is in Journal.Unfinished, and a repetition
-// completes it.
+// UnfinishedError means that a change has failed and could not be undone. Its intent is in Journal.Unfinished, and a
+// repetition of the change completes it.
 type UnfinishedError struct{ Err error }
 
-// Error returns the cause.
-func (e UnfinishedError) Error() string { return "change only a part of the paths: " + e.Err.Error() }
+// Error returns a message with the cause.
+func (e UnfinishedError) Error() string {
+	return "change working tree: only a part of the paths was changed: " + e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e UnfinishedError) Unwrap() error { return e.Err }
 
-// refreshKernel invalidates the kernel's cache of the paths in list, if a killed process may have changed them.
+// refreshKernel invalidates the kernel's cache of the paths in list, if a killed process may have changed them without
+// notifying the kernel.
 func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) {
 	if c.Mark.Stale() {
 		c.Kernel.Invalidate(c.staleAfter(ctx, list))
 	}
 }
 
-// staleAfter returns the names and nodes that are on the paths of list, because a killed process may have changed some of
-// them without notifying the kernel. It leaves out the names of directories on or below which a file system is mounted,
-// because the kernel would unmount that file system when it drops the name. Such a directory existed before the change, so
-// its name need not be invalidated.
+// staleAfter returns the names and nodes of the paths in list, and of their parent directories, for invalidation in the
+// kernel, because a killed process may have changed them. It omits the names of directories on or below which a file
+// system is mounted, because the kernel would unmount that file system; such a directory existed before the change, so
+// its name is still valid.
 func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}
@@ -238,7 +246,7 @@ func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) wor
 	return stale
 }
 
-// nodeOf returns the node at a path. It returns false if the path does not exist or cannot be read.
+// nodeOf returns the node at a path of the working tree, or false if the path does not exist or cannot be read.
 func (c *Checkout) nodeOf(ctx context.Context, path string) (worktree.Node, bool) {
 	if path == "" {
 		return worktree.Root, true

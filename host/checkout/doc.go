@@ -30,9 +30,10 @@
 //	unlock           the same; index.lock and the link are removed     the checkout is repeated, without effect
 //	end of intent    everything is done                                nothing has to be done
 //
-// A step that fails, such as on a full disk, takes the previous steps back: refs were not moved, A's index is renamed back, and the graft
-// is reversed (worktree.GraftResult.TakeBack). Then nothing has changed, and the intent is ended. If that fails too, the intent stays
-// in Journal.Unfinished: the status names it, and the next switch, restore or merge, or the next start, completes it first.
+// If a step fails, for example because the disk is full, the previous steps are undone: refs were not moved, A's index
+// is renamed back, and the graft is reversed (worktree.GraftResult.TakeBack). Then nothing has changed, and the intent
+// is ended. If that fails too, the intent stays in Journal.Unfinished: the status names it, and the next switch,
+// restore or merge, or the next start, completes it first.
 //
 // An intent that cannot be repeated, because git refuses or a checkpoint was removed, is ended: the working tree stays as the
 // killed process left it, and git status shows the difference. It is not repeated later, because that would surprise the

@@ -23,12 +23,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// failures makes the operations of a checkout fail whose numbers are in a range.
+// failures makes the operations of a checkout fail whose numbers are in the range from first to last.
 type failures struct {
 	mu             sync.Mutex
 	n, first, last int
 	paused         bool
-	what           string // first operation that has failed
+	what           string // description of the first operation that has failed
 }
 
 func (f *failures) fail(what string) error {
@@ -119,7 +119,8 @@ func (g failGit) Ignored(ctx context.Context, paths []string) ([]string, error) 
 	return g.run("git check-ignore", func() ([]string, error) { return g.Git.Ignored(ctx, paths) })
 }
 
-// run is one operation: what the test itself reads of the working tree for it does not fail.
+// run carries out one operation that can fail. Reads of the working tree that the test itself makes for the operation
+// do not fail.
 func (g failGit) run(what string, do func() ([]string, error)) ([]string, error) {
 	if err := g.f.fail(what); err != nil {
 		return nil, err
@@ -166,7 +167,8 @@ func (l failIndex) Restore() error {
 	return l.Index.Restore()
 }
 
-// state describes everything that a move may change: files with their numbers and times, the bytes of the index, HEAD and branches.
+// state returns, as text, everything that a move may change: files with their inode numbers and times, the bytes of the
+// index, HEAD, and branches.
 func (w *world) state() string {
 	w.Helper()
 	var b strings.Builder
@@ -197,8 +199,9 @@ func (w *world) state() string {
 	return b.String()
 }
 
-// A switch of which the n-th operation fails, for every n, changes nothing: also the numbers and times of files are as before. If all
-// operations after the n-th fail too, so that the switch cannot be taken back, a later repetition completes it.
+// TestSwitchFailsAtEveryOperation checks, for every n, that a switch whose n-th operation fails changes nothing, not
+// even inode numbers and times of files. If all later operations fail too, so that the switch cannot be undone, a later
+// repetition completes it.
 func TestSwitchFailsAtEveryOperation(t *testing.T) {
 	t.Parallel()
 	for _, last := range []int{0, 1 << 30} {
@@ -209,7 +212,7 @@ func TestSwitchFailsAtEveryOperation(t *testing.T) {
 					"file": {Data: "1\n"}, "link": {Mode: object.ModeSymlink, Data: "a"}, "script": {Data: "1\n"}}
 				b := files{".gitignore": {Data: "x\n"}, "a/same": {Data: "1\n"}, "a/changed": {Data: "2\n"}, "b": {Data: "2\n"},
 					"file/below": {Data: "2\n"}, "link": {Data: "2\n"}, "script": {Mode: object.ModeExec, Data: "1\n"},
-					"c/x": {Data: "2\n"}} // an ignored file is at c/x
+					"c/x": {Data: "2\n"}} // the working tree has an ignored file at c/x
 				repo := newRepo(t, a, b)
 				if want.Forward != "" {
 					want.Forward = strings.TrimSpace(must(t, repo.dir, "git", "rev-parse", want.Forward))

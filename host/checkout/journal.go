@@ -22,44 +22,46 @@ const (
 	journalVersion = 1
 )
 
-// Intent is a checkout that has begun. Because the checkout changes HEAD, the intent does not refer to HEAD: it contains the
-// full names of branches, and the IDs of commits and checkpoints. Exactly one field is set.
+// Intent is the record of a checkout that has begun. Because the checkout changes HEAD, the intent does not refer to
+// HEAD: it contains full names of branches, and IDs of commits and checkpoints. Exactly one field is set.
 type Intent struct {
 	Switch    *SwitchIntent    `json:"switch,omitempty"`
 	Restore   *RestoreIntent   `json:"restore,omitempty"`
 	Worktrees *WorktreesIntent `json:"worktrees,omitempty"`
 }
 
-// WorktreesIntent is a restore of linked worktrees whose directories are gone.
+// WorktreesIntent is the record of a restore of linked worktrees whose directories do not exist any more.
 type WorktreesIntent struct {
-	State string   `json:"state"`           // ID of the commit that stores the state of a checkpoint, which lists the linked worktrees
-	Paths []string `json:"paths,omitempty"` // paths of the linked worktrees; none: all that the state lists
+	State string `json:"state"` // ID of the commit that stores the state of a checkpoint, which lists the linked worktrees
+	// paths of the linked worktrees to restore; if empty, all that the state lists
+	Paths []string `json:"paths,omitempty"`
 }
 
-// SwitchIntent is a switch of HEAD.
+// SwitchIntent is the record of a switch of HEAD.
 type SwitchIntent struct {
 	Ref string `json:"ref"` // branch or commit ID to switch to; if Create is set, the starting point of the new branch
-	// Create is the branch to create; "": none.
+	// Create is the branch to create; "" to create none.
 	Create string `json:"create,omitempty"`
 	// Detach states that the switch detaches HEAD instead of moving HEAD to a branch.
 	Detach bool `json:"detach,omitempty"`
-	// Forward is the commit ID to which the branch Ref is moved while HEAD stays on the branch. If it is "", HEAD is moved.
+	// Forward is the ID of the commit to which the branch Ref is moved while HEAD refers to it; "" if HEAD itself is
+	// moved.
 	Forward string `json:"forward,omitempty"`
 }
 
-// RestoreIntent is a restore of files from a checkpoint.
+// RestoreIntent is the record of a restore of files from a checkpoint.
 type RestoreIntent struct {
 	Checkpoint session.CheckpointID `json:"checkpoint"`
 	// Before is the checkpoint that was made before the restore. The user can undo the restore with it.
 	Before session.CheckpointID `json:"before"`
-	Paths  []string             `json:"paths,omitempty"`  // paths relative to the root; none: all paths
+	Paths  []string             `json:"paths,omitempty"`  // paths to restore, relative to the root; if empty, all paths
 	Staged bool                 `json:"staged,omitempty"` // whether the index is restored in addition to the files
-	// Nonce is the nonce of the client's request. A second request with this nonce is a repetition of the first one.
+	// Nonce is the nonce of the client's request. Another request with the same nonce is a repetition.
 	Nonce string `json:"nonce,omitempty"`
 }
 
-// Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is open.
-// The methods may be called concurrently.
+// Journal stores the intents of the unfinished checkouts of one mount, in a file of the mount's home. The file exists
+// only while there is an intent. The methods may be called concurrently.
 type Journal struct {
 	home string // path of the mount's home
 
@@ -67,23 +69,24 @@ type Journal struct {
 	open []*Pending // open intents, in the order in which they began; protected by mu
 }
 
-// Pending is an intent that has begun and has not ended.
+// Pending is an intent in a Journal, whose checkout has begun and has not ended.
 type Pending struct {
 	Intent
 	Err error // error of reading the recorded intent; if it is not nil, only End may be called
 
 	journal *Journal
-	left    bool // whether the checkout has failed and could not be taken back; protected by journal.mu
+	left    bool // whether the checkout has failed and could not be undone; protected by journal.mu
 }
 
-// journalText is the contents of the journal's file, in JSON.
+// journalText is the contents of the file of a Journal, in JSON.
 type journalText struct {
 	Version int      `json:"version"`
 	Intents []Intent `json:"intents"`
 }
 
-// OpenJournal reads the intents that killed processes left in the home of a mount. The caller must end each of these intents. If
-// the journal's file cannot be read, OpenJournal returns one intent whose field Err is set.
+// OpenJournal returns the journal of the mount with the given home, with the intents that killed processes have left.
+// The caller must end each of these intents. If the file cannot be read, the journal has one intent, whose field Err is
+// set.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
 	all, err := j.read()
@@ -96,7 +99,7 @@ func OpenJournal(home string) *Journal {
 	return j
 }
 
-// String describes the intent for messages.
+// String returns a description of the intent for messages.
 func (in Intent) String() string {
 	switch {
 	case in.Worktrees != nil:
@@ -120,12 +123,12 @@ func (in Intent) check() error {
 		}
 	}
 	if set != 1 {
-		return fmt.Errorf("read %s: entry is not one switch or restore", journalFile)
+		return fmt.Errorf("read %s: intent does not have exactly one operation", journalFile)
 	}
 	return nil
 }
 
-// read decodes the journal's file. Without a file, the journal has no intents.
+// read returns the contents of the journal's file, or no intents if there is no file.
 func (j *Journal) read() (all journalText, err error) {
 	text, err := os.ReadFile(filepath.Join(j.home, journalFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,28 +146,28 @@ func (j *Journal) read() (all journalText, err error) {
 	return all, nil
 }
 
-// Pending returns the intents that have begun and have not ended, the oldest first.
+// Pending returns the intents of all checkouts that have begun and have not ended, the oldest first.
 func (j *Journal) Pending() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.open)
 }
 
-// Unfinished returns the intents of checkouts that have failed and could not be taken back, the oldest first.
+// Unfinished returns the intents of checkouts that have failed and could not be undone, the oldest first.
 func (j *Journal) Unfinished() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(j.open), func(p *Pending) bool { return !p.left })
 }
 
-// markUnfinished makes an intent one of those that Unfinished returns.
+// markUnfinished records that the checkout of the intent p has failed and could not be undone.
 func (j *Journal) markUnfinished(p *Pending) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p.left = true
 }
 
-// Begin records an intent. The record is on disk when Begin returns.
+// Begin adds an intent to the journal. The intent is on disk when Begin returns.
 func (j *Journal) Begin(in Intent) (*Pending, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -177,8 +180,8 @@ func (j *Journal) Begin(in Intent) (*Pending, error) {
 	return p, nil
 }
 
-// End removes an intent from the journal, because the checkout was carried out or cannot be carried out. If the intent has
-// ended already, End has no effect.
+// End removes the intent from the journal, because the checkout was carried out or cannot be carried out. If the intent
+// was removed before, End has no effect.
 func (p *Pending) End() error {
 	j := p.journal
 	j.mu.Lock()
@@ -194,8 +197,8 @@ func (p *Pending) End() error {
 	return nil
 }
 
-// write replaces the journal's file by a file with the given intents, or removes the file if there are none. The caller must
-// hold j.mu.
+// write replaces the journal's file by one with the given intents, or removes the file if there are none. The caller
+// must hold j.mu.
 func (j *Journal) write(open []*Pending) error {
 	all := journalText{Version: journalVersion}
 	for _, p := range open {
@@ -217,7 +220,7 @@ func (j *Journal) write(open []*Pending) error {
 	return nil
 }
 
-// remove removes a file. It returns nil if the file does not exist.
+// remove removes the file name. It returns nil if the file does not exist.
 func remove(name string) error {
 	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

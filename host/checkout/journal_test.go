@@ -24,7 +24,8 @@ func intents(j *Journal) (list []Intent) {
 	return list
 }
 
-// Intents are stored in order until they end, also after a kill. The file exists as long as it has an intent.
+// TestJournalOutlivesItsProcess checks that intents are stored in order until they end, even if the process is killed.
+// The file exists as long as there is an intent.
 func TestJournalOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -41,7 +42,7 @@ func TestJournalOutlivesItsProcess(t *testing.T) {
 	if got, want := intents(OpenJournal(home)), []Intent{first, second}; !reflect.DeepEqual(got, want) {
 		t.Errorf("after two intents began: got %+v, want %+v", got, want)
 	}
-	for _, p := range []*Pending{one, one} { // the second time without effect
+	for _, p := range []*Pending{one, one} { // the second call has no effect
 		if err := p.End(); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,8 @@ func TestJournalOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is an intent with an error, which can only end.
+// TestJournalReportsWhatItCannotRead checks that a file that cannot be read is returned as an intent with an error,
+// which can only be ended.
 func TestJournalReportsWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"version":1,"intents":[{}]}`, "{", "[]"} {
@@ -86,7 +88,8 @@ func TestJournalReportsWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// FuzzJournal: every intent that is read without an error from an arbitrary file can be written and read again.
+// FuzzJournal checks that every intent that is read without an error from an arbitrary file can be written and read
+// again.
 func FuzzJournal(f *testing.F) {
 	for _, seed := range []string{`{"version":1,"intents":[{"switch":{"ref":"main","forward":"0123"}}]}`,
 		`{"version":1,"intents":[{"restore":{"checkpoint":"a","before":"b","paths":["x"]}},{"switch":{"ref":""}}]}`, `{"version":1,"intents":null}`, `{`, ``} {

@@ -18,12 +18,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// kills collects the states that kills at every step of a checkout leave: at each step the files of the world are copied.
+// kills collects the states that a kill would leave at every step of a checkout: at each step it copies the files of
+// the world.
 type kills struct {
 	w      *world
 	left   []*world
 	at     []string
-	silent bool // steps are not collected
+	silent bool // true while steps are not collected
 }
 
 func (k *kills) step(name string) {
@@ -33,7 +34,7 @@ func (k *kills) step(name string) {
 	}
 }
 
-// on returns a Checkout whose steps are collected.
+// on returns a copy of c whose steps are collected.
 func (k *kills) on(c *Checkout) *Checkout {
 	lock := c.Lock
 	c.Tree, c.Refs = stepTree{c.Tree, k}, stepRefs{c.Refs, k}
@@ -45,7 +46,7 @@ func (k *kills) on(c *Checkout) *Checkout {
 	return c
 }
 
-// stepTree makes a graft in pieces, in the order in which a graft works: first all removals, then the additions.
+// stepTree carries out a graft in several parts, in the order of a real graft: first all removals, then the additions.
 type stepTree struct {
 	Tree
 	*kills
@@ -68,7 +69,8 @@ func (t stepTree) Graft(ctx context.Context, tree object.ID, list []worktree.Gra
 	return r, err
 }
 
-// turn orders grafts as they are carried out: removals, files, empty directories.
+// turn returns a number by which grafts are sorted into the order in which they are carried out: removals, files, empty
+// directories.
 func turn(g worktree.Graft) int {
 	switch g.Mode {
 	case 0:
@@ -112,7 +114,7 @@ func (l stepIndex) Replace(x *index.Index, written time.Time) error {
 	return err
 }
 
-// successor acts as the process after a kill: it breaks lock files, and performs every intent again.
+// successor does what a process does after a kill: it removes lock files and carries out every intent again.
 func (w *world) successor(k *kills) (pending int) {
 	w.Helper()
 	w.must(w.git.BreakLocks(w.Context()))
@@ -130,8 +132,8 @@ func (w *world) successor(k *kills) (pending int) {
 	return pending
 }
 
-// A switch that is killed after any of its steps, and killed again in the successor, is
-// finished by the last process, or has not begun.
+// TestSwitchKilledAtEveryStep kills a switch after each of its steps, and then its successor after each of its steps.
+// The last process must complete the switch, unless the switch had not begun.
 func TestSwitchKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for i, want := range []SwitchIntent{{Ref: "tree1"}, {Ref: "tree1", Create: "new"}, {Ref: "tree1", Detach: true}, {Ref: "tree0", Forward: "tree1"}} {
@@ -154,7 +156,7 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 			check := func(w *world, when string, pending int) {
 				t.Helper()
 				wantFiles, wantEntries, wantHead := goal, entries, head
-				if pending == 0 && w.at() != head { // the switch had not begun
+				if pending == 0 && w.at() != head { // the switch had not begun before the kill
 					wantFiles, wantEntries, wantHead = a, before, w.at()
 				}
 				if got := w.shown(); got.String() != wantFiles.String() {
@@ -193,7 +195,7 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// at returns the target of HEAD, its commit, and how often it was moved.
+// at returns the target of HEAD, its commit, and the number of times that HEAD was moved.
 func (w *world) at() string {
 	w.Helper()
 	head, err := w.git.Head(w.Context())

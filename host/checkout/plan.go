@@ -11,24 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
+// Plan lists the changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
-	Grafts []worktree.Graft // paths that change to the target's entry or are removed
-	// Clear lists the paths that are removed to make room for the grafts: ignored files, and directories that files replace.
+	Grafts []worktree.Graft // paths that get the entry of the target tree or are removed
+	// Clear lists the paths that are removed so that the grafts can be applied: ignored files, and directories that
+	// files replace.
 	Clear []worktree.Graft
-	Kept  []string       // paths that stay unchanged although the target differs
+	Kept  []string       // paths that stay unchanged although the target tree has another entry
 	Index []index.Change // index entries of submodules, whose directories stay unchanged
 }
 
-// clearAway plans to remove the directory at g.Path before the graft g is applied. Other grafts must have emptied the
-// directory by then.
+// clearAway adds the removal of the directory at g.Path to the plan, which happens before the graft g is applied. Other
+// grafts must empty the directory.
 func (p *Plan) clearAway(g *worktree.Graft) {
 	p.Clear = append(p.Clear, worktree.Graft{Path: g.Path, Over: g.Over})
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with the working tree. Both a switch and a restore use it to search for files at paths where the
-// target needs other entries. The rules in which a switch and a restore differ are in switchplan.go and restoreplan.go.
+// planner compares the target tree with the working tree and builds a plan. It has what switches and restores share:
+// the search for files at paths where the target needs other entries. Their different rules are in switchplan.go and
+// restoreplan.go.
 type planner struct {
 	tree Tree
 	plan Plan
@@ -38,13 +40,13 @@ type planner struct {
 	above map[string]bool              // directories that fileAbove has checked; the value is true if a file that stays has this path
 }
 
-// newPlanner returns a planner with an empty plan.
+// newPlanner returns a planner for the working tree, with an empty plan.
 func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that the switch keeps, and that occupies the path of a parent directory of at. It returns ""
-// if there is none. At most one such file can exist, because nothing exists below a file.
+// fileAbove returns the path of a file that the checkout keeps, and that occupies the path of a parent directory of at,
+// or "" if there is none. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := worktree.ParentOf(at); dir != ""; dir = worktree.ParentOf(dir) {
 		stays, known := p.above[dir]
@@ -65,8 +67,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	return "", nil
 }
 
-// filesBelow returns the files below the directory dir that the plan does not remove. The parameter at is the path of dir,
-// where the target has a file. filesBelow adds the directories below dir to the paths that the plan removes. All paths that the
+// filesBelow returns the files below the directory dir that the plan does not remove. at is the path of dir, where the
+// target has a file. filesBelow adds the directories below dir to the paths that the plan removes. All files that the
 // plan removes must be in p.gone before the call.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
@@ -96,8 +98,8 @@ func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) 
 	return paths, nil
 }
 
-// comesBelow reports whether the target has a changed path below dir.
-func (p *planner) comesBelow(dir string) bool {
+// changesBelow reports whether the target has a changed path below the directory dir.
+func (p *planner) changesBelow(dir string) bool {
 	for at := range p.to {
 		if strings.HasPrefix(at, dir+"/") {
 			return true
@@ -106,9 +108,9 @@ func (p *planner) comesBelow(dir string) bool {
 	return false
 }
 
-// entryOf returns the index entry of a changed path. It records the size as unknown, so that git compares the contents whenever
-// it checks the file, even if the file changes again in the same clock tick. The attributes of the file in the parameter a are
-// used only if valid is set.
+// entryOf returns the change of the index entry of a changed path. The entry has an unknown size, so that git compares
+// the contents whenever it checks the file, even if the file changes again in the same clock tick. The attributes a of
+// the file are used only if valid is set.
 func entryOf(path string, mode object.Mode, id object.ID, a worktree.Attr, valid bool) index.Change {
 	e := index.Entry{Path: path, Mode: mode, ID: id, Valid: valid && mode != object.ModeGitlink}
 	if e.Valid {

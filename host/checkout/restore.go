@@ -15,28 +15,29 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Checkpoints is the session in which checkpoints are made and from which they are restored.
+// Checkpoints creates and reads the checkpoints of the session whose files are restored.
 type Checkpoints interface {
-	// Capture makes a checkpoint of the current state.
+	// Capture creates a checkpoint of the current state.
 	Capture(ctx context.Context) (session.Checkpoint, error)
-	// Hold protects the tree of a checkpoint from gc. It is called before the working tree shows parts of this tree.
+	// Hold protects the tree of a checkpoint from garbage collection. It is called before the working tree shows parts
+	// of this tree.
 	Hold(ctx context.Context, p session.Checkpoint) error
-	// Dirs returns those permissions of a checkpoint's directories that differ from the default, by path.
+	// Dirs returns the permissions of the checkpoint's directories that differ from the default, by path.
 	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries of the target that differ from the index entries in the checkpoint in the parameter now,
-// which contains the current state.
+// StagedOf returns the index entries of the target checkpoint that differ from those of the checkpoint now, which
+// contains the current state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
-// Restore is a restore of files in progress. It must be used by a single goroutine. The caller must hold the index lock
-// from before Compare until Apply has returned. No change of the user is lost, because everything that a restore
-// overwrites is in the checkpoint Before.
+// Restore restores files of a working tree from a checkpoint. It must be used by a single goroutine. The caller must
+// hold the index lock from before Compare until Apply has returned. No change of the user is lost, because everything
+// that a restore overwrites is in the checkpoint Before.
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
 	Differ      Differ             // compares the trees of checkpoints, including empty directories
-	Paths       []string           // paths to restore, relative to the root; none: all paths
+	Paths       []string           // paths to restore, relative to the root; if empty, all paths
 	Elsewhere   []string           // directories that the caller restores itself, because the trees of checkpoints do not contain them
 	Target      session.Checkpoint // checkpoint to restore from
 
@@ -54,9 +55,9 @@ type Restore struct {
 	found map[string]worktree.Found // states of the changed paths, by path, as they were before the checkpoint now was made
 }
 
-// Compare makes a checkpoint of the current state and lists the differences from the target. If a path has changed between
-// the lookup of the paths and the checkpoint, Compare repeats both, at most five times, because a program may write
-// continually.
+// Compare creates a checkpoint of the current state and computes Changes, the differences of the target from it. If a
+// path has changed between the lookup of the paths and the checkpoint, Compare repeats both, at most five times,
+// because a program may write continually.
 func (r *Restore) Compare(ctx context.Context) (err error) {
 	const tries = 5
 	r.again, r.found = r.Before.ID != "", map[string]worktree.Found{}
@@ -90,7 +91,8 @@ func (r *Restore) Compare(ctx context.Context) (err error) {
 	return err
 }
 
-// checkPaths returns a fault.NoPathError if a requested path exists neither in the target nor in the working tree.
+// checkPaths returns a fault.NoPathError if one of the requested paths is neither in the target nor in the working
+// tree.
 func (r *Restore) checkPaths(ctx context.Context) error {
 	for _, p := range r.Paths {
 		known := slices.ContainsFunc(r.Elsewhere, func(dir string) bool { return dir == p || strings.HasPrefix(dir, p+"/") })
@@ -108,7 +110,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a tree contains the path in the parameter at.
+// has reports whether a git tree contains the path at.
 func (c *Checkout) has(ctx context.Context, tree object.ID, at string) (bool, error) {
 	e, err := treediff.EntryAt(ctx, c.Trees, tree, at)
 	return e.Mode != 0, err
@@ -119,7 +121,7 @@ func (r *Restore) Wants(at string) bool {
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }
 
-// compare sets Changes to the paths in which the current state and the target differ.
+// compare sets Changes to the paths at which the current state and the target differ.
 func (r *Restore) compare(ctx context.Context) (err error) {
 	r.Changes, err = r.differences(ctx, r.now.Tree)
 	if err == nil && r.again && r.now.ID != r.Before.ID {
@@ -128,14 +130,14 @@ func (r *Restore) compare(ctx context.Context) (err error) {
 	return err
 }
 
-// Whole returns all paths in which the target differs from Before. If an interrupted restore was repeated, this includes the
-// paths that were changed before the interruption.
+// Whole returns all paths at which the target differs from the checkpoint Before. If an interrupted restore was
+// repeated, this includes the paths that were restored before the interruption.
 func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
 
-// differences returns the requested paths in which the target differs from a tree. It leaves out submodules, redirected
-// directories, whose files are not stored in the working tree, and paths that the working tree cannot show.
+// differences returns the requested paths at which the target differs from the tree from. It omits submodules,
+// redirected directories, whose files are not stored in the working tree, and paths that the working tree cannot show.
 func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
 	redirects := r.Checkout.Redirects()
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
@@ -145,9 +147,9 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 	}), err
 }
 
-// spareChanged removes from Changes the paths that a program changed after the interrupted restore began: such a path has
-// neither the state before the restore nor the state that the restore sets. Two differences do not count as such a change,
-// because a killed restore may leave them: an empty directory, and a missing file where a directory must be restored.
+// keepChanged removes from Changes the paths that a program has changed since the interrupted restore began: such a
+// path has neither the state before the restore nor that of the target. An empty directory, and a missing file where a
+// directory must be restored, do not count as such changes, because a killed restore may leave them.
 func (r *Restore) spareChanged(ctx context.Context) error {
 	list, err := r.Differ.Differences(ctx, r.Before.Tree, r.now.Tree)
 	if err != nil {
@@ -178,10 +180,10 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 	return nil
 }
 
-// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. If it returns an error, it has
-// changed neither files nor the index, unless the error is an UnfinishedError. staged returns the
-// index entries to restore; if staged is nil, the index is only updated for the changed files. nonce is the nonce of
-// the request for the restore. pending is the interrupted restore that is repeated, or nil for a new one.
+// Apply changes the files and the index as Compare has computed. If it succeeds, it has released lock. If it returns an
+// error, it has changed neither files nor the index, unless the error is an UnfinishedError. staged returns the index
+// entries to restore; if staged is nil, the index is only updated for the changed files. nonce is the nonce of the
+// client's request. pending is the intent of the interrupted restore that is repeated, or nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	if pending == nil {

@@ -23,7 +23,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// checkpoints is a session in memory. Its checkpoints contain all files that are not named "x", and empty directories.
+// checkpoints is a session whose data is in memory. Its checkpoints contain empty directories and all files except
+// those with the name "x".
 type checkpoints struct {
 	w           *world
 	checkpoints map[session.CheckpointID]session.Checkpoint
@@ -34,7 +35,7 @@ func newCheckpoints(w *world) *checkpoints {
 	return &checkpoints{w, map[session.CheckpointID]session.Checkpoint{}, map[object.ID]files{}}
 }
 
-// on returns the same session for another process.
+// on returns the same session for another world.
 func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.checkpoints, c.trees} }
 
 func (c *checkpoints) add(f files) session.Checkpoint {
@@ -54,7 +55,7 @@ func (c *checkpoints) Dirs(context.Context, session.Checkpoint) (map[string]uint
 	return nil, nil
 }
 
-// Differences compares two checkpoints as the daemon does: an empty directory is a path of its own.
+// Differences compares two checkpoints as the daemon does: empty directories are listed as paths.
 func (c *checkpoints) Differences(_ context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	a, b := c.trees[from], c.trees[to]
 	for _, at := range slices.Sorted(maps.Keys(union(a, b))) {
@@ -98,7 +99,8 @@ func union(a, b files) files {
 	return all
 }
 
-// split separates what checkpoints store from ignored files. A directory with nothing but ignored files is not stored.
+// split returns the files that checkpoints store and the ignored files. A directory that contains only ignored files is
+// not stored.
 func split(f files) (stored, ignored files) {
 	stored, ignored = files{}, files{}
 	for at, file := range f {
@@ -111,7 +113,7 @@ func split(f files) (stored, ignored files) {
 	return stored, ignored
 }
 
-// withoutIgnored renames the ignored files, and adds an empty directory now and then.
+// withoutIgnored renames the ignored files, and sometimes adds an empty directory.
 func withoutIgnored(r *rand.Rand, f files) files {
 	stored, _ := split(f)
 	if at := "d/" + randomPath(r); r.IntN(3) == 0 && !strings.Contains(at, "x") {
@@ -120,8 +122,8 @@ func withoutIgnored(r *rand.Rand, f files) files {
 	return stored
 }
 
-// restored returns the expected working tree after a restore of paths from a checkpoint, and the paths that cannot be restored because
-// other files are in their way.
+// restored returns the expected working tree after paths were restored from a checkpoint. It also returns the paths
+// that cannot be restored, because other files are in their places.
 func restored(now, target files, wants func(string) bool) (after files, kept []string) {
 	stored, ignored := split(now)
 	after = maps.Clone(ignored)
@@ -149,7 +151,7 @@ func restored(now, target files, wants func(string) bool) (after files, kept []s
 	return after, kept
 }
 
-// restore restores paths, or does an interrupted restore again.
+// restore restores paths, or repeats an interrupted restore.
 func (w *world) restore(c *Checkout, s *checkpoints, target session.Checkpoint, paths []string, pending *Pending) (*Restore, error) {
 	w.Helper()
 	r := &Restore{Checkout: c, Checkpoints: s, Differ: s, Paths: paths, Target: target}
@@ -165,11 +167,12 @@ func (w *world) restore(c *Checkout, s *checkpoints, target session.Checkpoint, 
 	return r, r.Apply(w.Context(), lock, nil, "nonce", pending)
 }
 
-// start is a random working tree with ignored files, and a checkpoint to restore.
+// start returns a random working tree with ignored files, and a checkpoint to restore.
 func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, target session.Checkpoint) {
 	t.Helper()
 	a := withoutIgnored(r, randomFiles(r))
-	maps.DeleteFunc(a, func(_ string, f worktreetest.File) bool { return f.Mode == object.ModeDir }) // git has none
+	// git has no empty directories
+	maps.DeleteFunc(a, func(_ string, f worktreetest.File) bool { return f.Mode == object.ModeDir })
 	w = newRepo(t, a).world(t)
 	s = newCheckpoints(w)
 	b := withoutIgnored(r, near(r, a))
@@ -183,8 +186,9 @@ func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, tar
 	return w, s, w.withDirs(), s.add(b)
 }
 
-// A restore of random paths has the result of a simple model: it changes the given paths, and keeps ignored files and the files that are
-// in the way. Its checkpoint of the previous state has all files that it changed.
+// TestRestoreDoesWhatAModelSays compares restores of random paths with a simple model: a restore changes the given
+// paths, and keeps ignored files and files that are in the way. The checkpoint of the previous state must contain all
+// files that the restore changed.
 func TestRestoreDoesWhatAModelSays(t *testing.T) {
 	t.Parallel()
 	blocked := 0
@@ -233,7 +237,8 @@ func TestRestoreDoesWhatAModelSays(t *testing.T) {
 	}
 }
 
-// A restore that is killed after any of its steps, and killed again in the successor, is finished by the last process, or has not begun.
+// TestRestoreKilledAtEveryStep kills a restore after each of its steps, and then its successor after each of its steps.
+// The last process must complete the restore, unless the restore had not begun.
 func TestRestoreKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -304,7 +309,7 @@ func (c failCheckpoints) Capture(ctx context.Context) (p session.Checkpoint, err
 	if err := c.f.fail("capture"); err != nil {
 		return p, err
 	}
-	c.f.pause(true) // what the test itself reads does not fail
+	c.f.pause(true) // reads of the test itself do not fail
 	defer c.f.pause(false)
 	return c.checkpoints.Capture(ctx)
 }
@@ -317,8 +322,8 @@ func (c failCheckpoints) Dirs(context.Context, session.Checkpoint) (map[string]u
 	return nil, c.f.fail("read directories")
 }
 
-// A restore of which the n-th operation fails, for every n, changes nothing. If all operations after the n-th fail too, so that the
-// restore cannot be taken back, a later repetition completes it.
+// TestRestoreFailsAtEveryOperation checks, for every n, that a restore whose n-th operation fails changes nothing. If
+// all later operations fail too, so that the restore cannot be undone, a later repetition completes it.
 func TestRestoreFailsAtEveryOperation(t *testing.T) {
 	t.Parallel()
 	for _, last := range []int{0, 1 << 30} {

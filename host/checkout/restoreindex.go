@@ -6,9 +6,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// restoreIndex updates the index for the restored files: an entry whose blob was restored becomes valid, with the new times of
-// the file. The parameter s holds the index entries to restore, or is nil if the index is not restored. The results in the
-// parameter done begin with the results of the grafts, in the same order.
+// restoreIndex updates the index x for the restored files: an entry whose blob was restored becomes valid, with the new
+// times of the file. s has the index entries to restore, or is nil if the index is not restored. The first results in
+// done belong to grafts, in the same order.
 func restoreIndex(x *index.Index, s *gitdir.Staged, grafts []worktree.Graft, done worktree.GraftResult, device uint32) {
 	if s != nil {
 		x.Apply(s.Changes)

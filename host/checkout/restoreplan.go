@@ -9,12 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// PlanRestore plans the change of every path in list, which holds the differences between a checkpoint of the current state and
-// the target, in the order of a tree walk. The map found holds the state of each path before that checkpoint was made. A path
-// that is missing in this map was changed after that time, and stays unchanged. PlanRestore never refuses: if a path is
-// occupied by a file that checkpoints do not store, such as an ignored file, PlanRestore lists the path in Kept. The function
-// dirs returns the permissions of those directories of the target that are empty or contain empty directories; it is called
-// only if list contains an empty directory. PlanRestore changes nothing.
+// PlanRestore returns the plan of a restore of the paths in list, which has the differences of the target checkpoint
+// from a checkpoint of the current state, in the order of a tree walk. found has the state of each path before the
+// latter checkpoint was created; a path that is missing there was changed later, and stays unchanged. If a file that
+// checkpoints do not store, such as an ignored file, occupies a path, PlanRestore lists the path in Kept. dirs returns
+// the permissions of the directories of the target that are empty or contain empty directories; it is called only if
+// list contains an empty directory. PlanRestore changes nothing.
 func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)
@@ -64,8 +64,8 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 	return &p.plan, nil
 }
 
-// dirsAbove adds a graft that sets the permissions of each directory above an empty directory, if perms contains permissions
-// for it.
+// dirsAbove adds to the plan, for each parent directory of an empty directory, a graft that sets its permissions, if
+// perms has permissions for it.
 func (p *planner) dirsAbove(perms map[string]uint32) {
 	added := map[string]bool{}
 	for _, g := range p.plan.Grafts {

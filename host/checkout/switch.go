@@ -17,10 +17,9 @@ type Switched struct {
 	Kept  []string // files among these paths that a program changed during the switch, and that were left unchanged
 }
 
-// Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on this
-// host. want is the request of the user, which is recorded in a form that keeps its meaning after HEAD has moved. pending is
-// the interrupted switch that is repeated, or nil for a new one. If Switch returns an error, it has changed nothing, unless the error
-// is an UnfinishedError.
+// Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on
+// this host. want is the request of the user. pending is the intent of the interrupted switch that is repeated, or nil
+// for a new one. If Switch returns an error, it has changed nothing, unless the error is an UnfinishedError.
 func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
 	pending *Pending) (Switched, error) {
 	lock, err := c.Lock(ctx)
@@ -34,8 +33,8 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 	return done, nil
 }
 
-// lasting returns the intent in a form that keeps its meaning after HEAD has moved. It replaces names such as "-" and
-// "HEAD~2" by the branch or commit that they stand for now.
+// lasting returns the intent in a form that has the same meaning after HEAD has moved: names such as "-" and "HEAD~2"
+// are replaced by the branch or commit in to.
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
 	// These intents are returned without a replacement. If the branch to create exists when the switch is repeated, Retry
@@ -49,7 +48,7 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree, the index and HEAD. If it succeeds, it has released the index lock.
+// switchFiles changes the working tree, the index and HEAD for Switch. If it succeeds, it has released the index lock.
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
 	pending *Pending) (s Switched, err error) {
 	list, err := c.Differ.Differences(ctx, from.Tree, to.Tree)
@@ -103,8 +102,8 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head
 	return s, err
 }
 
-// moveHead moves HEAD, or the branch that HEAD is on. If again is set and a killed process has already moved HEAD, moveHead
-// does nothing, because a second move would add an entry to the reflog from a commit to itself.
+// moveHead moves HEAD, or the branch that HEAD refers to. If again is set and a killed process has already moved HEAD,
+// moveHead does nothing, because another move would add an entry to the reflog from a commit to itself.
 func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, again bool) error {
 	switch {
 	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
@@ -115,9 +114,9 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 	return c.Refs.Move(ctx, from, to)
 }
 
-// Retry returns the switch that completes s, if s was interrupted and its repetition has failed with err. It returns false if
-// no other switch completes s. Another switch is needed if the killed process had created the branch and had not moved HEAD to
-// the branch: a repetition of s would try to create the branch a second time, and fail.
+// Retry returns another switch that completes the interrupted switch s, whose repetition has failed with err, or false
+// if there is none. Another switch is needed if the killed process had created the branch and not moved HEAD to it: a
+// repetition of s would try to create the branch again, and fail.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

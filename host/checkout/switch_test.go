@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/fault"
 )
 
-// disturb changes paths of a working tree and of a model of it, and stages some of them. The name "x" is ignored.
+// disturb changes random paths of a working tree and of its model, and stages some of them. The name "x" is ignored.
 func (w *world) disturb(r *rand.Rand, model files) (staged []string) {
 	w.Helper()
 	for range r.IntN(4) {
@@ -36,7 +36,7 @@ func (w *world) disturb(r *rand.Rand, model files) (staged []string) {
 	return staged
 }
 
-// toTree switches to a branch, or does an interrupted switch again.
+// toTree switches to a branch, or repeats an interrupted switch.
 func (w *world) toTree(c *Checkout, branch string, pending *Pending) error {
 	w.Helper()
 	if pending != nil {
@@ -65,8 +65,8 @@ func (w *world) toIntent(c *Checkout, want SwitchIntent, pending *Pending) error
 	return err
 }
 
-// A switch between random trees, with random changes of the user, behaves like git switch in a plain directory: the same switches are
-// refused, and files, index and HEAD are the same afterwards.
+// TestSwitchDoesWhatGitDoes compares switches between random trees, with random changes of the user, with git switch in
+// a plain directory: the same switches must be refused, and files, index and HEAD must be the same afterwards.
 func TestSwitchDoesWhatGitDoes(t *testing.T) {
 	t.Parallel()
 	all, refused := rounds(25), uint64(0)
@@ -84,7 +84,7 @@ func TestSwitchDoesWhatGitDoes(t *testing.T) {
 		w.export()
 		for _, p := range staged { // ignored and removed paths cannot be staged
 			if a.below(p)+b.below(p)+a.above(p)+b.above(p) != "" {
-				continue // git refuses some of these although nothing has to be changed
+				continue // git refuses some of these switches although it would not have to change the file
 			}
 			run(t, filepath.Join(w.dir, "top"), nil, "git", "add", "-A", "--", p)
 		}
@@ -127,7 +127,8 @@ func TestSwitchDoesWhatGitDoes(t *testing.T) {
 	t.Logf("%d of %d were refused", refused, all)
 }
 
-// A plan has each path once, does not contain paths that are equal in both trees, and clears only paths that are in the way.
+// TestPlanOfACleanTreeIsItsDifference checks that a plan contains each path once, contains no paths that are equal in
+// both trees, and removes only paths that are in the way.
 func TestPlanOfACleanTreeIsItsDifference(t *testing.T) {
 	t.Parallel()
 	for seed := range rounds(10) {

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// switchedEntries returns the index entries for the plan p. The parameter done holds the results of the plan's grafts.
-// switchedEntries also returns the paths that were left unchanged because a program changed them during the switch.
+// switchedEntries returns the changes of index entries for the plan p, whose grafts had the results done, and the paths
+// that were left unchanged because a program changed them during the switch.
 func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
 	list = slices.Clone(p.Index)
 	for i, g := range p.Grafts {
@@ -27,10 +27,9 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 	return list, kept
 }
 
-// switchIndex updates the index with three kinds of changes: the changed entries, the changes of other paths that the change
-// journal has recorded, and new file times. The parameter others holds the sorted paths of the files in the mount that the
-// index may lack. The parameter read is passed to index.Switch. The parameter written is the modification time that the index
-// file will have.
+// switchIndex updates the index x after a switch: it changes the given entries, marks other paths that the change
+// journal has recorded in since, and sets new file times. others has the sorted paths of files in the mount that the
+// index may lack. read is passed to index.Switch. written is the modification time that the index file will have.
 func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
@@ -62,8 +61,8 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 	}
 }
 
-// others returns the sorted paths of the files in the mount that git may not track: files that the base tree does not have,
-// redirected directories, and the paths in the parameter missing at which a file exists.
+// others returns the sorted paths of the files in the mount that git may not track: files that the base tree does not
+// have, redirected directories, and those of the paths missing at which a file exists.
 func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	list := append(c.Added(), c.Redirects()...)
 	for _, p := range missing {
@@ -75,7 +74,7 @@ func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	return slices.Compact(list)
 }
 
-// missing returns the paths that exist in the base tree of the mount but not in the given tree.
+// missing returns the paths that are in the base tree of the mount but not in the given tree.
 func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
 	list, err := c.Differ.Differences(ctx, c.Base, tree)
 	for _, d := range list {
@@ -86,7 +85,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns the elements of paths for which there is no change in the list changes. It reuses the array of paths.
+// except returns the elements of paths that have no change in the list changes. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
@@ -95,9 +94,8 @@ func except(paths []string, changes []index.Change) []string {
 	return slices.DeleteFunc(paths, func(p string) bool { return changed[p] })
 }
 
-// setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), so that git need not compare these
-// directories. It leaves out every directory that contains a path in the parameter staged, because the entries of these paths
-// differ from the target's entries.
+// setTrees stores the IDs of the trees below root in the index (git's cache-tree extension), so that git need not
+// compare these directories. It omits the directories of the paths staged, whose index entries differ from those trees.
 func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
 	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {

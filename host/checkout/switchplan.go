@@ -18,24 +18,24 @@ const (
 	hintMount  = "artifactfs mount REMOTE DIR --ref BRANCH shows the other files of such a commit"
 )
 
-// switchPlanner plans a switch for the paths in which two trees differ. It implements git's two-way merge of HEAD's tree, the
-// target's tree and the index (git-read-tree(1), "Two Tree Merge").
+// switchPlanner builds the plan of a switch. It implements git's two-way merge of HEAD's tree, the target's tree and
+// the index (git-read-tree(1), "Two Tree Merge").
 type switchPlanner struct {
 	planner
 	git    Git
 	mounts Mounts
 	again  bool // whether a killed process may have carried out a part of the switch
 
-	staged, dirty, inTheWay []string // refused paths, by the reason of the refusal
+	staged, dirty, inTheWay []string // paths because of which the switch is refused, by the reason
 	unfit                   []string // paths of the target that the working tree cannot have
-	doubtful                []int    // indexes of grafts over files which git must compare with their index entries
-	untracked               []int    // indexes of grafts over files that are not in the index
+	doubtful                []int    // indexes in plan.Grafts of files that git must compare with their index entries
+	untracked               []int    // indexes in plan.Grafts of files that are not in the index
 }
 
-// PlanSwitch plans the change of every path in list, which holds the differences between HEAD's tree and the target's, sorted
-// by path. again states that a killed process may have carried out a part of the switch. PlanSwitch returns a
-// fault.RefusalError if git would refuse the same switch, and fault.ErrSparse if the index is sparse. It changes nothing. The
-// caller must hold the lock of the index x.
+// PlanSwitch returns the plan of a switch of the paths in list, which has the differences of the target's tree from
+// HEAD's tree, sorted by path. again states that a killed process may have carried out a part of the switch. PlanSwitch
+// returns a fault.RefusalError if git would refuse the same switch, and fault.ErrSparse if the working tree is a sparse
+// checkout. It changes nothing. The caller must hold the lock of the index x.
 func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
 	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
@@ -69,7 +69,7 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 	}
 	switch dirty := append(p.staged, p.dirty...); {
 	case len(p.unfit) > 0:
-		return nil, fault.RefusalError{Why: "the working tree cannot have files with these names", Hint: hintMount, Paths: p.unfit}
+		return nil, fault.RefusalError{Why: "working tree cannot have files with these names", Hint: hintMount, Paths: p.unfit}
 	case len(dirty) > 0:
 		slices.Sort(dirty)
 		return nil, fault.RefusalError{Why: "local changes would be overwritten", Hint: hintCommit, Paths: dirty}
@@ -80,7 +80,7 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 	return &p.plan, nil
 }
 
-// unmergedPaths returns the paths with conflicts in the index.
+// unmergedPaths returns the paths that have conflicts in the index.
 func unmergedPaths(x *index.Index) (paths []string) {
 	for _, e := range x.Entries {
 		if e.Stage != 0 && (len(paths) == 0 || paths[len(paths)-1] != e.Path) {
@@ -90,8 +90,8 @@ func unmergedPaths(x *index.Index) (paths []string) {
 	return paths
 }
 
-// add plans the path of the difference d. The parameter have is the path's index entry, or nil if the index has no entry for
-// the path. The numbers in brackets refer to the cases in the table of git-read-tree(1).
+// add adds the change of the path d to the plan, or to the refused paths. have is the index entry of the path, or nil
+// if there is none. The numbers in brackets refer to the cases in the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
@@ -127,7 +127,7 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	if d.NewMode == 0 {
 		p.gone[d.Path] = true
 	}
-	if p.again && d.NewMode == 0 && isDir(g.Over) && p.comesBelow(d.Path) {
+	if p.again && d.NewMode == 0 && isDir(g.Over) && p.changesBelow(d.Path) {
 		p.plan.Index = append(p.plan.Index, entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, false))
 		return nil
 	}
@@ -154,8 +154,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses a path (the parameter at) if the user has a file at the path of a directory that must be created above it.
-// If the index contains this path, the file counts as a local change, otherwise as an untracked file that the switch would
+// checkAbove refuses the path at if the user has a file at the path of one of its parent directories. If the index
+// contains the path at, it counts as a local change; otherwise the file counts as untracked file that the switch would
 // overwrite.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
@@ -170,8 +170,8 @@ func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool)
 	return nil
 }
 
-// askGit decides about the paths for which names and blob IDs are not sufficient. It runs git to find out which files are
-// modified, and which of the untracked files that the switch would overwrite are ignored.
+// askGit decides about the paths for which names and blob IDs are not sufficient. It runs git to find out which files
+// are modified, and which of the untracked files that the switch would overwrite are ignored.
 func (p *switchPlanner) askGit(ctx context.Context) error {
 	paths := make([]string, len(p.doubtful))
 	for i, at := range p.doubtful {
@@ -210,7 +210,7 @@ func (p *switchPlanner) askGit(ctx context.Context) error {
 	return nil
 }
 
-// filesInTheWay returns the untracked files that the switch would replace, sorted and without duplicates.
+// filesInTheWay returns the untracked files that the switch would overwrite, sorted and without duplicates.
 func (p *switchPlanner) filesInTheWay(ctx context.Context) ([]string, error) {
 	files := slices.Clone(p.inTheWay)
 	for _, at := range p.untracked {

@@ -28,8 +28,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// files is a plain model of a working tree or of a git tree: every file and link by path. Directories are there because
-// something is in them.
+// files is a model of a working tree or of a git tree: it contains every file and link by path. A directory exists if
+// the model has a path below it.
 type files map[string]worktreetest.File
 
 func (f files) String() string {
@@ -47,7 +47,7 @@ func modeOf(f worktreetest.File) object.Mode {
 	return f.Mode
 }
 
-// below returns a path that f has below a directory; "": none.
+// below returns a path of f that is below a directory, or "" if there is none.
 func (f files) below(dir string) string {
 	for _, p := range slices.Sorted(maps.Keys(f)) {
 		if strings.HasPrefix(p, dir+"/") {
@@ -57,7 +57,7 @@ func (f files) below(dir string) string {
 	return ""
 }
 
-// above returns a path that f has where a directory of at would be; "": none.
+// above returns the path of a file of f that is in the place of a parent directory of at, or "" if there is none.
 func (f files) above(at string) string {
 	for dir := path.Dir(at); dir != "."; dir = path.Dir(dir) {
 		if _, ok := f[dir]; ok {
@@ -67,7 +67,7 @@ func (f files) above(at string) string {
 	return ""
 }
 
-// put sets a path. What is in its way goes.
+// put sets a path, and removes paths that are in the way.
 func (f files) put(at string, file worktreetest.File) {
 	for p := f.below(at); p != ""; p = f.below(at) {
 		delete(f, p)
@@ -78,7 +78,7 @@ func (f files) put(at string, file worktreetest.File) {
 	f[at] = file
 }
 
-// rounds returns n, or a fifth of it in a short run: each round starts git some ten times.
+// rounds returns n, or a fifth of n in short mode: each round starts git about ten times.
 func rounds(n int) uint64 {
 	if testing.Short() {
 		n /= 5
@@ -86,7 +86,8 @@ func rounds(n int) uint64 {
 	return uint64(n)
 }
 
-// randomPath is one of few, so that trees meet in all ways: files in the places of directories and the other way round.
+// randomPath returns one of a small number of paths, so that two random trees often have the same path, also with a
+// file in one and a directory in the other.
 func randomPath(r *rand.Rand) string {
 	parts := []string{[]string{"a", "b", "c"}[r.IntN(3)]}
 	for r.IntN(2) == 0 && len(parts) < 3 {
@@ -114,7 +115,7 @@ func randomFiles(r *rand.Rand) files {
 	return f
 }
 
-// near is f with a few paths changed: most of two commits is alike.
+// near returns a copy of f with a few changed paths, because two commits usually have most files in common.
 func near(r *rand.Rand, f files) files {
 	g := maps.Clone(f)
 	for range 1 + r.IntN(5) {
@@ -135,10 +136,10 @@ type world struct {
 	tree *worktree.Tree
 	git  *gitdir.Dir
 	root object.ID // base tree
-	fs   disk.FS   // file system of the working tree's files; nil: that of the operating system
+	fs   disk.FS   // file system of the working tree's files; if nil, that of the operating system
 }
 
-// repo is a git repository with the commits of some trees, which worlds begin as copies of.
+// repo is a git repository with one commit for each of some trees. Worlds are created as copies of it.
 type repo struct {
 	dir   string
 	src   *worktreetest.Source
@@ -164,7 +165,7 @@ func must(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// newRepo makes a repository with a commit and a branch for each tree; HEAD is on the first branch, "tree0".
+// newRepo creates a repository with a commit and a branch for each tree. HEAD is the first branch, "tree0".
 func newRepo(t testing.TB, trees ...files) *repo {
 	t.Helper()
 	r := &repo{dir: filepath.Join(t.TempDir(), "repo")}
@@ -194,13 +195,13 @@ func newRepo(t testing.TB, trees ...files) *repo {
 	return r
 }
 
-// world makes a working tree that shows the repository's first commit.
+// world creates a working tree that shows the repository's first commit.
 func (r *repo) world(t testing.TB) *world {
 	t.Helper()
 	return r.worldOn(t, nil)
 }
 
-// worldOn is world with another file system for the files of the working tree.
+// worldOn creates a working tree like world, with its files on the file system on.
 func (r *repo) worldOn(t testing.TB, on disk.FS) *world {
 	t.Helper()
 	w := &world{TB: t, dir: filepath.Join(t.TempDir(), "world"), src: r.src, root: r.trees[0], fs: on}
@@ -219,7 +220,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// open is what a process does that begins to serve the working tree.
+// open opens the working tree as a process does that starts to serve it.
 func (w *world) open() {
 	w.Helper()
 	tree, err := worktree.Open(filepath.Join(w.dir, "inodes"), w.src, worktree.Options{
@@ -232,7 +233,8 @@ func (w *world) open() {
 	w.git = gitdir.Reopen(filepath.Join(top, ".git"), gitdir.Options{Format: object.SHA1, WorkTree: top})
 }
 
-// clone returns the world as it is on the disk, as a process finds it that comes after a kill in this moment.
+// clone returns a copy of the world with the files that are on disk now, as the next process would find them after a
+// kill at this moment.
 func (w *world) clone() *world {
 	w.Helper()
 	c := *w
@@ -242,10 +244,10 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// home is the directory that intents are recorded in.
+// home returns the directory in which intents are recorded.
 func (w *world) home() string { return filepath.Join(w.dir, "home") }
 
-// checkout returns the Checkout of a process that has the world's journal open.
+// checkout returns a Checkout that uses the journal j.
 func (w *world) checkout(j *Journal) *Checkout {
 	return &Checkout{
 		Refuses: func(string) error { return nil },
@@ -277,7 +279,8 @@ func (m *mark) SetStale(stale bool)      { m.stale = stale }
 func (nothing) On(string) bool           { return false }
 func (nothing) Below(string) bool        { return false }
 
-// exported is git with a plain directory that has what the working tree has, for want of a mount.
+// exported implements git for a world that has no mount. It runs git in a plain directory with the same files as the
+// working tree.
 type exported struct {
 	*gitdir.Dir
 	w *world
@@ -293,7 +296,7 @@ func (e exported) Ignored(ctx context.Context, paths []string) ([]string, error)
 	return e.Dir.Ignored(ctx, paths)
 }
 
-// export makes the plain directory like the working tree.
+// export makes the files of the plain directory equal to those of the working tree.
 func (w *world) export() {
 	w.Helper()
 	top := filepath.Join(w.dir, "top")
@@ -329,7 +332,7 @@ func plainWrite(t testing.TB, top, at string, f worktreetest.File) {
 	}
 }
 
-// plain reads a plain directory, without .git.
+// plain returns the files of a plain directory without .git.
 func plain(t testing.TB, top string) files {
 	t.Helper()
 	f := files{}
@@ -363,7 +366,7 @@ func plain(t testing.TB, top string) files {
 	return f
 }
 
-// shown reads the working tree, without directories that are empty.
+// shown returns the files of the working tree without empty directories.
 func (w *world) shown() files {
 	w.Helper()
 	f := w.withDirs()
@@ -371,7 +374,7 @@ func (w *world) shown() files {
 	return f
 }
 
-// withDirs reads the working tree, also directories that are empty.
+// withDirs returns the files of the working tree, including empty directories.
 func (w *world) withDirs() files {
 	w.Helper()
 	f := files{}
@@ -413,7 +416,7 @@ func (w *world) walk(dir worktree.Node, prefix string, into files) {
 	}
 }
 
-// remove removes a path, and directories above it that are empty then. false: there is none.
+// remove removes a path, and parent directories that are then empty. It returns false if the path does not exist.
 func (w *world) remove(at string) bool {
 	w.Helper()
 	for first := true; ; first = false {
@@ -439,8 +442,8 @@ func (w *world) remove(at string) bool {
 	}
 }
 
-// write makes a file or link, and the directories above it. What is in its way must have been removed; a file of the same
-// type is written in place.
+// write creates a file or link and its parent directories. Files in the way must have been removed. An existing file of
+// the same type is overwritten in place.
 func (w *world) write(at string, f worktreetest.File) {
 	w.Helper()
 	ctx := w.Context()
@@ -479,7 +482,7 @@ func (w *world) write(at string, f worktreetest.File) {
 	w.must(err)
 }
 
-// put is files.put for the working tree.
+// put changes the working tree as files.put changes a model.
 func (w *world) put(at string, f worktreetest.File) {
 	w.Helper()
 	now := w.shown()
@@ -491,7 +494,7 @@ func (w *world) put(at string, f worktreetest.File) {
 	w.write(at, f)
 }
 
-// entries lists what git's index has, as git ls-files --stage prints it.
+// entries returns the entries of git's index as git ls-files --stage prints them.
 func (w *world) entries() string {
 	w.Helper()
 	return must(w, filepath.Join(w.dir, "top"), "git", "ls-files", "--stage")

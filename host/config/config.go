@@ -28,25 +28,27 @@ import (
 )
 
 const (
-	// Name is the repository's file, in the root of its tree.
+	// Name is the path of a repository's configuration file, relative to the root of the tree.
 	Name = ".artifactfs.toml"
 
-	// maxFile is the maximum size of a file in bytes. The memory that the TOML parser allocates grows with the third power of
-	// the nesting depth of tables: parsing a file of 64 KiB took a minute and allocated 31 GB in total, and parsing a file of
-	// 4 KiB takes 0.1 s and allocates 0.2 GB.
+	// maxFile is the maximum size of a configuration file in bytes. The memory that the TOML parser allocates grows
+	// with the third power of the nesting depth of tables: parsing a file of 64 KiB took a minute and allocated 31 GB
+	// in total, and parsing a file of 4 KiB takes 0.1 s and allocates 0.2 GB.
 	maxFile      = 4 << 10
-	maxRedirects = 64   // maximum number of paths, because each path becomes a mount
+	maxRedirects = 64   // maximum number of redirects, because each becomes a mount
 	maxPath      = 1024 // maximum length of a path in bytes
 )
 
 // File is the contents of a configuration file.
 type File struct {
 	Redirect []string `toml:"redirect"` // paths in the form that Paths returns
-	// StoreFrom is the absolute path of the state directory of another daemon; "": none. Only the user's file may set it.
+	// StoreFrom is the absolute path of the state directory of another daemon, from which mounts read what it has
+	// fetched; "" if there is none. Only the user's file may set it.
 	StoreFrom string `toml:"store_from"`
 }
 
-// Parse parses the contents of a file. If the syntax is invalid, the error is one line that contains the line number.
+// Parse parses the contents of a configuration file. If the syntax is invalid, the error is one line that contains the
+// line number.
 func Parse(text []byte) (File, error) {
 	var f File
 	if len(text) > maxFile {
@@ -72,8 +74,8 @@ func Parse(text []byte) (File, error) {
 	return f, nil
 }
 
-// Paths returns raw with every path cleaned by Path, in the same order and without repetitions. It is an error if one
-// path lies inside another.
+// Paths returns the clean forms (see Path) of the paths in raw, in the same order and without repetitions. It returns
+// an error if one path is inside another.
 func Paths(raw []string) ([]string, error) {
 	var clean []string
 	for _, r := range raw {
@@ -96,8 +98,8 @@ func Paths(raw []string) ([]string, error) {
 	return clean, nil
 }
 
-// Path returns the clean form of a path relative to the root of a mount. It is an error if the path leads outside, is
-// the root itself, or has a component ".git".
+// Path returns the clean form of a path relative to the root of a mount. It returns an error if the path leads outside
+// of the mount, is the root itself, or has a component ".git".
 func Path(raw string) (string, error) {
 	p := path.Clean(raw)
 	switch {
@@ -121,7 +123,7 @@ func Path(raw string) (string, error) {
 	return p, nil
 }
 
-// UserFile returns the path of the user's file; "" if the home directory is not known.
+// UserFile returns the path of the user's configuration file, or "" if the home directory is not known.
 func UserFile() string {
 	// The XDG base directory specification requires that a relative path in this variable is ignored.
 	if x := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(x) {
@@ -134,7 +136,8 @@ func UserFile() string {
 	return filepath.Join(home, ".config", "artifactfs", "config.toml")
 }
 
-// Read reads and parses the file name. If the file does not exist, Read returns the zero File and no error.
+// Read returns the parsed contents of the configuration file name. If the file does not exist, Read returns the zero
+// File and no error.
 func Read(name string) (File, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

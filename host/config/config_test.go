@@ -94,7 +94,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What is nested as deep as the limit of a file allows is refused in reasonable time; MiB are allocated in all.
+// TestNestingIsCheap checks that a file with the maximum nesting depth is refused quickly, with at most some MiB of
+// allocated memory.
 func TestNestingIsCheap(t *testing.T) {
 	for name, text := range map[string]string{
 		"tables": "a=" + strings.Repeat("{a=", 1000) + "1" + strings.Repeat("}", 1000),
