@@ -6,17 +6,18 @@ import (
 	"fmt"
 )
 
-// errLocked means that a lock was not released before the deadline of Alive.
-var errLocked = errors.New("a lock is held for too long")
+// errLocked means that Daemon.Alive could not acquire a lock before its deadline.
+var errLocked = errors.New("lock was not released in time")
 
-// Alive checks that no goroutine holds a lock forever. It acquires and releases the lock of the mount table and the locks of
-// every mount, and returns nil when it has done so. If ctx ends first, it returns an error that wraps errLocked and names the
-// lock that it was waiting for. The supervisor replaces a worker that fails this check.
+// Alive checks that no goroutine of the daemon holds a lock forever, by acquiring and releasing the lock of the mount
+// table and the locks of every mount. It returns nil when it has acquired all. If ctx ends first, it returns an error
+// that wraps errLocked and names the lock that it was waiting for. The supervisor replaces a worker that fails this
+// check.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // name of the lock that is being acquired
-	// The function ask puts into the channel at the name of the lock that is acquired next. It first removes the previous name
-	// from the channel, if that name was not read yet.
+	// ask puts the name of the lock that is acquired next into the channel at. It first removes the previous name, if
+	// that was not read yet.
 	ask := func(what string) {
 		select {
 		case <-at:

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 )
 
-// mountSecond makes a mount visible at a second directory. It must be unmounted there before the mount itself is unmounted.
+// mountSecond bind-mounts the existing mount r.Second at the directory r.Dir. The bind mount must be unmounted before
+// the mount itself is unmounted.
 func mountSecond(d *Daemon, r control.MountRequest) (control.MountReply, error) {
 	m, err := d.servedMount("mount", r.Second)
 	if err != nil {
@@ -32,8 +33,9 @@ func mountSecond(d *Daemon, r control.MountRequest) (control.MountReply, error) 
 	return control.MountReply{ID: m.ID, Dir: target, Session: m.Session}, nil
 }
 
-// unmountOther removes what mountSecond has made, a dead mount, or the record of a failed mount. If there is none, it fails unless the
-// request is to remove the directory.
+// unmountOther removes what is at r.Dir if no mount of the daemon is there: a bind mount that mountSecond has made, a
+// dead mount, or the record of a failed mount. If there is nothing to remove, it fails, unless the request is to remove
+// the directory.
 func unmountOther(ctx context.Context, d *Daemon, r control.UnmountRequest) (control.UnmountReply, error) {
 	dir := filepath.Clean(r.Dir)
 	removed := d.host.Failures.Forget(dir, nil)
@@ -42,7 +44,7 @@ func unmountOther(ctx context.Context, d *Daemon, r control.UnmountRequest) (con
 		return ok && m.Dir == dir
 	})
 	if err == nil {
-		var dead bool // no process serves the mount: an earlier daemon and the store of its descriptors have ended together
+		var dead bool // whether a dead mount was removed: a daemon and its descriptor store had ended together
 		dead, err = mountpoint.RemoveDead(ctx, dir)
 		removed = removed || second || dead
 	}
@@ -55,7 +57,7 @@ func unmountOther(ctx context.Context, d *Daemon, r control.UnmountRequest) (con
 	return control.UnmountReply{Dir: dir}, removeDir(r)
 }
 
-// removeDir removes the directory of a mount that has ended, if the request demands that.
+// removeDir removes the directory r.Dir, from which a mount was removed, if the request demands that.
 func removeDir(r control.UnmountRequest) error {
 	if !r.RemoveDir {
 		return nil

@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A mount that resumes a session does not overwrite commits on the session remote's branch that are newer than the newest checkpoint:
-// this host has never had them, so they may be from another machine.
+// TestABranchThatIsAheadOfTheCheckpointStays checks that a mount that resumes a session does not overwrite commits on
+// the session remote's branch that are newer than the newest checkpoint. This host has never had them, so they may come
+// from another machine.
 func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -68,7 +69,7 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	if got := k.sh(sessions, "git for-each-ref --format='%(objectname)' refs/afs/kept"); strings.TrimSpace(got) != ahead {
 		t.Errorf("kept commits on the session remote: got %q", got)
 	}
-	// A commit that does not descend from the branch is pushed under another name, and reported as diverged.
+	// A commit that does not descend from the branch is pushed under another name and reported as diverged.
 	other.sh(there, "echo three >three; git add three; git commit -q -m three")
 	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil || len(reply.Session.DivergedRefs) != 1 {
 		t.Errorf("sync of a branch that is pushed beside another user's: got %v, %+v, want one diverged ref", err, reply.Session)
@@ -90,8 +91,9 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	other.unmount(there)
 }
 
-// A commit that the session itself pushed after its newest checkpoint, just before its mount was killed, does not block the branch of a
-// resumed session: the commit is kept under another name, the mount reports it, and the next commit replaces it on the branch.
+// TestABranchThatTheSessionMovedLastIsItsOwn checks a commit that the session itself pushed after its newest
+// checkpoint, just before its mount was killed. The commit must not block the branch of the resumed session: it is kept
+// under another name, the mount reports it, and the next commit replaces it on the branch.
 func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"a session remote", "embedded"} {
@@ -120,7 +122,8 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			tip := func() string { return strings.TrimSpace(k.sh("/", "git -C "+sessions+" rev-parse main")) }
 			k.until("the commit is pushed", func() bool { return tip() == lost })
 			k.kill()
-			if kind == "embedded" { // the kill may have come while the daemon had locks, which git cannot tell from those of a living process
+			// a killed daemon may leave lock files, which git cannot distinguish from those of a running process
+			if kind == "embedded" {
 				k.sh(sessions, "for r in heads/main afs/carried/hour/heads/main; do test -e refs/$r.lock || ln artifactfs.lock refs/$r.lock; done")
 			}
 

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// A git command that moves refs causes a checkpoint soon, under each policy.
+// TestACheckpointIsMadeSoonAfterGit checks that a git command that moves refs soon causes a checkpoint, with each
+// policy.
 func TestACheckpointIsMadeSoonAfterGit(t *testing.T) {
 	for _, policy := range []control.Policy{control.PolicyIdle, control.PolicyBeforeRisk, "interval=1h"} {
 		t.Run(string(policy), func(t *testing.T) {

@@ -44,7 +44,7 @@ func (k *testKeeper) checkpoint(dir string) control.CheckpointReply {
 	return p
 }
 
-// served returns the URL of a served repository, and that of an empty session remote.
+// served creates a repository and an empty session remote, and returns their URLs.
 func served(t *testing.T) (remote, sessions string) {
 	t.Helper()
 	root := t.TempDir()
@@ -61,7 +61,8 @@ func served(t *testing.T) (remote, sessions string) {
 	return server.URL("r.git"), sessions
 }
 
-// A session of another host is resumed with the same files and git state, and no contents are fetched before they are read.
+// TestASessionGoesOnElsewhere checks that a session is resumed on another host with the same files and git state, and
+// that no contents are fetched before they are read.
 func TestASessionGoesOnElsewhere(t *testing.T) {
 	t.Parallel()
 	t.Run("remote", func(t *testing.T) { goOnElsewhere(t, false) })
@@ -129,8 +130,8 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	}
 }
 
-// Sessions can be resumed elsewhere with each kind of base: SHA-256 ids, or a repository without a commit; also with the git directory
-// inside of the mount.
+// TestOtherSessionsGoOnElsewhere resumes sessions with unusual bases on another host: SHA-256 IDs, a repository without
+// a commit, and a git directory inside the mount.
 func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
@@ -184,11 +185,12 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 	}
 }
 
-// Commits that were pushed after the last checkpoint are kept under another name when the session is resumed from that checkpoint, and
-// the next commit replaces them on the branch.
+// TestCommitsAfterTheCheckpointAreKept checks commits that were pushed after the last checkpoint. They must be kept
+// under another name when the session is resumed from that checkpoint, and the next commit replaces them on the branch.
 func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	t.Parallel()
-	remote, sessions := served(t) // first, so that it is removed after the daemons, which push to it, have ended
+	// created first, so that it is removed after the daemons, which push to it, have ended
+	remote, sessions := served(t)
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -232,7 +234,8 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	}
 }
 
-// A fork has the files and git state of its parent and is then independent. A single checkpoint can be mounted read-only.
+// TestForksAndCheckpointsAreMounted checks that a fork has the files and git state of its parent and is then
+// independent, and that a single checkpoint can be mounted read-only.
 func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -248,7 +251,7 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	k.sh(dir, anHour)
 	before := k.sh(dir, look)
 
-	// Fork the working tree as it is now: it has changes that are in no checkpoint yet.
+	// The fork contains the present working tree, including changes that are in no checkpoint yet.
 	fork := k.request("", k.dir("fork"))
 	fork.Session, fork.Prefetch, fork.SessionOptions.Policy = "forked", control.PrefetchNone, control.PolicyOff
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: dir, Mount: fork}, nil); err != nil {
@@ -313,7 +316,7 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	k.sh(fork.Dir, "git log --format=%s -n 1 feature | grep -x fork")
 }
 
-// states are scripts that leave git in the middle of an operation, such as a merge.
+// states contains scripts that leave git in the middle of an operation, such as a merge.
 var states = map[string]string{
 	"nothing done":   "true",
 	"merge":          "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; git checkout -q -b b main; echo b >README.md; git rm -q dir0/file0.txt; git commit -q -a -m b; git merge a || true; echo more >>dir1/file1.txt",
@@ -336,7 +339,8 @@ var states = map[string]string{
 
 const lookCloser = look + `; echo == index; git ls-files -v --stage; git status | sed '/^HEAD detached/d'; git log --format='%H %s' --all; git stash list --format='%gd %gs %H'; git for-each-ref; git config --get-regexp '^branch'`
 
-// If an operation of git is in progress in the parent, it is in progress in the fork, too.
+// TestForksAreInTheSameState checks that an operation of git that is in progress in the parent is also in progress in
+// the fork.
 func TestForksAreInTheSameState(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -367,7 +371,8 @@ func TestForksAreInTheSameState(t *testing.T) {
 	}
 }
 
-// A restore restores files and index, makes a checkpoint of the previous state first, and does not change files that checkpoints exclude.
+// TestRestore checks that a restore changes files and index, makes a checkpoint of the previous state first, and does
+// not change files that checkpoints exclude.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -455,7 +460,8 @@ func diffText(t *testing.T, a, b string) string {
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.Command("diff", "-u", filepath.Join(dir, "a"), filepath.Join(dir, "b")).Output() // exit code 1 if they differ
+	// exit status 1 means that they differ
+	out, err := exec.Command("diff", "-u", filepath.Join(dir, "a"), filepath.Join(dir, "b")).Output()
 	if len(out) == 0 {
 		t.Fatal(err)
 	}

@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 )
 
-// A lane has one writer. If two hosts mount a session at the same time, one is refused. A host whose own copy of the session names no
-// writer is refused, too, because the session remote decides.
+// TestALaneIsWhoseTheSessionRemoteSays checks that a lane has one writer. If two hosts mount a session at the same
+// time, one is refused. A host is also refused if its own copy of the session names no writer, because the session
+// remote decides.
 func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	t.Parallel()
 	remote, sessions := served(t)
@@ -47,7 +48,7 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	if kept, err := catalog.Unmounted(hosts[not].state); err != nil || len(kept) != 0 {
 		t.Errorf("the refused host has a session: %v, %+v", err, kept)
 	}
-	// The metadata that this host has names no machine that uses the session, and the mount is refused all the same.
+	// The copy of the metadata on this host names no machine that uses the session. The mount must still be refused.
 	if _, err := first.client.Mount(t.Context(), requests[0], nil); !refused(err) {
 		t.Errorf("mount on the first host, whose copy of the session is old: got %v", err)
 	}

@@ -13,13 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// workedIn is a session with changes of another host, and the servers of the mounted remote and of the session remote.
+// workedIn is a session with changes that were made on another host, and the servers of the mounted remote and the
+// session remote.
 type workedIn struct {
 	host             *testKeeper
 	request          control.MountRequest
 	origin, sessions *gittest.Server
-	remote           *gittest.Receiver // the session remote's repository
-	left             string            // id of the session's metadata on the session remote after the unmount
+	remote           *gittest.Receiver // repository of the session remote
+	left             string            // ID of the session's metadata on the session remote after the unmount
 	base             control.BaseMode
 }
 
@@ -60,7 +61,7 @@ func (w workedIn) of(k *testKeeper) control.MountRequest {
 	return r
 }
 
-// meta returns the id of the session's metadata on the session remote.
+// meta returns the ID of the session's metadata on the session remote.
 func (w workedIn) meta(t *testing.T) string {
 	t.Helper()
 	id, err := gittest.Git(t.Context(), w.remote.Path, "rev-parse", session.MetaRef("hour"))
@@ -70,7 +71,8 @@ func (w workedIn) meta(t *testing.T) string {
 	return id
 }
 
-// The container of a thin session, the commit that holds all its refs, is fetched while the lane is claimed.
+// TestAClaimDoesNotWaitForAContainer checks that the container of a thin session, which is the commit that holds all
+// its refs, is fetched while the lane is claimed.
 func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 	t.Parallel()
 	w := workIn(t, control.BaseThin)
@@ -104,8 +106,8 @@ func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 	}
 }
 
-// Resuming a session sends only requests that depend on the results of previous ones, and the claim does not wait for the requests
-// that fetch the session.
+// TestAClaimTakesOneRequestAndNobodyWaitsForIt checks that only those requests are sent one after the other that depend
+// on each other's results, and that the claim does not wait for the requests that fetch the session.
 func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	t.Parallel()
 	w := workIn(t, control.BaseSeed)
@@ -115,7 +117,8 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	r := w.of(other)
 	w.origin.Log().Reset()
 	w.sessions.Log().Reset()
-	small := w.sessions.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 2, Times: 1}) // the files of the checkpoint's State
+	// delays the fetch of the files of the checkpoint's State
+	small := w.sessions.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 2, Times: 1})
 	mounted := make(chan error, 1)
 	go func() {
 		_, err := other.client.Mount(t.Context(), r, nil)
@@ -153,11 +156,12 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 		t.Errorf("another host's mount of a held session: got %v", err)
 	}
 	other.unmount(r.Dir)
-	w.host.mount(w.request) // although the last claim that this host has read is another machine's
+	w.host.mount(w.request) // must succeed although the last claim that this host has read is that of another machine
 	w.host.unmount(w.request.Dir)
 }
 
-// A host that has claimed a lane and then fails to mount releases the claim, also if the mounted remote has not answered at all.
+// TestAMountThatFailsHoldsNoLane checks that a host releases its claim of a lane if the mount then fails, even if the
+// mounted remote has not answered at all.
 func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]gittest.Fault{

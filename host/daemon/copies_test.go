@@ -10,9 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A mount that a container holds in its mount namespace stays mounted: unmount names the container, instead of waiting for its end.
+// TestAMountThatIsMountedElsewhereIsBusy checks a mount of which a container has a copy in its mount namespace. An
+// unmount must fail with an error that names the container, and must not wait for the end of the container.
 //
-// The test is not parallel: the mount namespaces that it makes have copies of every mount, so the mounts of other tests would be busy.
+// The test is not parallel: its mount namespaces contain copies of every mount, so mounts of other tests would be busy.
 func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
 	k := newKeep(t)
 	k.start()

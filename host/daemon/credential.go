@@ -15,10 +15,10 @@ import (
 
 var _ control.CredentialHolder = (*Daemon)(nil)
 
-// SetCredential replaces the credentials of the mount at r.Dir by a new token or token file. It first tries the token on the
-// remote. If the remote refuses the token, nothing is changed; if the remote cannot be reached, the token is used unchecked.
-// All users of the same login use the new token at once: requests for contents and history, a session remote on the same host,
-// submodules, git commands, and other mounts with this login.
+// SetCredential replaces the credentials of the mount at r.Dir by a new token or token file. If the remote refuses the
+// token, SetCredential changes nothing; if the remote cannot be reached, it uses the token without a check. Everything
+// with the same login uses the new token at once: requests for contents and history, a session remote on the same host,
+// submodules, git commands, and other mounts.
 func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
 	var reply control.CredentialReply
 	m, ok := d.find(r.Dir)
@@ -27,14 +27,14 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	if err := m.AwaitTakeover(ctx); err != nil || !m.Served() {
 		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.Dir,
-			Cause: "it is not mounted yet", Hint: "try again in a moment"}
+			Cause: "mount is not ready yet", Hint: "try again in a moment"}
 	}
 	at, l := m.LoginOf(r.Session)
 	reply.Dir = m.Dir
 	// Only remotes with an http or https URL accept a token.
 	if l == nil || !l.IsWeb() {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.Dir,
-			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
+			Cause: "mount has no remote that accepts a token; only http and https URLs do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
 	env := remotes.Environment(m.Request.MountRequest)
@@ -43,7 +43,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := fault.Explain("log in to", reply.Remote, err)
-		e.Hint = "the mount keeps the token that it had"
+		e.Hint = "the mount continues to use the previous token"
 		return reply, e
 	}
 	reply.Checked = err == nil

@@ -1,5 +1,5 @@
-// Package daemon keeps the registry of all mounts of a process. It starts, stops and takes over mounts, and answers the requests
-// of clients.
+// Package daemon has the state of a process that serves mounts: the table of all mounts and what they share. It starts,
+// stops and takes over mounts, and answers the requests of clients.
 //
 // One process serves any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk and
 // the memory budget.
@@ -42,25 +42,25 @@ import (
 // DefaultCacheSize is the default size of the cache on disk, in bytes. The cache holds contents of all mounts together.
 const DefaultCacheSize = 20 << 30
 
-// These limits cannot be changed by options.
-const (
-	memoryBudget = 24 << 20 // bytes of parsed trees and small contents that are kept in memory
-)
+// memoryBudget is the size, in bytes, of the cache of parsed trees and small contents in memory.
+const memoryBudget = 24 << 20
 
 // Config is the configuration of a daemon.
 type Config struct {
 	State string      // path of the state directory; it contains stores/, mounts/ and blobs/ (see DESIGN)
 	Log   *zap.Logger // log of the whole daemon; must be set
-	// StoreFrom is the state directory of another daemon, which mounts use whose requests name none; "": none.
+	// StoreFrom is the state directory of another daemon, from which mounts read objects that this daemon has fetched,
+	// if their requests name no such directory; "" to use none.
 	StoreFrom string
 
-	Keeper      takeover.Keeper     // holds descriptors for a successor; nil: there is no supervisor, and the mounts end with this process
-	Descriptors []keeper.Descriptor // descriptors that the predecessor left with the supervisor
+	// stores descriptors for a successor; nil if there is no supervisor, so that the mounts end with this process
+	Keeper      takeover.Keeper
+	Descriptors []keeper.Descriptor // descriptors of the mounts of the predecessor, in case of a takeover
 	Reason      string              // why the predecessor ended; "" if there was no predecessor
 	Takeovers   int                 // number of workers that have served the mounts before this one
 }
 
-// take removes the descriptor with the given name from c.Descriptors and returns its file. It returns nil if there is no such
+// take removes the descriptor called name from c.Descriptors and returns it as a file, or nil if there is no such
 // descriptor.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Descriptors, func(k keeper.Descriptor) bool { return k.Name == name })
@@ -76,7 +76,7 @@ func (c *Config) take(name string) *os.File {
 // called from any goroutine.
 type Daemon struct {
 	host        *mount.Host // state and services that all mounts share
-	endedMounts endedMounts // mounts that ended recently, for unmount requests that are repeated
+	endedMounts endedMounts // mounts that ended recently, from which repeated unmount requests are answered
 
 	ctx      context.Context    // context of the daemon's own background goroutines; Close cancels it
 	end      context.CancelFunc // cancels ctx
@@ -90,21 +90,23 @@ type Daemon struct {
 	catalog.CacheEntries       // answers requests on cache entries
 	catalog.Reviews            // answers requests about approvals, policies and annotations
 	lockservice.Locks          // answers requests for locks
-	memoryLimit          int64 // soft memory limit, in bytes, that the Go runtime has without any mount
+	memoryLimit          int64 // soft memory limit of the Go runtime, in bytes, before the first mount adds to it
 
 	// The fields below are protected by mu.
 	mu     sync.Mutex
-	closed bool                    // whether Close was called; then no mount may be added
-	unfit  error                   // reason why this version of the program cannot serve one of the inherited mounts; nil if there is none
+	closed bool // whether Close was called; then no mount may be added
+	// reason why this version of the program cannot serve one of the mounts of the predecessor; nil if it can serve all
+	unfit  error
 	mounts map[string]*mount.Mount // all mounts, by directory
 	idle   chan struct{}           // closed while mounts is empty; replaced when the next mount is added
 }
 
 var _ control.Handler = (*Daemon)(nil)
 
-// New opens the state directory and creates it if it is missing. If c.Descriptors contains descriptors of a predecessor, New
-// starts to take over the predecessor's mounts in the background, and Resumed waits until this has ended. Otherwise New removes
-// temporary files that killed processes have left in the state directory. The caller must call Close.
+// New returns a daemon that uses the state directory c.State, and creates the directory if it is missing. If
+// c.Descriptors is not empty, New starts to take over the mounts of the predecessor in the background; Resumed waits
+// for the end of this. Otherwise New removes temporary files that killed processes have left in the state directory.
+// The caller must call Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -160,8 +162,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts all mounts, waits for all background goroutines and closes the caches. A busy mount is detached, because no
-// process will serve it after Close.
+// Close unmounts all mounts, waits for all background goroutines and closes the caches. It detaches a busy mount,
+// because no process will serve that mount after Close.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -187,9 +189,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown unmounts all mounts, one after the other. Unlike Close, it does not detach busy mounts: it returns the error of the
-// first mount that cannot be unmounted, and leaves the remaining mounts as they are. Mounts that were unmounted before the error
-// stay unmounted.
+// Shutdown unmounts all mounts, one after the other. At the first mount that cannot be unmounted, for example because
+// it is busy, it stops and returns the error; mounts that were unmounted before stay unmounted.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)
@@ -210,8 +211,8 @@ func (d *Daemon) Ending() bool {
 	return d.closed
 }
 
-// Idle returns a channel that is closed while the daemon has no mounts. A mount that is being prepared counts as a mount. After a
-// mount was added, Idle returns a new channel.
+// Idle returns a channel that is closed when the daemon has no mounts. A mount that is being started counts as a mount.
+// When the next mount is added, later calls return a new channel.
 func (d *Daemon) Idle() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -233,19 +234,21 @@ func (d *Daemon) add(m *mount.Mount) bool {
 	return true
 }
 
-// mountMemory is the memory, in bytes, that an idle mount uses. Most of it is buffers that are rarely used.
+// mountMemory is the memory, in bytes, that the memory limit is raised by for each mount: about as much as an idle
+// mount uses, mostly for buffers.
 const mountMemory = 1 << 20
 
-// limitMemory adapts the memory limit of the Go runtime to the number of mounts. It does nothing if the user has set no limit. If
-// the limit were smaller than the live heap, the garbage collector would run continuously. The caller holds d.mu.
+// limitMemory sets the memory limit of the Go runtime to that of the user plus mountMemory for each mount, because with
+// a limit below the size of the live heap, the garbage collector would run continuously. It does nothing if the user
+// has set no limit. The caller holds d.mu.
 func (d *Daemon) limitMemory() {
 	if d.memoryLimit < math.MaxInt64/2 { // math.MaxInt64 means that no limit is set
 		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
 	}
 }
 
-// Remove removes m from the table of mounts. If m was the last mount, it closes the channel that Idle has returned. The caller
-// must not hold d.mu.
+// Remove removes m from the table of mounts. If m was the last mount, Remove closes the channel that Idle returns. The
+// caller must not hold d.mu.
 func (d *Daemon) Remove(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// GiveUp detaches the mounts whose descriptors dead workers have left with the supervisor. The supervisor calls GiveUp when it
-// will start no more workers, because then no process will serve these mounts. For each mount that was served, GiveUp records
-// reason as the cause of the failure, which later status requests show. Overlays and sessions remain in the state directory.
+// GiveUp detaches the mounts that the descriptors belong to. The supervisor calls GiveUp when it will start no more
+// workers, because then no process will serve these mounts. For each mount that was served, GiveUp records reason as
+// the cause of the failure, which later status requests show. Overlays and sessions remain in the state directory.
 // GiveUp continues after an error, and returns all errors joined.
 func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *zap.Logger) error {
 	var errs []error

@@ -7,17 +7,18 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount"
 )
 
-// endedMounts contains mounts that ended while no process could answer the unmount request, for example during a takeover. When
-// the client repeats its request, the daemon takes the answer from endedMounts. The methods may be called from any goroutine.
+// endedMounts is a set of mounts that ended while no process could answer the unmount request, for example during a
+// takeover. When the client repeats its request, the daemon answers from this set. The methods may be called from any
+// goroutine.
 type endedMounts struct {
 	mu     sync.Mutex
 	mounts map[string]*mount.Mount // ended mounts, by directory; protected by mu
 }
 
-// endedMountTime is how long an ended mount is kept in endedMounts.
+// endedMountTime is the time after which a mount is removed from endedMounts.
 const endedMountTime = time.Minute
 
-// add adds m, and removes it again after endedMountTime.
+// add adds the ended mount m, and schedules its removal after endedMountTime.
 func (d *endedMounts) add(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -28,7 +29,7 @@ func (d *endedMounts) add(m *mount.Mount) {
 	time.AfterFunc(endedMountTime, func() { d.drop(m) })
 }
 
-// drop removes m if it was added.
+// drop removes the ended mount m, if it is in the set.
 func (d *endedMounts) drop(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -37,7 +38,7 @@ func (d *endedMounts) drop(m *mount.Mount) {
 	}
 }
 
-// remove removes and returns the ended mount of the directory dir. It returns false if there is none.
+// remove removes and returns the ended mount of the directory dir, or returns false if there is none.
 func (d *endedMounts) remove(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

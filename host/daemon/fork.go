@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. A read-only fork creates
-// no session, and shows the checkpoint of the parent instead.
+// Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. If the request
+// is for a read-only mount, Fork creates no session, and mounts the checkpoint itself.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	if r.SessionRemote != "" {
 		return d.forkFar(ctx, r, progress)
@@ -48,9 +48,9 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	return reply, err
 }
 
-// HomeOf returns the home of a session on this host: the session's directory below the state directory. The parameter of is the
-// name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session with
-// that name.
+// HomeOf returns the home of a session on this host, which is the directory of the session below the state directory.
+// The parameter of is the name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession
+// if this host has no session with that name.
 func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	m, ok := d.mountOf(of)
 	switch {
@@ -71,9 +71,8 @@ func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	return h, err
 }
 
-// mountOf returns a mount. If the parameter of is an absolute path, mountOf returns the mount that contains this path.
-// Otherwise the parameter is the name of a session, and mountOf returns the mount of this session. It returns false if there is
-// no such mount.
+// mountOf returns the mount of a session, or false if the session is not mounted. The parameter of is the name of the
+// session, or an absolute path in its mount.
 func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
@@ -89,13 +88,13 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	return nil, false
 }
 
-// checkpointToFork returns the checkpoint from which a fork starts, and the home (directory below the state directory) in which
-// the checkpoint is stored. h is the home of the parent.
+// checkpointToFork returns the checkpoint from which a fork starts, and the home in which that checkpoint is stored. h
+// is the home of the parent session, and id the requested checkpoint; if id is empty, checkpointToFork uses the current
+// state.
 //
-// If id is empty and h belongs to a writable mount, it creates a checkpoint of the current state. If id is empty and h belongs
-// to a mount that shows one checkpoint, it returns that checkpoint. If id is not empty and h belongs to a mount that shows one
-// checkpoint, it looks up id in the session's own home, if this host has that home: the home of such a mount contains only one
-// checkpoint.
+// If id is empty and h belongs to a writable mount, checkpointToFork creates a checkpoint. If h belongs to a mount that
+// shows one checkpoint, its home contains only that one: if id is empty, it is returned; otherwise id is searched in
+// the session's own home, if this host has that.
 func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
@@ -115,9 +114,9 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string)
 	return h, p, err
 }
 
-// show returns the checkpoint that request r is to show, and sets the fields that r leaves out to those of the session of that
-// checkpoint. It returns nil, without an error, if this host does not have the session and the caller has to look it up on a
-// session remote.
+// show returns the checkpoint r.At of the session r.Session, which r requests to show, and sets the empty fields of r
+// to those of the session. It returns nil, without an error, if the session is not on this host and has to be searched
+// on a session remote.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Local, error) {
 	h, err := d.HomeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
@@ -134,8 +133,8 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Loc
 	return h.Origin(p), nil
 }
 
-// complete sets the fields that a mount request leaves out: the remote to mount, and the checkpoint that is shown. It reads
-// their values from the session on this host, or from the session remote if this host does not have the session.
+// complete sets the empty fields of a mount request, and of b: the remote to mount, and the checkpoint to show. It
+// reads them from the session on this host, or from the session remote if this host does not have the session.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount.StartPoint) (err error) {
 	// A mount that shows one checkpoint must be read-only.
 	if r.At != "" && b.From == nil {

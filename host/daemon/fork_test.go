@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A fork sends no request, copies no contents, starts with exactly the files and git state of the checkpoint, and is then independent.
+// TestForksShareEverything checks that a fork sends no request, copies no contents, starts with exactly the files and
+// git state of the checkpoint, and is then independent.
 func TestForksShareEverything(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -69,7 +70,7 @@ func TestForksShareEverything(t *testing.T) {
 		}
 	}
 
-	// Two forks are unmounted at once: one without changes, and one with a change before git is ready.
+	// Two forks are unmounted immediately: one without changes, and one with a change that is made before git is ready.
 	k.sh(forks[1].Dir, "echo mine >mine")
 	for _, f := range forks[:2] {
 		k.unmount(f.Dir)
@@ -90,7 +91,7 @@ func TestForksShareEverything(t *testing.T) {
 		}
 	}
 
-	// The daemon is killed before git has read the fork.
+	// The daemon is killed before git has read the fork's git directory.
 	f := r
 	f.Dir, f.Session = k.dir("last"), "last"
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, nil); err != nil {

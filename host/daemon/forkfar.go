@@ -16,8 +16,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// forkFar creates a session from a checkpoint of a session that is stored on a session remote, and mounts the new session. If the
-// requested mount is read-only, forkFar mounts the checkpoint itself and creates no session.
+// forkFar is Fork for a parent session on the session remote r.SessionRemote: it creates a session from a checkpoint of
+// the parent and mounts the new session. If the requested mount is read-only, it mounts the checkpoint itself and
+// creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
 	// A read-only mount needs no new session, because it shows the checkpoint of the parent session.
@@ -48,8 +49,9 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	return reply, err
 }
 
-// lookFar reads the metadata of a fork's parent session from the parent's session remote. If the session does not exist, it
-// returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller must close the Remote of the result.
+// lookFar reads the metadata of the parent session of a fork from the session remote r.SessionRemote. If the session
+// does not exist there, lookFar returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller must close the
+// Remote of the result.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Far, error) {
 	at := r.Mount
 	// A session token in the request is for the session remote of the fork. If the fork has none, the token is for that of the parent.
@@ -76,8 +78,8 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Fa
 	return &origin.Far{Parent: parent, At: r.SessionRemote}, nil
 }
 
-// nameFork sets the session name of a fork if the request does not contain one. It returns an error with a hint if this host
-// already has a session with that name.
+// nameFork sets the session name in the mount request of a fork, if it is empty. It returns an error with a hint if
+// this host already has a session with that name. The parameter of is the name of the parent session.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
 		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))

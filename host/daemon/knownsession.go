@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// knowSession reads the metadata of a session from the session remote that the request names. It returns statedir.ErrNoSession if
-// the request names no URL of a session remote, or if the session remote does not have the session. The caller must close the
-// result.
+// knowSession reads the metadata of the session r.Session from the session remote that the request names. It returns
+// statedir.ErrNoSession if the request names no URL of a session remote, or if the session remote does not have the
+// session. The caller must close the result.
 func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *origin.KnownSession, err error) {
 	remote, login, kind, err := d.host.Remotes.SessionLogin(r)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// metricsAge is the maximum age of the counts of fetched contents in the metrics. A new count takes a walk through the whole
-// tree, which is expensive.
+// metricsAge is the maximum age of the counts of fetched contents in the metrics. An older count is repeated, which
+// walks the whole tree.
 const metricsAge = 15 * time.Second
 
 // WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus.
@@ -58,7 +58,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	return w.Flush()
 }
 
-// writeProcess writes the metrics of this process, with the names that the client libraries of Prometheus use.
+// writeProcess writes the metrics of this process that the client libraries of Prometheus define, under the same names.
 func (d *Daemon) writeProcess(w *metrics.Writer) {
 	// The function one writes a metric family that has a single sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
@@ -97,7 +97,7 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 // milliseconds.
 var processStart = time.Now()
 
-// writeOperations writes histograms of the durations of kernel requests, by operation. They cover all mounts.
+// writeOperations writes histograms of the durations of FUSE requests in all mounts, by operation.
 func (d *Daemon) writeOperations(w *metrics.Writer) {
 	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
 	d.host.Times.Each(func(op string, h *metrics.Histogram) {
@@ -105,13 +105,13 @@ func (d *Daemon) writeOperations(w *metrics.Writer) {
 	})
 }
 
-// scraped contains the values of one mount at the time of a request for metrics.
+// scraped has the values of one mount that one scrape of the metrics returns.
 type scraped struct {
 	mount.Figures
 	label metrics.Label // label with the directory of the mount
 }
 
-// scrape returns the current values of all mounts, sorted by directory.
+// scrape returns the values of all mounts for the metrics, sorted by directory.
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
 		f := m.Figures(ctx, time.Now().Add(-metricsAge))
@@ -120,7 +120,7 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	return all
 }
 
-// writeMounts writes the metrics that have the label of a mount.
+// writeMounts writes the metrics of single mounts, and the number of mounts in each state.
 func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failure) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
 	// A sample is written for every state, even if no mount is in that state, so that the time series has no gaps.
@@ -139,7 +139,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failur
 		}
 		w.Sample(float64(n), metrics.Label{Name: "state", Value: string(state)})
 	}
-	w.Family("artifactfs_mount_info", metrics.Gauge, "What is mounted where; always 1.")
+	w.Family("artifactfs_mount_info", metrics.Gauge, "Remote, commit and session of each mount; always 1.")
 	for _, m := range mounts {
 		// The labels contain the information, and the value is always 1, as is usual for info metrics.
 		w.Sample(1, m.label, metrics.Label{Name: "remote", Value: m.Remote}, metrics.Label{Name: "ref", Value: m.Ref},
@@ -214,7 +214,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failur
 	}
 }
 
-// flag returns the value of a gauge that is 1 or 0.
+// flag returns 1 if is is true and 0 otherwise, as the value of a gauge.
 func flag(is bool) float64 {
 	if is {
 		return 1
@@ -247,8 +247,8 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 	}
 }
 
-// remoteFigures contains the sums over all stores with the same URL. If the mounts of one remote use different credentials or
-// options, there are several stores with the URL of this remote.
+// remoteFigures has the sums of the metrics over all stores with the same URL. There are several stores with one URL if
+// the mounts of the remote use different credentials or options.
 type remoteFigures struct {
 	url                           string
 	stats                         fetch.Stats
@@ -257,8 +257,8 @@ type remoteFigures struct {
 	relay                         *via.Usage // nil if no store uses a relay
 }
 
-// remotesOf returns the sums over the stores of all mounts, one element for each URL. A store that several mounts share is
-// counted once.
+// remotesOf returns the sums of the metrics over the stores of all mounts, one element for each URL. A store that
+// several mounts share is counted once.
 func remotesOf(mounts []scraped) (all []*remoteFigures) {
 	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
 	for _, m := range mounts {
@@ -297,7 +297,7 @@ func remotesOf(mounts []scraped) (all []*remoteFigures) {
 	return all
 }
 
-// writeRemotes writes the metrics that have the label of a remote.
+// writeRemotes writes the metrics of remotes, which have the label "remote".
 func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	all := remotesOf(mounts)
 	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }

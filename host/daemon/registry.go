@@ -20,25 +20,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Each mount is registered in a file below registry/, without credentials, so that Remount can restore the mount after a restart
-// of the machine. The file is removed when the mount is unmounted. It is kept when the daemon exits.
+// restoresAtOnce is the maximum number of mounts that Remount restores at the same time.
+const restoresAtOnce = 4
 
-const (
-	// restoresAtOnce is the maximum number of mounts that Remount restores at the same time.
-	restoresAtOnce = 4
-)
-
-// pauses are the pauses before a failed mount is tried again.
+// pauses defines the time between two attempts to restore a registered mount that has failed.
 var pauses = backoff.Backoff{First: 5 * time.Second, Longest: 5 * time.Minute}
 
-// registryPath returns the path of the registry file for the mount at dir.
+// registryPath returns the path of the registry file of the mount at dir, in the directory registry/ of the state
+// directory. Remount restores the mount from this file after a restart of the machine. The file has no credentials. It is
+// removed when the mount is unmounted, and kept when the daemon exits.
 func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.host.State, "registry", statedir.FileName(dir))
 }
 
-// register writes the registry file of a mount. It logs failures and does not return them. The mount of a submodule is not
-// registered, because it is restored with its parent. If there is no keeper (the interface to the supervisor), no mount is
-// registered, because then all mounts end with this process.
+// register writes the registry file of a mount, from which Remount restores it. Failures are only logged. No file is
+// written for the mount of a submodule, which is restored with its parent, and if there is no supervisor, because then
+// all mounts end with this process.
 func (d *Daemon) register(m *mount.Mount) {
 	r, ok := m.Registration()
 	if !ok {
@@ -56,7 +53,7 @@ func (d *Daemon) register(m *mount.Mount) {
 	}
 }
 
-// Unregister removes the registry file of a mount. It logs failures.
+// Unregister removes the registry file of a mount. Failures are only logged.
 func (d *Daemon) Unregister(m *mount.Mount) {
 	if !m.HasRegistration() {
 		return
@@ -66,9 +63,9 @@ func (d *Daemon) Unregister(m *mount.Mount) {
 	}
 }
 
-// Remount restores the registered mounts. It returns nil after it has tried to restore each mount once, or the error of ctx. It
-// repeats failed attempts in the background. The attempts for a mount end when one of them succeeds, when another mount uses
-// the directory, when the mount is unregistered, or when the daemon exits.
+// Remount mounts again the mounts that have registry files. It returns nil after one attempt for each mount, or the
+// error of ctx. Failed attempts are repeated in the background, until one succeeds, another mount uses the directory,
+// the mount is unregistered, or the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
 	if err != nil {
@@ -93,8 +90,8 @@ func (d *Daemon) Remount(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// remount restores the mount that is registered in the file at path. It returns false if the mount failed and another attempt may
-// succeed.
+// remount mounts again the mount whose registry file is path. It returns false if the mount failed and another attempt
+// may succeed.
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +130,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	// The status shows the failure until the mount succeeds or is unmounted.
 	d.host.Failures.Add(statedir.Failure{
 		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
-		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
+		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "mount was not restored: " + err.Error(),
 	})
 	return ctx.Err() != nil
 }

@@ -27,8 +27,8 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 	return reply, err
 }
 
-// mount implements Mount. Its additional parameter b says from what the mount starts: the parent mount of a submodule, a
-// checkpoint, or the record of an earlier mount. It also returns the mount.
+// mount implements Mount, and returns also the new mount. The parameter b states from what the mount starts: the parent
+// mount of a submodule, a checkpoint, or the record of an earlier mount.
 func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.StartPoint,
 	progress func(control.Progress)) (*mount.Mount, control.MountReply, error) {
 	start := time.Now()
@@ -61,21 +61,21 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 	return m, reply, nil
 }
 
-// MountInside creates a mount for a submodule of the mount parent, as r requests.
+// MountInside mounts a submodule, as r requests. The mount parent contains the submodule.
 func (d *Daemon) MountInside(ctx context.Context, r control.MountRequest, parent *mount.Mount) (*mount.Mount, error) {
 	m, _, err := d.mount(ctx, r, mount.StartPoint{Parent: parent}, func(control.Progress) {})
 	return m, err
 }
 
-// reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
-// returns mountpoint.ErrAlreadyMounted if another mount has the directory. abort is a function that cancels the start of the
-// mount; the mount calls it if it is unmounted before the start has finished.
+// reserve adds a new mount, in the state preparing, to the table of mounts, so that no other request can mount at the
+// same directory. It returns mountpoint.ErrAlreadyMounted if another mount has the directory. The mount calls abort,
+// which cancels its start, if it is unmounted before the start has finished.
 func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort context.CancelFunc) (*mount.Mount, error) {
 	m := mount.New(d.host, r, b, abort)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, errors.New("the daemon is shutting down")
+		return nil, errors.New("daemon is shutting down")
 	}
 	if !d.add(m) {
 		return nil, mountpoint.ErrAlreadyMounted
@@ -83,10 +83,10 @@ func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort conte
 	return m, nil
 }
 
-// awaitEarlier checks whether an earlier mount uses the directory of r. If there is no earlier mount, it returns nil. If the
-// earlier mount is ending, it waits until that mount has ended. If the earlier mount was created by a request with the same
-// nonce, the client has repeated a request whose reply was lost, and awaitEarlier returns that mount. In all other cases, and
-// if the earlier mount has not ended after mount.LeaveWait, it returns mountpoint.ErrAlreadyMounted.
+// awaitEarlier waits until no mount that is ending uses the directory of r, and then returns nil. If the directory has
+// a mount that was created by a request with the same nonce, the client has repeated its request, and awaitEarlier
+// returns this mount. If the directory has another mount, or the mount has not ended after mount.LeaveWait, it returns
+// mountpoint.ErrAlreadyMounted.
 func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount.Mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mount.LeaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
@@ -107,9 +107,10 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 	}
 }
 
-// Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and changes
-// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error says so. The reply
-// names the session that was kept and its pending refs. Unmount may be called from any goroutine.
+// Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and
+// changes nothing. If some changes could not be written to the state directory, the mount is unmounted nevertheless,
+// and Unmount returns an error. The reply names the session that was kept and its pending refs. Unmount may be called
+// from any goroutine.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.Dir != filepath.Clean(r.Dir) {
@@ -133,7 +134,8 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	return m.Moves().Switch(ctx, r, progress)
 }
 
-// Restore changes files of a mount back to their state at a checkpoint. If r is a dry run, Restore only lists the changes.
+// Restore changes files of a mount back to their contents in a checkpoint. If r is a dry run, Restore only lists the
+// changes.
 func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
 	m, err := d.servedMount("restore", r.Dir)
 	if err != nil {
@@ -162,8 +164,8 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return m.Following().Refresh(ctx, progress)
 }
 
-// Prefetch fetches the contents of the files whose paths match r.Paths. They are fetched before the contents that the
-// background prefetch requests.
+// Prefetch fetches the contents of the files whose paths match r.Paths, with a higher priority than the background
+// prefetch.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	m, err := d.servedMount("prefetch", r.Dir)
 	if err != nil {
@@ -172,8 +174,8 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	return m.Git().Prefetch(ctx, r, progress)
 }
 
-// servedMount returns the mount that contains the path dir. If dir is in no mount, or if the mount is not served yet, it
-// returns an error whose text names the action verb, such as "switch".
+// servedMount returns the mount that contains the path dir. If no mount that is served contains it, servedMount returns
+// an error for the action verb, such as "switch".
 func (d *Daemon) servedMount(verb, dir string) (*mount.Mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.Served() {

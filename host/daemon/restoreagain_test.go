@@ -12,10 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// intentFile is the file of the mount's intents, in its directory below the state directory (package checkout).
+// intentFile is the name of the file that contains the intents of a mount (package checkout). It is in the home
+// directory of the mount.
 const intentFile = "checkout.json"
 
-// interrupted stores the intent of a restore in a mount's directory below the state directory.
+// interrupted stores the intent of a restore in the home directory of a mount.
 func interrupted(t *testing.T, home string, in checkout.RestoreIntent) {
 	t.Helper()
 	if _, err := checkout.OpenJournal(home).Begin(checkout.Intent{Restore: &in}); err != nil {
@@ -23,7 +24,7 @@ func interrupted(t *testing.T, home string, in checkout.RestoreIntent) {
 	}
 }
 
-// noIntents checks that every intent in a mount's directory below the state directory has ended.
+// noIntents checks that every intent in the home directory of a mount has ended.
 func noIntents(t *testing.T, home string) {
 	t.Helper()
 	if list := checkout.OpenJournal(home).Pending(); len(list) > 0 {
@@ -31,7 +32,8 @@ func noIntents(t *testing.T, home string) {
 	}
 }
 
-// A successor finishes an interrupted restore and keeps the paths that were changed after the interruption.
+// TestARestoreThatWasInterruptedIsFinished checks that a successor finishes an interrupted restore and keeps the paths
+// that were changed after the interruption.
 func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -76,12 +78,13 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		k.until("status has a note about the restore", func() bool { return slices.ContainsFunc(k.status(dir).Notes, has) })
 	}
 
-	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // a restore of a part of the paths
+	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // restores only some of the paths
 	k.kill()
 	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID), Staged: true, Nonce: "mine"})
 	k.start()
 	k.await()
-	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // a client that got no reply repeats the request with its nonce
+	// a client that has received no reply repeats the request with the same nonce
+	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"})
 	if again.Before == nil || again.Before.ID != now.ID || len(again.Changes) != 5 {
 		t.Errorf("reply to the repeated request: got %+v", again)
 	}
@@ -97,7 +100,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		t.Errorf("the second repetition of the request: got %+v", again)
 	}
 
-	// A user changes files before the restore is finished; this time the mount itself had ended.
+	// A user changes files before the restore is finished. This time the mount itself had ended.
 	restore(control.RestoreRequest{ID: now.ID, Staged: true})
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
 	k.sh(dir, "echo newer >b; echo mine >g")
@@ -109,7 +112,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		t.Errorf("files after the restore: got %s", got)
 	}
 
-	// A restore of a checkpoint that was dropped is abandoned.
+	// A restore of a checkpoint that was dropped in the meantime is abandoned.
 	k.kill()
 	note(checkout.RestoreIntent{Checkpoint: session.NewCheckpointID(again.Checkpoint.Time), Before: session.CheckpointID(now.ID)})
 	k.start()
@@ -122,8 +125,10 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	k.unmount(dir)
 }
 
-// A kill between the removal of files and that of their directories leaves empty directories, and a kill after the removal of a file and
-// before the creation of a directory at its path leaves nothing there. The restore is completed anyway, and a user's directory stays.
+// TestARestoreThatWasInterruptedLeavesNoEmptyDirectories checks two kinds of kills: a kill between the removal of files
+// and that of their directories leaves empty directories, and a kill between the removal of a file and the creation of
+// a directory at its path leaves nothing there. The restore must be completed in both cases, and a user's directory
+// must be kept.
 func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

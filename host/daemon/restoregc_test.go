@@ -7,7 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// Restored files and directories are read from the objects of the checkpoint, also after gc has dropped the checkpoint.
+// TestWhatWasRestoredOutlivesItsCheckpoint checks that restored files and directories can be read from the objects of a
+// checkpoint even after gc has dropped the checkpoint.
 func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// suspect is a number of deaths. If at least this many processes died while they took over a mount, the mount is taken over
-// after all other mounts, so that the others are served even if this process dies too.
-const suspect = 2
+// suspectDeaths is the number of processes that have died while they took over a mount, from which the mount is taken
+// over after all others, so that the others are served even if this process dies too.
+const suspectDeaths = 2
 
-// takeOverAll adds the mounts of the predecessor to the daemon and takes them over in the background. Mounts whose takeover has
-// killed at least suspect processes are taken over at the end, one after the other. takeOverAll closes d.host.Served when it
-// has tried to take over all other mounts.
+// takeOverAll adds the mounts of the predecessor, whose descriptors are given, to the table of mounts, and takes them
+// over in the background. It closes d.host.Served after it has tried to take over all mounts except those whose
+// takeover has killed at least suspect processes; these follow one after the other.
 func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.host.Keeper == nil {
 		return
@@ -45,7 +45,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	// The supervisor returns the descriptors in no particular order. Therefore the mounts of submodules are linked to their
 	// parents after all mounts are known.
 	for _, m := range mounts {
-		if m.JoinParent(d.mountAt); m.Deaths() >= suspect {
+		if m.JoinParent(d.mountAt); m.Deaths() >= suspectDeaths {
 			later = append(later, m)
 		}
 	}
@@ -81,8 +81,8 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	})
 }
 
-// mountAt returns the mount whose directory is dir. Unlike find, it does not search the directories above dir. The caller must
-// not hold d.mu.
+// mountAt returns the mount whose directory is dir. Unlike find, it does not return a mount that contains dir. The
+// caller must not hold d.mu.
 func (d *Daemon) mountAt(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,8 +90,9 @@ func (d *Daemon) mountAt(dir string) (*mount.Mount, bool) {
 	return m, ok
 }
 
-// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. It returns an error if
-// this version of the program cannot serve one of the mounts but another version may be able to; such a mount stays attached.
+// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. It returns an
+// error if only another version of the program may be able to serve one of the mounts; that mount stays attached, and
+// its programs wait.
 func (d *Daemon) Resumed(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

@@ -25,8 +25,8 @@ var (
 	_ control.Locks        = (*Daemon)(nil)
 )
 
-// carried returns the mount that contains the path dir, and the session of that mount. If the session creates no checkpoints,
-// it returns an error whose text names the action verb, such as "sync".
+// carried returns the mount that contains the path dir, and the session of that mount. If the session creates no
+// checkpoints, carried returns an error for the action verb, such as "sync".
 func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, error) {
 	m, err := d.servedMount(verb, dir)
 	if err != nil {
@@ -39,8 +39,8 @@ func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, erro
 	return m, c, nil
 }
 
-// Checkpoint creates a checkpoint of a working tree. If the request demands it, Checkpoint also pins the checkpoint (names it, so
-// that it is kept) and pushes it.
+// Checkpoint creates a checkpoint of a working tree. If the request demands it, Checkpoint also pins the checkpoint
+// (names it, so that it is kept) and pushes it to the session remote.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
@@ -88,7 +88,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	}, nil
 }
 
-// shownSteps converts the timings of a checkpoint to the type that a reply contains.
+// shownSteps converts the durations of the steps of a checkpoint to the type that a reply contains.
 func shownSteps(all []capture.Step) []control.Step {
 	steps := []control.Step{}
 	for _, s := range all {
@@ -100,12 +100,11 @@ func shownSteps(all []capture.Step) []control.Step {
 // milliseconds returns d in milliseconds, with a resolution of one microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// syncTries is the maximum number of pushes in one call of Sync. A push may be followed by another, because refs can change
-// during it.
+// syncTries is the maximum number of pushes in one call of Sync. A push is repeated if refs changed during it.
 const syncTries = 5
 
-// Sync creates a checkpoint and waits until all refs of the session are pushed. If files or refs change at the same time, some
-// refs may still be pending when Sync returns.
+// Sync creates a checkpoint and waits until all refs of the session are pushed to the session remote. If files or refs
+// change at the same time, some refs may still be pending when Sync returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
 	m, c, err := d.carried("sync", r.Dir)
@@ -138,9 +137,10 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	return reply, nil
 }
 
-// noteOn reports whether the argument COMMIT of the command "session note" names a checkpoint: "@", "@~N", a complete checkpoint
-// ID, or "turn:" with a turn. All other arguments, including those that begin with "@{", are revisions for git.
-func noteOn(name string) bool {
+// namesCheckpoint reports whether name, an argument of the command "session note", is the name of a checkpoint: "@",
+// "@~N", a complete checkpoint ID, or "turn:" with a turn. All other names, including those that begin with "@{", are
+// revisions for git.
+func namesCheckpoint(name string) bool {
 	_, err := session.ParseCheckpointID(name)
 	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
 }
@@ -160,7 +160,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	}
 	note := transcript.NoteRequest{GitDir: c.GitDir, Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
 	// The commits of checkpoints are stored in the repository of the session, not in the mount's git directory.
-	if noteOn(r.Commit) {
+	if namesCheckpoint(r.Commit) {
 		repo, err := c.Agent.Open(ctx)
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", c.Dir, err)
@@ -207,7 +207,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
-// progressOf returns a function that converts the status of a push and passes it to progress.
+// progressOf returns a function that passes the status of a push to progress, as control.Progress.
 func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	return func(st writeback.Status) {
 		p := control.Progress{Phase: "sync", Total: int64(st.Pending), Unit: "refs"}
@@ -218,8 +218,8 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// Mounted returns the mount that serves a session, or nil if there is none. Package catalog calls it. The parameter of is the
-// session's name, or a path in its mount.
+// Mounted returns the mount of a session, or nil if the session is not mounted. The parameter of is the session's name,
+// or a path in its mount. Mounted implements the interface catalog.Mounts.
 func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, error) {
 	m, err := d.mounted(ctx, of)
 	if m == nil || err != nil {
@@ -228,7 +228,7 @@ func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, erro
 	return m.Listed(), nil
 }
 
-// Writable returns all served mounts that are not read-only. Package catalog calls it.
+// Writable returns all served mounts that are not read-only. It implements the interface catalog.Mounts.
 func (d *Daemon) Writable() []*catalog.Mounted {
 	var all []*catalog.Mounted
 	for _, m := range d.list() {
@@ -239,8 +239,8 @@ func (d *Daemon) Writable() []*catalog.Mounted {
 	return all
 }
 
-// mounted returns the served mount of a session, or nil if there is none. The parameter of is the session's name, or a path in
-// its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
+// mounted returns the served mount of a session, or nil if there is none. The parameter of is the session's name, or a
+// path in its mount. mounted waits for a takeover of the mount. It returns statedir.ErrNoSession if the mount has no
 // session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount.Mount, error) {
 	var m *mount.Mount

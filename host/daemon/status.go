@@ -10,11 +10,11 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// statusWait is the maximum time for which a status request waits for takeovers and for the counting of large trees. It applies
-// to all mounts together.
+// statusWait is the maximum time for which one status request waits for takeovers and for the counting of files in
+// large trees.
 const statusWait = 2 * time.Second
 
-// Status returns the status of all mounts of this process, and of the mounts that have failed.
+// Status returns the status of all mounts of the daemon, and of the mounts that have failed.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, false, time.Now())
 }
@@ -58,8 +58,7 @@ func (d *Daemon) statusOfAll(ctx context.Context, names bool, then time.Time) (c
 	return st, nil
 }
 
-// Failed returns the status of the mounts of a state directory that have failed. It works without a daemon. The method Status
-// of a daemon returns these mounts in addition to the mounts of the daemon.
+// Failed returns the status of the failed mounts that are recorded in a state directory. It works without a daemon.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())
@@ -67,10 +66,10 @@ func Failed(state string) (all []control.MountStatus) {
 	return all
 }
 
-// ForgetFailed removes the record of a failed mount. It keeps the mount's session.
+// ForgetFailed removes the record of the failed mount at dir from a state directory. It keeps the mount's session.
 func ForgetFailed(state, dir string) error {
 	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil
 	}
-	return errors.New("the record of the failed mount does not exist or cannot be removed")
+	return errors.New("record of the failed mount does not exist or cannot be removed")
 }

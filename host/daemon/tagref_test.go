@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A resumed session has every tag that its checkpoint names, also if the ref of the tag was never pushed: the object of the tag is
-// stored with the checkpoint.
+// TestATagComesWithItsCheckpoint checks that a resumed session has every tag that its checkpoint names, even if the ref
+// of the tag was never pushed: the tag object is stored with the checkpoint.
 func TestATagComesWithItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -31,14 +31,15 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	before := k.sh(dir, look)
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
 	if err != nil && p.ID == "" {
-		t.Logf("%v", err) // the session remote refuses tags
+		t.Logf("%v", err) // an error is expected, because the session remote refuses tags
 	}
 	k.until("the checkpoint is pushed", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
 	if got := k.sh(sessions, "git for-each-ref refs/tags"); got != "" {
 		t.Fatalf("the session remote accepted tags: %s", got)
 	}
 	k.kill()
-	k.sh(sessions, "git repack -q -a -d; git prune --expire=now") // objects that were sent with the refused tags
+	// removes objects that were sent with the refused tags
+	k.sh(sessions, "git repack -q -a -d; git prune --expire=now")
 
 	other := newKeep(t)
 	other.start()

@@ -32,7 +32,7 @@ func TestUnmountedWhileNobodyServes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A detached mount exists until the last process closes its device, so wait before the next mount.
+	// A detached mount exists until the last process has closed its device, so wait before the next mount.
 	await.Until(t, "the next daemon has no mount", func() bool {
 		k.start()
 		k.await()
@@ -136,7 +136,8 @@ func TestGivingUpLeavesNothingMounted(t *testing.T) {
 	k.unmount(dir)
 }
 
-// As after a reboot: no descriptor is kept, and nothing is mounted.
+// TestRegisteredMountsAreRestored checks that registered mounts are mounted again in the situation after a reboot: no
+// descriptor is kept, and nothing is mounted.
 func TestRegisteredMountsAreRestored(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

@@ -96,7 +96,8 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 	}
 }
 
-// A directory that is to be redirected, and that is created while workers are killed, is redirected before a process can use it.
+// TestRedirectsMadeUnderKills checks a directory that must be redirected and that is created while workers are killed.
+// It must be redirected before a process can use it.
 func TestRedirectsMadeUnderKills(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -115,7 +116,7 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 		made <- k.sh(dir, "for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
 	}()
 	kills := 0
-	patience := time.Now().Add(takeoverTime / 2) // after this time no worker is killed any more
+	patience := time.Now().Add(takeoverTime / 2) // after this time, no more workers are killed
 	for over := false; !over; {
 		pause := rand.N(20 * time.Millisecond)
 		if time.Now().After(patience) {
@@ -171,7 +172,8 @@ func TestATakeoverNeedsNoRemote(t *testing.T) {
 	k.unmount(dir)
 }
 
-// A takeover succeeds while the remote accepts connections and sends nothing, and some trees are missing.
+// TestATakeoverDoesNotWaitForTrees checks that a takeover succeeds while the remote accepts connections but sends
+// nothing, and some trees are missing.
 func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	k := newKeep(t)
 	k.start()
@@ -197,7 +199,7 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 		}
 	}
 	refs, _ := filepath.Glob(filepath.Join(k.state, "stores", "*", "git", "packed-refs"))
-	for _, p := range refs { // as if history had never been fetched
+	for _, p := range refs { // removes all refs, as if the history had never been fetched
 		os.Remove(p)
 	}
 	server.Down()

@@ -28,9 +28,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// These tests start the test's own program as a daemon, kill it, and start a successor. Files of a mount are accessed only by other
-// processes: exec in a process that has such a file open may wait for the daemon that it is about to start. Each test has its own
-// state directory and calls t.Parallel, unless it measures time.
+// These tests start the program of the tests as a daemon, kill it, and start a successor. Only other processes access
+// files of a mount: if a process has such a file open, exec may wait for the daemon that the process is about to start.
+// Each test has its own state directory and calls t.Parallel, unless it measures time.
 
 const (
 	workerState  = "ARTIFACTFS_TEST_STATE" // environment variable that makes the test program run as a daemon
@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case query.IsHook(os.Args[0]):
 		os.Exit(query.Hook(os.Args, os.Stdout))
-	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper": // git runs this program to fetch missing objects
+	// git runs this program to fetch missing objects from the tested daemon
+	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper":
 		if promisor.Ask(context.Background(), os.Args[2], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout) != nil {
 			os.Exit(1)
 		}
@@ -56,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveTest runs a daemon whose descriptors are kept by the process that started it.
+// serveTest runs a daemon whose descriptors are kept by its parent process.
 func serveTest(state string) error {
 	conn, err := keeper.Open(3)
 	if err != nil {
@@ -83,7 +84,7 @@ func serveTest(state string) error {
 	return d.Close(context.Background())
 }
 
-// leaveNothing waits for the end of the test process, then unmounts what a killed test has left.
+// leaveNothing waits until the test process has ended, and then removes the mounts that a killed test has left.
 func leaveNothing(conn *keeper.Conn, state string) {
 	for {
 		if _, _, err := conn.Receive(); err != nil {
@@ -92,7 +93,7 @@ func leaveNothing(conn *keeper.Conn, state string) {
 	}
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(table), "\n")
-	slices.Reverse(lines) // a mount on top of another is listed after it, and must be unmounted first
+	slices.Reverse(lines) // a mount on top of another one is listed after it, and must be unmounted first
 	for _, line := range lines {
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], filepath.Dir(state)+"/") {
 			unix.Unmount(f[4], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -110,7 +111,7 @@ type testKeeper struct {
 
 	cmd   *exec.Cmd
 	ended chan error
-	deaf  chan struct{} // closed when the kernel has closed the daemon's connection
+	deaf  chan struct{} // closed when the kernel has closed the daemon's end of the connection
 	log   *os.File
 
 	mu    sync.Mutex
@@ -131,7 +132,7 @@ func needMounts(t testing.TB) {
 func newKeep(t *testing.T) *testKeeper {
 	t.Helper()
 	needMounts(t)
-	dir, err := os.MkdirTemp("", "afsd-") // paths below t.TempDir are too long for a socket
+	dir, err := os.MkdirTemp("", "afsd-") // t.TempDir is not used, because its paths are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,13 +159,13 @@ func newKeep(t *testing.T) *testKeeper {
 	return k
 }
 
-// said returns the end of the daemons' log.
+// said returns the end of the log of the daemons.
 func (k *testKeeper) said() string {
 	text, _ := os.ReadFile(k.log.Name())
 	return string(text[max(0, len(text)-16<<10):])
 }
 
-// start starts a daemon with the kept descriptors.
+// start starts a daemon and passes the kept descriptors to it.
 func (k *testKeeper) start() {
 	k.t.Helper()
 	conn, peer, err := keeper.Pair()
@@ -239,8 +240,8 @@ func (k *testKeeper) await() {
 	k.client = client
 }
 
-// kill kills the daemon, and waits as a supervisor does until the kernel has closed its files. One of its threads may still wait for a
-// mount that only the next daemon serves.
+// kill kills the daemon and waits, as a supervisor does, until the kernel has closed its files. A thread of the daemon
+// may still wait for a mount that only the next daemon serves.
 func (k *testKeeper) kill() {
 	if k.cmd == nil {
 		return
@@ -262,7 +263,7 @@ func (k *testKeeper) again() {
 	k.await()
 }
 
-// names returns the names of the kept descriptors of mounts.
+// names returns the names of the kept descriptors that belong to mounts.
 func (k *testKeeper) names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -334,7 +335,7 @@ func (k *testKeeper) sh(dir, script string) string {
 	return string(out)
 }
 
-// talk starts a shell that runs several commands.
+// talk is a shell that runs several commands one after the other.
 type talk struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -380,7 +381,7 @@ func (k *testKeeper) talk(dir string) *talk {
 	return s
 }
 
-// say runs a command in the shell and returns its output.
+// say runs a command in the shell and returns the output of the command.
 func (s *talk) say(command string) string {
 	s.t.Helper()
 	s.begin(command)
@@ -484,8 +485,8 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// A successor that does not know the version of the overlay's log leaves the mount attached and its descriptors kept, so that the previous
-// version can continue.
+// TestAnUnknownLogIsLeftToAnotherVersion checks a successor that does not know the version of the overlay's log. It
+// must leave the mount and its kept descriptors unchanged, so that the previous version can continue.
 func TestAnUnknownLogIsLeftToAnotherVersion(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -511,7 +512,7 @@ func TestAnUnknownLogIsLeftToAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.start()
-	// Attempts that are repeated are warnings; only the last one is an error.
+	// Repeated attempts are logged as warnings, and only the last one as an error.
 	await.Until(t, "the takeover ends", func() bool { return strings.Contains(k.said(), "ERROR") })
 	if said := k.said(); strings.Contains(said, "abandon mount") || !strings.Contains(said, "version is 99") {
 		t.Errorf("the successor did not leave the mount to another version:\n%s", said)

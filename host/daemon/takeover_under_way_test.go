@@ -65,7 +65,8 @@ func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 	k.unmount(again.Dir)
 }
 
-// A git command queries objects or changed paths, and the worker is killed before it answers. The successor answers.
+// TestGitCommandsInFlightComeOutRight kills the worker before it answers a git command that queries objects or changed
+// paths. The successor must answer.
 func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -107,7 +108,8 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	k.unmount(dir)
 }
 
-// A switch whose worker is killed in its middle is finished by the successor, which invalidates all changed entries in the kernel.
+// TestASwitchOutlivesItsProcess kills the worker during a switch. The successor must finish the switch and invalidate
+// all changed entries in the kernel.
 func TestASwitchOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -184,7 +186,8 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 	k.unmount(dir)
 }
 
-// The worker is killed at different moments while it creates the git directory.
+// TestAGitDirectoryIsMadeAllTheSame kills the worker at different moments while it creates the git directory. The
+// successor must complete the git directory.
 func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -221,7 +224,8 @@ func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 	}
 }
 
-// The worker is killed at different moments of mounting and unmounting. A repeated request succeeds, and takes effect once.
+// TestMountAndUnmountAreDoneOnce kills the worker at different moments of mounting and unmounting. A repeated request
+// must succeed and take effect once.
 func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -258,7 +262,7 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 		asked(round, "unmount", func(c *control.Client) error {
 			reply, err := c.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
 			if e := (*control.Error)(nil); errors.As(err, &e) && e.Code == control.ExitNotMounted {
-				return nil // the first request was answered, or was about to be
+				return nil // the first request was carried out, or its answer was lost
 			}
 			if err == nil && reply.Kept != int64(round+1) && reply.Session != "" {
 				return fmt.Errorf("unmount reports %d kept paths, want 0", reply.Kept)

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	traceRoom  = 8192    // maximum number of events that are buffered for a client that reads slowly
-	tracePaths = 4 << 20 // maximum length, in bytes, of all paths in these events
-	// One message contains at most the limits above divided by traceParts, so that the message stays small even if the JSON
-	// encoding makes the paths longer.
+	traceRoom  = 8192    // maximum number of events in the buffer for a client that reads slowly
+	tracePaths = 4 << 20 // maximum length, in bytes, of all paths of the events in the buffer
+	// traceParts is the number by which the limits above are divided to get those of one message. The messages are
+	// smaller than the buffer, because the JSON encoding makes the paths longer.
 	traceParts = 8
 	tracePause = 20 * time.Millisecond // time in which events are collected for one message
 )
 
-// Trace calls emit with the requests that the kernel sends to a mount, until the mount ends. The mount does not wait for emit: if
-// the buffer is full, events are dropped and counted.
+// Trace passes the requests that the kernel sends to a mount to the function emit, until the mount ends. The mount does
+// not wait for emit: if the buffer is full, events are dropped and counted.
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
 	m, err := d.servedMount("trace", r.Dir)
 	if err != nil {
@@ -43,7 +43,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	// Recording starts before the first message is sent, so that no event after that message is missed.
-	defer server.Trace(l.hear, true)()
+	defer server.Trace(l.add, true)()
 	for {
 		t, more := l.take() // the first message may be empty; it shows the client that the stream has begun
 		if err := emit(t); err != nil {
@@ -74,7 +74,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 }
 
-// listener buffers the events for one call of Trace. mu protects the fields that follow mu.
+// listener buffers the events of a mount for one call of Trace. mu protects the fields that follow it.
 type listener struct {
 	all  bool
 	wake chan struct{} // signals that there are new events; has the capacity 1
@@ -85,9 +85,9 @@ type listener struct {
 	lost   int64
 }
 
-// hear buffers an event, or counts it as lost if the buffer is full. If l.all is not set, hear ignores all events except reads
-// and requests that had to wait for data.
-func (l *listener) hear(e fuse.Event) {
+// add buffers an event, or counts it as lost if the buffer is full. If l.all is not set, add ignores all events except
+// reads and requests that had to wait for data.
+func (l *listener) add(e fuse.Event) {
 	if !l.all && e.Op != "READ" && e.Source == 0 {
 		return
 	}
@@ -103,8 +103,8 @@ func (l *listener) hear(e fuse.Event) {
 	signal.Send(l.wake)
 }
 
-// take removes and returns events for one message, at most the limits divided by traceParts. more is true if other events
-// remain in the buffer.
+// take removes events from the buffer and returns them as one message, which has at most the limits divided by
+// traceParts. more is true if other events remain in the buffer.
 func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +121,7 @@ func (l *listener) take() (t control.Trace, more bool) {
 	return t, len(l.events) > 0
 }
 
-// traceEvent converts an event to the type of a message. The field Wait is in microseconds.
+// traceEvent converts an event of package fuse to the type that messages contain. The field Wait is in microseconds.
 func traceEvent(e fuse.Event) control.TraceEvent {
 	t := control.TraceEvent{
 		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
@@ -133,7 +133,7 @@ func traceEvent(e fuse.Event) control.TraceEvent {
 	return t
 }
 
-// traceSource returns the slowest source of data that a request needed.
+// traceSource returns the slowest of the data sources that a request needed, which are the bits of s.
 func traceSource(s metrics.Source) control.TraceSource {
 	switch {
 	case s&metrics.Fetched != 0:

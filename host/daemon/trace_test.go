@@ -12,7 +12,7 @@ func TestAListenerHoldsSoMuch(t *testing.T) {
 	l := &listener{all: true, wake: make(chan struct{}, 1)}
 	fill := func(n int, path string) {
 		for range n {
-			l.hear(fuse.Event{Op: "READ", Path: path})
+			l.add(fuse.Event{Op: "READ", Path: path})
 		}
 	}
 	drain := func() (events, messages int, lost int64) {
@@ -40,9 +40,9 @@ func TestAListenerHoldsSoMuch(t *testing.T) {
 		t.Errorf("got %d events with long paths, and %d lost", events, lost)
 	}
 	l.all = false
-	l.hear(fuse.Event{Op: "GETATTR"})
-	l.hear(fuse.Event{Op: "GETATTR", Source: metrics.Sized})
-	l.hear(fuse.Event{Op: "READ"})
+	l.add(fuse.Event{Op: "GETATTR"})
+	l.add(fuse.Event{Op: "GETATTR", Source: metrics.Sized})
+	l.add(fuse.Event{Op: "READ"})
 	if events, _, _ := drain(); events != 2 {
 		t.Errorf("got %d events that match the request", events)
 	}

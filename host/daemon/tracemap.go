@@ -11,11 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 )
 
-// mapPause is the time between two messages with a map.
+// mapPause is the time between two messages with a map of the tree, which shows the fetched files.
 const mapPause = time.Second
 
-// traceMap calls emit with a map of the tree about once a second, until ctx or the mount ends. The first map is empty, because the first
-// count of a large tree takes a while.
+// traceMap passes a map of the tree, which shows the fetched files, to the function emit about once a second, until ctx
+// or the mount ends. The first map is empty, because the first count of a large tree takes a while.
 func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r fetchmap.MapRequest, ended <-chan struct{},
 	emit func(control.Trace) error) error {
 	s := fetchmap.NewSurvey(tree, countersOf(server))
@@ -26,7 +26,7 @@ func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r f
 		}
 		s.Note(n)
 	}, false)()
-	next := time.Now() // of the update
+	next := time.Now() // time of the next update of the map
 	for {
 		m := s.Map(r, countersOf(server))
 		if err := emit(control.Trace{PID: os.Getpid(), Map: &m}); err != nil {
@@ -51,7 +51,8 @@ func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r f
 	}
 }
 
-// countersOf returns the counters of a mount. FORGET is no request, because it has no answer.
+// countersOf returns the numbers of requests that the kernel has sent to a mount. FORGET is not counted, because it has
+// no answer.
 func countersOf(server *fuse.Server) fetchmap.Counters {
 	c := fetchmap.Counters{Waited: int64(server.Fetched())}
 	for op, n := range server.Stats() {

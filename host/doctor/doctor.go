@@ -1,6 +1,6 @@
-// Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and remotes. It
-// returns findings, and on request repairs problems that can be repaired without loss. It needs no daemon. It only reads the
-// files of a mount that is in use.
+// Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and
+// remotes. It returns findings, and on request repairs problems that can be repaired without loss. It needs no daemon,
+// and does not change the files of a mount that is in use.
 package doctor
 
 import (
@@ -25,7 +25,7 @@ type Level string
 
 const (
 	LevelOK   Level = "ok"   // nothing is wrong; also used for information
-	LevelWarn Level = "warn" // a limitation, or a problem that does not prevent the use of the object
+	LevelWarn Level = "warn" // a limitation, or a problem that does not prevent the use of the examined object
 	// LevelBad is a failure or damage.
 	LevelBad Level = "bad"
 )
@@ -36,14 +36,14 @@ type Finding struct {
 	// What describes the finding, for the user.
 	What  string `json:"what"`
 	Wrong bool   `json:"wrong"` // whether Level is LevelBad
-	// Mended is true if the problem was repaired.
+	// Mended is whether the problem was repaired.
 	Mended bool   `json:"mended"`
 	Hint   string `json:"hint,omitempty"`
 	Level  Level  `json:"level"`
-	Mend   string `json:"mend,omitempty"` // description of the repair that --fix would make
+	Mend   string `json:"mend,omitempty"` // description of the repair that artifactfs doctor --fix would make
 }
 
-// doctor collects findings. It must be used by one goroutine only.
+// doctor examines objects and collects findings. Only one goroutine may use it.
 type doctor struct {
 	homes    statedir.Homes
 	repair   bool // whether problems are repaired
@@ -72,10 +72,10 @@ func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.add(LevelBad, object, hint, format, args...)
 }
 
-// mend adds a finding of LevelBad about the problem in the parameter what, which the function try can repair. If repairs were
-// requested, mend calls try and records the result in the finding. Otherwise it adds the parameter how, a description of the
-// repair, to the finding.
-func (d *doctor) mend(object, what, how string, try func() error) {
+// repairProblem adds a finding of LevelBad about the problem what, which the function try can repair. If repairs were
+// requested, mend calls try and records the result in the finding. Otherwise it adds how, a description of the repair,
+// to the finding.
+func (d *doctor) repairProblem(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
 		err := try()
@@ -87,10 +87,10 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine examines dead mounts, and the homes in a state directory. A home is the directory with the overlay and the session of
-// one mount. If repair is set, Examine repairs problems that can be repaired without loss, and moves files without a parent
-// directory to lost+found. If a session is mounted, Examine checks only its session repository. If deep is set, Examine hashes the
-// packs of session repositories. It returns an error if ctx ends or the homes cannot be listed.
+// Examine examines dead mounts, and all homes in a state directory. A home is the directory with the overlay and the
+// session of one mount; if a home is in use, only its session repository is checked. If repair is set, Examine repairs
+// problems that can be repaired without loss; files whose directory is missing are moved to lost+found. If deep is set,
+// it hashes the packs of session repositories. It returns an error if ctx ends or the homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -102,7 +102,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	}
 	for _, dir := range removed {
 		// A process had renamed the home in order to remove it, and was then killed. Nothing in the home is needed.
-		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
+		d.repairProblem(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
@@ -122,14 +122,14 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	}
 	for _, m := range mounts {
 		if m.Type == mountpoint.FUSEType && mountpoint.IsDead(m.Point) {
-			d.mend(m.Point, "directory has a dead mount, whose process has exited", "removes the dead mount",
+			d.repairProblem(m.Point, "directory has a dead mount, whose process has exited", "removes the dead mount",
 				func() error { return mountpoint.Detach(ctx, m.Point) })
 		}
 	}
 	return nil
 }
 
-// home examines one home. It holds the lock of the home during the examination.
+// home examines the home called id. It holds the lock of the home during the examination.
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {
@@ -160,7 +160,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	switch {
 	// A process that was killed before its first change leaves a home without a record.
 	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
-		d.mend(t.Dir, "leftover of a process that was killed while it mounted", "removes the directory",
+		d.repairProblem(t.Dir, "leftover of a process that was killed while it mounted", "removes the directory",
 			func() error { removed = true; return t.Remove() })
 		return
 	case errors.Is(err, statedir.ErrNewer):
@@ -176,17 +176,16 @@ func (d *doctor) home(ctx context.Context, id string) {
 		return
 	}
 	// A home that contains no changes and no damage can be removed.
-	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
-		d.mend(t.Dir, "leftover of a process that was killed, without any changes", "removes the directory",
+	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.isSound(id) {
+		d.repairProblem(t.Dir, "leftover of a process that was killed, without any changes", "removes the directory",
 			func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
 		d.ok(id, "%s, last mounted at %s", w, r.Dir)
 	}
 }
 
-// sound reports whether no problem remains in the session with this id: either there was no finding of LevelBad about the session,
-// or all such problems were repaired.
-func (d *doctor) sound(id string) bool {
+// isSound reports whether the session called id has no finding of LevelBad, except those whose problems were repaired.
+func (d *doctor) isSound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
 			return false
@@ -195,8 +194,8 @@ func (d *doctor) sound(id string) bool {
 	return true
 }
 
-// overlay checks the overlay of a home. It returns false if the overlay cannot be checked. After a repair it marks the counts
-// of changed paths in the home's record as invalid.
+// overlay checks the overlay of the home t, and repairs it if repairs were requested. It returns false if the overlay
+// cannot be read. After a repair it marks the counts of changed paths in the record of the home as invalid.
 func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)

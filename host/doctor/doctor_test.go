@@ -62,7 +62,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// Examine reports a damaged log, and repairs it without losing the records that can be read.
+// TestExamineMendsAnOverlay checks that Examine reports a damaged log and repairs it without losing records that can be
+// read.
 func TestExamineMendsAnOverlay(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 8, true)

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // minimum number of free bytes in a state directory; with fewer free bytes the finding is LevelBad
-	shortSpace = 1 << 30  // number of bytes that should be free; with fewer free bytes the finding is LevelWarn
-	lowFiles   = 1000     // minimum number of free inodes; with fewer free inodes the finding is LevelBad
-	// shortFiles is the number of inodes that should be free; with fewer free inodes the finding is LevelWarn.
+	lowSpace   = 64 << 20 // minimum number of free bytes in a state directory, below which the finding is LevelBad
+	shortSpace = 1 << 30  // number of bytes that should be free, below which the finding is LevelWarn
+	lowFiles   = 1000     // minimum number of free inodes, below which the finding is LevelBad
+	// shortFiles is the number of inodes that should be free, below which the finding is LevelWarn.
 	shortFiles = 50_000
 
 	// gitTime is the maximum run time of a git command.
@@ -44,8 +44,8 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	return d.findings
 }
 
-// kernel makes a mount that exists for a moment, to find out whether this process can mount, and which FUSE features the
-// kernel supports.
+// kernel checks whether this process can mount, and which FUSE features the kernel supports, by a test mount that it
+// removes at once.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN", "%v", err)
@@ -98,12 +98,12 @@ func (d *doctor) users() {
 	_, capErr := unix.Getxattr(path, "security.capability", caps[:])
 	// ERANGE means that the attribute exists, because the buffer is too short for any value.
 	if err == nil && info.Mode()&fs.ModeSetuid == 0 && !(capErr == nil || errors.Is(capErr, unix.ERANGE)) {
-		// For root this is only a warning, because root can mount without fusermount3.
-		say := d.wrong
+		// This is only a warning for root, because root can mount without fusermount3.
+		report := d.wrong
 		if root {
-			say = d.warn
+			report = d.warn
 		}
-		say("fusermount3", "run chmod u+s "+path, "program is not set-user-ID: users cannot mount")
+		report("fusermount3", "run chmod u+s "+path, "program is not set-user-ID: users cannot mount")
 		return
 	}
 	d.ok("fusermount3", "%s", path)
@@ -130,7 +130,8 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions lists versions of git. Each entry describes the limitation of the versions that are older than the entry's version.
+// gitVersions lists the limitations of old versions of git. Each entry applies to the versions that are older than its
+// version major.minor.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -139,7 +140,7 @@ var gitVersions = []struct {
 	{2, 43, "git diff COMMIT reads every file"},
 }
 
-// git checks that git is installed and that its version is recent enough.
+// git checks that git is installed and that its version has no limitation.
 func (d *doctor) git(ctx context.Context) {
 	if _, err := gitcmd.LookPath(); err != nil {
 		d.wrong("git", "install git", "git is not installed")
@@ -163,7 +164,8 @@ func (d *doctor) git(ctx context.Context) {
 	d.ok("git", "version %s", text)
 }
 
-// gitVersion parses the first two numbers of a version of git, such as 2.39.5 or 2.55.GIT.
+// gitVersion returns the first two numbers of a version of git, such as 2.39.5 or 2.55.GIT. It returns false if text is
+// no version.
 func gitVersion(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -206,10 +208,10 @@ func (d *doctor) stateDir(state string) {
 	}
 	// The mode of the state directory must not let other users write to the directory, and the mode of the directories below must
 	// not let other users read these directories.
-	d.private(state, info, 0o022)
+	d.checkPrivate(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
-			d.private(filepath.Join(state, name), info, 0o077)
+			d.checkPrivate(filepath.Join(state, name), info, 0o077)
 		}
 	}
 	var st unix.Statfs_t
@@ -220,14 +222,14 @@ func (d *doctor) stateDir(state string) {
 	const hint = "run artifactfs cache gc to free some space, or choose another directory with --state"
 	free := int64(st.Bavail) * st.Bsize
 	// The free space determines the level of the finding.
-	say := d.ok
+	report := d.ok
 	if free < shortSpace {
-		say = func(object, format string, args ...any) { d.warn(object, hint, format, args...) }
+		report = func(object, format string, args ...any) { d.warn(object, hint, format, args...) }
 	}
 	if free < lowSpace {
-		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
+		report = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
 	}
-	say(state, "%d MiB of disk space are free", free>>20)
+	report(state, "%d MiB of disk space are free", free>>20)
 	switch { // some file systems have no limit for the number of files and report 0 inodes
 	case st.Files > 0 && st.Ffree < lowFiles:
 		d.wrong(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
@@ -242,20 +244,20 @@ func (d *doctor) stateDir(state string) {
 	}
 }
 
-// private checks that a directory belongs to this user, and that its mode contains none of the permission bits in rights. If
-// repairs were requested, it removes these bits.
-func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
+// checkPrivate checks that the directory dir belongs to this user, and that its mode has none of the permission bits in
+// rights. If repairs were requested, it removes these bits.
+func (d *doctor) checkPrivate(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
 		d.wrong(dir, "", "directory belongs to user %d", owner)
 		return
 	}
 	if mode := info.Mode().Perm(); mode&rights != 0 {
-		d.mend(dir, fmt.Sprintf("other users can access the directory (mode %03o)", mode), "removes the access of other users",
+		d.repairProblem(dir, fmt.Sprintf("other users can access the directory (mode %03o)", mode), "removes the access of other users",
 			func() error { return os.Chmod(dir, mode&^rights) })
 	}
 }
 
-// ownerOf returns the user ID of a file's owner.
+// ownerOf returns the user ID of the owner of a file.
 func ownerOf(path string) (uid uint32, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(path, &st)

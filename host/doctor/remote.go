@@ -29,18 +29,19 @@ const (
 
 // RemoteCheck selects the remotes that ExamineRemotes examines.
 type RemoteCheck struct {
-	Named []string       // remotes that the user has named; a failure is LevelBad
-	Known []string       // remotes of mounts, whose failure is LevelWarn; the remotes of all sessions are added
+	Named []string // URLs of the remotes that the user has named; a failure is LevelBad
+	// URLs of the remotes of mounts, to which those of all sessions are added; a failure is LevelWarn
+	Known []string
 	Token control.Secret // token for the remotes in Named
-	// Login returns the URL of another remote with the credentials that this host has for it, or the URL as it is. It may be nil. It is
-	// called by one goroutine.
+	// Login returns the URL of a remote that the user has not named, with the credentials that this host has for this
+	// remote, or the URL unchanged. It may be nil. It is called by one goroutine.
 	Login func(url string) string
 	// TokenFile is the path of a file with the token for the remotes in Named.
 	TokenFile string
 }
 
-// ExamineRemotes requests the capabilities of remotes, and checks whether session remotes accept pushes. It examines up to
-// remoteLanes remotes concurrently, and takes at most remoteTime for each remote.
+// ExamineRemotes checks which capabilities the remotes have, and whether session remotes accept pushes. It examines up
+// to remoteLanes remotes concurrently, and takes at most remoteTime for each remote.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
@@ -103,7 +104,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	return findings
 }
 
-// remote examines the capabilities of one remote. It calls bad to report a failure.
+// remote checks which capabilities the remote at url has. It calls bad to report that the remote cannot be used.
 func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
 	shown := statedir.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
@@ -167,8 +168,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID reports whether a remote serves objects by IDs that no ref names. To determine this, wantsAnyID fetches a commit, and
-// then the tree of that commit. The result known is false if the answer is not certain.
+// wantsAnyID reports whether a remote serves objects whose IDs no ref names. To determine this, wantsAnyID fetches a
+// commit, and then the tree of that commit. If known is false, the result any is not certain.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
 	if !caps.Filter || !caps.Shallow { // without filters and shallow fetches, the request would fetch the whole repository
 		return false, false, nil
@@ -192,8 +193,8 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 
 const noTrees = "tree:0" // filter for a request that fetches only the wanted objects
 
-// oneTree sends a request whose reply has one or two objects. It returns the ID of the tree of the commit in this reply, or the
-// zero ID if the reply contains no commit.
+// oneTree sends the request req, whose reply has one or two objects. It returns the ID of the tree of the commit in the
+// reply, or the zero ID if the reply contains no commit.
 func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {

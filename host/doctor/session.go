@@ -17,11 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// lockTime is the age from which a lock file of git is assumed to belong to a process that has died.
+// lockTime is the age above which a lock file of git is assumed to belong to a process that has died.
 const lockTime = 10 * time.Minute
 
-// carried examines the session repository in the directory home of a mount. If the session is mounted, carried repairs nothing,
-// because the session's daemon may be writing to the repository.
+// carried examines the session repository in the directory home, and repairs it if repairs were requested. If the
+// session is mounted, carried repairs nothing, because the session's daemon may be writing to the repository.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
@@ -65,19 +65,19 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 	for _, p := range h.Packs {
 		if p.Junk && !mounted {
-			d.mend(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
+			d.repairProblem(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
 		} else if !p.Junk {
 			bad = true
 			d.wrong(p.Path, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints", "%s", p.What)
 		}
 	}
 	if !bad {
-		d.sessionWhole(id, home, r, h, mounted)
+		d.reportUndamaged(id, home, r, h, mounted)
 	}
 }
 
-// broken reports refs whose files do not contain an object ID. If the session is not mounted, a repair restores these refs from
-// the recorded state of the pushes.
+// broken reports refs of a session repository whose files do not contain an object ID. If the session is not mounted, a
+// repair restores these refs from the recorded state of the pushes.
 func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
 	dir := filepath.Join(home, statedir.SessionRepoName)
 	what := "refs have invalid contents, as after a power failure: " + strings.Join(refs, ", ")
@@ -85,7 +85,7 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 		d.warn(dir, "the refs will be repaired at the next push or the next mount", "%s", what)
 		return
 	}
-	d.mend(dir, what, "restores the refs", func() error {
+	d.repairProblem(dir, what, "restores the refs", func() error {
 		repo, err := d.homes.OpenSessionRepo(home, r, true)
 		if err != nil {
 			return err
@@ -96,8 +96,8 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 	})
 }
 
-// sessionLocks reports lock files of git, which prevent changes of refs. If repairs were requested, it removes the lock files
-// that are older than lockTime.
+// sessionLocks reports lock files that git has left in a session repository, which prevent changes of refs. If repairs
+// were requested, it removes the lock files that are older than lockTime.
 func (d *doctor) sessionLocks(locks []session.Lock) {
 	// A younger lock may belong to a git command that is running.
 	for _, l := range locks {
@@ -106,13 +106,14 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 			d.warn(l.Path, "the git command that holds the lock will remove it", "repository is locked since %s", l.Since.Format(time.DateTime))
 			continue
 		}
-		d.mend(l.Path, fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute)),
+		d.repairProblem(l.Path, fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute)),
 			"removes the lock file", func() error { return os.Remove(l.Path) })
 	}
 }
 
-// sessionWhole reports that a repository is undamaged, and how many of its refs are pending (not pushed yet).
-func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
+// reportUndamaged reports that a session repository is undamaged, and how many of its refs are not on the session
+// remote yet.
+func (d *doctor) reportUndamaged(id, home string, r statedir.Record, h session.Health, mounted bool) {
 	text := fmt.Sprintf("checkpoints are complete: %d", h.Checkpoints)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
@@ -144,8 +145,8 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	}
 }
 
-// farSessions returns the records of all sessions that have a session remote. The key of the map is the URL of the session remote
-// without secrets. farSessions skips sessions whose records cannot be read.
+// farSessions returns the records of all sessions that have a session remote, by the URL of the session remote without
+// secrets. It skips sessions whose records cannot be read.
 func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	all := map[string][]statedir.Record{}
 	ids, _, err := h.IDs()
@@ -165,8 +166,8 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	return all
 }
 
-// sessionRemote checks whether a session remote accepts pushes, and which of the given sessions were never pushed to this session
-// remote. It does not push anything itself.
+// sessionRemote checks whether the session remote at url accepts pushes, and which of the given sessions were never
+// pushed to it. The check pushes nothing.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string

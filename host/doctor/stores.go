@@ -14,12 +14,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// leftTime is the age from which an unfinished git directory in a store is assumed to belong to a process that has died.
-const leftTime = time.Hour
+// unfinishedAge is the age above which an unfinished git directory in a store is assumed to belong to a process that
+// has died.
+const unfinishedAge = time.Hour
 
-// ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share. If
-// deep is set, ExamineStores hashes the packs. If repair is set, it removes damaged stores that no session needs. It returns
-// an error if ctx ends or the stores cannot be listed.
+// ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share.
+// If deep is set, ExamineStores hashes the packs. If repair is set, it removes damaged stores that no session needs. It
+// returns an error if ctx ends or the stores cannot be listed.
 func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	stores, removed, err := statedir.StoreDirs(state)
@@ -27,7 +28,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 		return nil, err
 	}
 	for _, dir := range removed {
-		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
+		d.repairProblem(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
 	// If a session cannot be read, the session might need any of the stores, so remove no store.
@@ -44,7 +45,8 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	return d.findings, nil
 }
 
-// store examines one store. The parameter unneeded is set if no mount and no session needs the store.
+// store examines the store in the directory dir. unneeded states that no mount and no session needs the store, so that
+// a repair may remove it.
 func (d *doctor) store(dir string, deep, unneeded bool) {
 	info, ok := bare.Peek(dir)
 	if !ok {
@@ -54,11 +56,11 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	if name == "" {
 		name = dir
 	}
-	// A store's git directory has such a name until it is complete.
+	// Until the git directory of a store is complete, its name matches this pattern.
 	left, _ := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
-		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
-			d.mend(path, "leftover of a process that was killed while it created this directory", "removes the directory",
+		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > unfinishedAge {
+			d.repairProblem(path, "leftover of a process that was killed while it created this directory", "removes the directory",
 				func() error { return os.RemoveAll(path) })
 		}
 	}
@@ -71,7 +73,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	for _, p := range problems {
 		switch {
 		case p.Junk:
-			d.mend(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
+			d.repairProblem(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
 		// The store is damaged and not needed. The code below reports it and removes it as a whole.
 		case unneeded:
 			bad++
@@ -83,7 +85,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	}
 	switch {
 	case bad > 0 && unneeded:
-		d.mend(dir, problems[0].What+"; no session needs this store", "removes the store, which the next mount fetches again",
+		d.repairProblem(dir, problems[0].What+"; no session needs this store", "removes the store, which the next mount fetches again",
 			func() error { return statedir.RemoveStore(dir) })
 	case bad == 0:
 		if s, err := odb.Look(info.Objects, info.Format); err == nil {
