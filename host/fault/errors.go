@@ -31,68 +31,72 @@ var (
 	ErrNoCheckpoint = errors.New("session has no checkpoint yet")
 	// ErrNoSessionRemote means that a mount has no session remote, so it creates no checkpoints.
 	ErrNoSessionRemote = errors.New("mount has no session remote")
-	// ErrSessionExists means that a session with the name of the requested fork already exists.
+	// ErrSessionExists means that a fork of a session was requested under the name of a session that already exists.
 	ErrSessionExists = errors.New("session already exists")
-	// ErrOtherRemote means that a session belongs to another mounted remote.
+	// ErrOtherRemote means that the session in a mount request belongs to another remote than the one to be mounted.
 	ErrOtherRemote = errors.New("session belongs to another remote")
-	// ErrOtherTenant means that a session on this host belongs to another tenant than that of the mount request.
+	// ErrOtherTenant means that the session in a mount request belongs to another tenant than the sender of the
+	// request.
 	ErrOtherTenant = errors.New("session of this name on this host belongs to another tenant")
-	// ErrUnmounted means that a mount was unmounted, or its command interrupted, after the kernel had it and before its start
-	// was complete.
+	// ErrUnmounted means that a mount was unmounted, or that its command was interrupted, after the kernel had attached
+	// the mount and before the daemon had completed its start.
 	ErrUnmounted = errors.New("unmounted before the start was complete")
 	// ErrSlow means that a session remote did not answer within the time that a command waits for it.
 	ErrSlow = errors.New("session remote did not answer in time")
 
-	// errRemote is matched by every error that Remote returns.
+	// errRemote marks failures of a remote: errors.Is(err, errRemote) is true for each error that the function Remote
+	// has wrapped.
 	errRemote = errors.New("remote failed")
 )
 
 // OtherCommitError is the error of a request to resume a session at a commit that is not the session's base commit.
 type OtherCommitError struct{ Ref, Commit, Session, Base string }
 
-// Error returns a message with both commits.
+// Error returns a message that names the session, its base commit, and the requested commit.
 func (e OtherCommitError) Error() string {
 	return fmt.Sprintf("%s is commit %.12s, but session %s is based on commit %.12s", e.Ref, e.Commit, e.Session, e.Base)
 }
 
-// SessionMountedError means that a session is mounted at Dir, and must be unmounted before the request.
+// SessionMountedError means that a request cannot be handled while the session is mounted. Dir is the directory of the
+// mount.
 type SessionMountedError struct{ Dir string }
 
-// Error returns a message with the directory.
+// Error returns a message that names the directory of the mount.
 func (e SessionMountedError) Error() string { return "session is mounted at " + e.Dir }
 
-// NoSuchSessionError means that the session remote does not contain the session. errors.Is treats it as
-// statedir.ErrNoSession.
+// NoSuchSessionError means that a session remote does not contain the requested session. Remote is the URL of the
+// session remote.
 type NoSuchSessionError struct{ Remote string }
 
-// Error returns a message with the session remote.
+// Error returns a message that names the session remote.
 func (e NoSuchSessionError) Error() string { return "no such session on " + e.Remote }
 
-// Unwrap returns statedir.ErrNoSession.
+// Unwrap returns statedir.ErrNoSession, so that errors.Is(err, statedir.ErrNoSession) is true.
 func (NoSuchSessionError) Unwrap() error { return statedir.ErrNoSession }
 
-// NoPathError means that neither the checkpoint nor the working tree contains a path.
+// NoPathError means that a path to be restored is neither in the checkpoint nor in the working tree.
 type NoPathError struct{ Path string }
 
-// Error returns a message with the path.
+// Error returns a message that names the path.
 func (e NoPathError) Error() string {
 	return e.Path + ": path is neither in the checkpoint nor in the working tree"
 }
 
-// GitBusyError means that a git operation, such as a merge, is in progress in the mount. Its value describes the
-// operation.
+// GitBusyError means that a request cannot be handled while a git operation is in progress in the mount. Its value
+// describes the operation, for example "merging".
 type GitBusyError string
 
-// Error returns a message with the operation.
+// Error returns a message that names the git operation.
 func (e GitBusyError) Error() string { return "git is " + string(e) }
 
-// RefusalError means that a working tree was not changed, because some of its paths prevent the change.
+// RefusalError means that a working tree was not changed, because the change would overwrite or conflict with the paths
+// in Paths. Why states the reason, and Hint what the user can do.
 type RefusalError struct {
 	Why, Hint string
 	Paths     []string
 }
 
-// Error returns a message with the reason and the first paths.
+// Error returns a message with the reason and at most ten of the paths.
 func (r RefusalError) Error() string {
 	const most = 10
 	shown := strings.Join(r.Paths[:min(len(r.Paths), most)], ", ")
@@ -108,7 +112,7 @@ type SessionRemoteError struct {
 	Err error
 }
 
-// Error returns a message with the session remote and the cause.
+// Error returns a message that names the session remote and the cause.
 func (e SessionRemoteError) Error() string { return "session remote " + e.URL + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.

@@ -15,15 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Area is the part of the program that reports a failure. The same cause may have different hints in different areas.
+// Area is the kind of operation that has failed. The same cause may have different hints in different areas.
 type Area uint16
 
-// A Subject has exactly one area. A row of a table may apply to several areas, so the areas are bits.
+// The areas. They are bits, because a row of a table may apply to several areas; a Subject has exactly one.
 const (
 	General   Area = 1 << iota
 	Session        // checkpoints and sessions on this host
 	SessionAt      // checkpoints and sessions on this host or on a session remote
-	List           // lists of the sessions on a session remote
+	List           // request for the list of sessions on a session remote
 	Mount
 	Resume // requests to mount a session or a checkpoint
 	Switch
@@ -31,7 +31,7 @@ const (
 	Delete // requests to delete a session, or to restore a deleted session
 )
 
-// Subject is the operation that has failed, with the values that hints refer to.
+// Subject describes the operation that has failed, with the values that hints refer to.
 type Subject struct {
 	Area         Area
 	Verb, Object string // printed as "verb object: cause"
@@ -42,27 +42,28 @@ type Subject struct {
 	Ref        string // the requested branch or commit
 	ID         string // the requested checkpoint
 	GitDir     string
-	Far        bool // whether the session was looked up on a session remote
+	Far        bool // whether the session was searched on a session remote, and not only on this host
 }
 
-// Explain converts err into an error with an error code, an exit status and a hint.
+// Explain converts err into an error with an error code, an exit status and a hint, for an operation of the area
+// General. The message begins with verb and object.
 func Explain(verb, object string, err error) *control.Error {
 	return Subject{Area: General, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSession calls Subject.Explain for a failure that concerns checkpoints and sessions on this host.
+// ExplainSession is Subject.Explain for an operation on checkpoints and sessions of this host.
 func ExplainSession(verb, object string, err error) *control.Error {
 	return Subject{Area: Session, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSessionAt calls Subject.Explain for a failure that concerns checkpoints and sessions that may be on a session remote.
+// ExplainSessionAt is Subject.Explain for an operation on checkpoints and sessions of this host or of a session remote.
 func ExplainSessionAt(verb, object string, err error) *control.Error {
 	return Subject{Area: SessionAt, Verb: verb, Object: object}.Explain(err)
 }
 
 // Explain converts err into an error with an error code, an exit status and a hint. If err already is a *control.Error,
-// Explain returns that error, but replaces its object in two cases: after a failed switch, and after a failure of the mounted
-// remote. The new object is the name that the user has typed.
+// Explain returns that error. In two cases the error then gets the object that the user has typed: after a failed
+// switch, and after a failure of the mounted remote.
 func (s Subject) Explain(err error) *control.Error {
 	var e *control.Error
 	if !errors.As(err, &e) {
@@ -78,7 +79,8 @@ func (s Subject) Explain(err error) *control.Error {
 	return e
 }
 
-// explain looks up err in the tables specific and common and returns the error that the matching rows describe.
+// explain converts err, which contains no *control.Error, into the error that the matching rows of the tables specific
+// and common describe.
 func (s Subject) explain(err error) *control.Error {
 	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, session.ErrAmbiguous)) {
 		s.Object = s.Checkpoint
@@ -139,7 +141,7 @@ func (s Subject) explain(err error) *control.Error {
 	return e
 }
 
-// ExplainDelete calls Subject.Explain for a failure that concerns the deletion of a session, or a deleted session.
+// ExplainDelete is Subject.Explain for the deletion of a session, or for an operation on a deleted session.
 func ExplainDelete(verb, object string, err error) *control.Error {
 	return Subject{Area: Delete, Verb: verb, Object: object}.Explain(err)
 }
@@ -152,7 +154,8 @@ func NotMounted(verb, dir string) *control.Error {
 	}
 }
 
-// Unsynced returns the error for a command that succeeded, but could not push everything.
+// Unsynced returns the error for a command that has succeeded, but could not push all changes to the session remote.
+// err is the failure of the push, and dir the directory of the mount.
 func Unsynced(verb, dir string, err error) *control.Error {
 	e := ExplainSession(verb, dir, err)
 	e.Cause = OneLine(e.Cause)
@@ -170,13 +173,14 @@ func Unsynced(verb, dir string, err error) *control.Error {
 	return e
 }
 
-// OneLine returns the causes of a failed push on one line. The parameter has one cause on each line; semicolons separate the
-// causes in the result.
+// OneLine converts the text of a failed push, which has one cause on each line, into one line in which semicolons
+// separate the causes.
 func OneLine(causes string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(causes), "sync: "), "\n", "; ")
 }
 
-// findText returns the text of the cause if a checkpoint was not found. The parameter object is the name that the user has typed.
+// findText returns the cause to be printed if a checkpoint was not found. The parameter object is the name that the
+// user has typed.
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {

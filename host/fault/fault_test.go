@@ -26,7 +26,8 @@ func subject(a Area) Subject {
 	return Subject{Area: a, Verb: "verb", Object: "thing", Remote: "https://127.0.0.1/r", Session: "s", Ref: "main", ID: "01AB", GitDir: "/h/git"}
 }
 
-// Each case is one cause in one area, and what a user reads of it.
+// TestTable checks, for one cause of an error in one area each, the exit status, the code and the texts that the user
+// sees.
 func TestTable(t *testing.T) {
 	far := SessionRemoteError{"https://127.0.0.1/s", Remote(transport.ErrUnreachable)}
 	for _, c := range []struct {
@@ -35,7 +36,7 @@ func TestTable(t *testing.T) {
 		exit  int
 		code  control.ErrorCode
 		shown string // the error in one line
-		hint  string // a part of it; "": there is none
+		hint  string // part of the hint; "" if there is no hint
 	}{
 		{General, errors.New("verb thing: it broke"), 1, control.CodeFailed, "verb thing: it broke", ""},
 		{General, fmt.Errorf("send: %w", context.Canceled), 1, control.CodeInterrupted, "verb thing: interrupted", ""},
@@ -95,7 +96,7 @@ func TestUnsynced(t *testing.T) {
 	}{
 		{fmt.Errorf("push: %w", context.DeadlineExceeded), control.CodeUnsynced, ErrSlow.Error()},
 		{errors.New("sync: one\ntwo"), control.CodeUnsynced, "one; two"},
-		{transport.ErrAuth, control.CodeAuth, "authentication failed"}, // trying again does not help
+		{transport.ErrAuth, control.CodeAuth, "authentication failed"}, // a repetition does not help
 	} {
 		if e := Unsynced("sync", "/m", c.err); e.Code != control.ExitUnsynced || e.Kind != c.code || e.Cause != c.cause || e.Hint == "" {
 			t.Errorf("%v: got %+v, want code %s, cause %q and a hint", c.err, e, c.code, c.cause)

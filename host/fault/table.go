@@ -32,23 +32,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// row states how the errors with a certain cause are reported. If one of the fields code to hint is empty, its value is taken from
-// a later row that matches the error.
+// row is a row of the tables specific and common. It states how errors with a certain cause are reported. The value of
+// an empty field (code, exit, cause, hint) is taken from a later row that matches the error.
 type row struct {
-	in Area // areas that the row applies to; 0 for all
-	// match reports whether the row applies to an error.
+	in Area // areas that the row applies to; 0 for all areas
+	// match reports whether err has the cause that the row is for.
 	match func(error) bool
 	code  control.ErrorCode
 	exit  int
 	cause func(s Subject, err error) string // returns the text that replaces the text of the error
 	hint  func(s Subject, err error) string // returns the hint; nil if the row has no hint
-	last  bool                              // whether the later rows are ignored
+	last  bool                              // whether the rows after a match of this row are ignored
 }
 
-// namesSessionRemote are the areas in which a message about a failed session remote names the session remote as its object.
+// namesSessionRemote is the set of areas in which a message about a failed session remote has the session remote as its
+// object.
 const namesSessionRemote = SessionAt | List | Mount | Resume
 
-// is returns a function that reports whether an error is one of the errors in targets (errors.Is).
+// is returns the match function of a row: it reports whether an error wraps one of the errors in targets (errors.Is).
 func is(targets ...error) func(error) bool {
 	return func(err error) bool {
 		for _, t := range targets {
@@ -60,7 +61,7 @@ func is(targets ...error) func(error) bool {
 	}
 }
 
-// a returns a function that reports whether an error is of type E (errors.As).
+// a returns the match function of a row: it reports whether an error wraps an error of type E (errors.As).
 func a[E error]() func(error) bool {
 	return func(err error) bool {
 		var e E
@@ -68,7 +69,8 @@ func a[E error]() func(error) bool {
 	}
 }
 
-// of returns a function that finds the error of type E in the chain of its argument, and calls text with that error.
+// of returns the function of a row that computes a cause or a hint from an error of type E. The function calls text
+// with the error of this type that its argument wraps.
 func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	return func(s Subject, err error) string {
 		var e E
@@ -77,8 +79,8 @@ func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	}
 }
 
-// text returns a function that returns the string t. The function replaces the words {object}, {remote}, {session}, {ref},
-// {id} and {gitdir} in t by the values of the subject.
+// text returns the function of a row that computes a cause or a hint from the string t. The function replaces the words
+// {object}, {remote}, {session}, {ref}, {id} and {gitdir} in t by the values of the subject.
 func text(t string) func(Subject, error) string {
 	return func(s Subject, _ error) string {
 		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session,
@@ -86,11 +88,11 @@ func text(t string) func(Subject, error) string {
 	}
 }
 
-// lockedIndex is the hint for a locked index.
+// lockedIndex is the hint that is printed if the git index of a mount is locked.
 const lockedIndex = "if no git command is running in the mount, remove {gitdir}/index.lock"
 
-// The table specific lists the causes of single areas or operations. The value of each field is taken from the first row that
-// matches and has a value for the field. Therefore rows for fewer areas precede rows for more areas.
+// specific is the table of the causes that concern single areas or operations. The value of each field is taken from
+// the first row that matches and has a value for the field, so rows for fewer areas precede rows for more areas.
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
@@ -221,9 +223,9 @@ var specific = []row{
 		hint: text("unmount the session first, or send the request to the daemon that serves it")},
 }
 
-// The table common lists the causes that every operation can have. It determines the fields for which no row of specific has a
-// value. The first row that matches and has an exit status or a hint determines both, because later rows match only errors that
-// the matched error wraps.
+// common is the table of the causes that every operation can have. It determines the fields for which no row of
+// specific has a value. The first matching row with an exit status or a hint determines both, because later rows match
+// only errors that the matched error wraps.
 var common = []row{
 	// Rows for failures of remotes.
 	{match: a[*remoteref.Error](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *remoteref.Error) string {
@@ -276,7 +278,7 @@ var common = []row{
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 
-// sessionRemoteHint is the hint for a failure of a session remote if no row has a more specific hint.
+// sessionRemoteHint is the hint for a failure of a session remote if no row of the tables has a hint.
 const sessionRemoteHint = "check --session-remote; with --session-remote embedded or none no other repository is used"
 
 // noGit reports whether err means that git is not installed.

@@ -17,23 +17,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// Client is the connection of a daemon to a Server. Its methods may be called concurrently.
+// Client is the connection of a daemon to a Server, which keeps copies of the daemon's descriptors. Its methods may be
+// called concurrently.
 type Client struct {
 	conn *keeper.Conn
 	lost chan struct{} // closed when the connection has ended
 	once sync.Once
 }
 
-// Daemon describes a daemon to a Server.
+// Daemon identifies a daemon that connects to a Server.
 type Daemon struct {
 	Name string // name of the daemon; a successor has the same name
 	Life int    // read end of a pipe; every process of the daemon has the write end
-	// After states that another daemon of this name runs. If the Server is new, that daemon connects first.
+	// After states that another daemon with this name runs. If the Server was just started, it waits until that daemon
+	// has connected.
 	After bool
 }
 
-// Connect opens a connection for a daemon, and returns the descriptors that the Server keeps for it, which then belong to the caller.
-// While processes of an earlier daemon with this name run, Connect calls wait once and blocks until they have ended or ctx ends.
+// Connect connects a daemon to the Server at the socket, and returns the descriptors that the Server keeps under the
+// daemon's name. They then belong to the caller. While processes of an earlier daemon with this name run, Connect calls
+// wait once and blocks until they have ended or ctx ends.
 func Connect(ctx context.Context, socket string, d Daemon, wait func()) (*Client, map[string]int, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -58,7 +61,7 @@ func Connect(ctx context.Context, socket string, d Daemon, wait func()) (*Client
 	return c, kept, nil
 }
 
-// dial connects to the socket.
+// dial connects to the socket of a Server.
 func dial(ctx context.Context, socket string) (*keeper.Conn, error) {
 	var d net.Dialer
 	u, err := d.DialContext(ctx, "unixpacket", socket)
@@ -78,7 +81,8 @@ func dial(ctx context.Context, socket string) (*keeper.Conn, error) {
 	return keeper.Open(fd)
 }
 
-// enter sends the first message, and receives the answer. It returns the descriptors that have arrived, even after an error.
+// enter sends the first message of the daemon d, and receives the Server's answer. It returns the descriptors that have
+// arrived, even after an error. It calls wait if the Server must wait for an earlier daemon.
 func enter(conn *keeper.Conn, d Daemon, wait func()) (kept map[string]int, err error) {
 	kept = map[string]int{}
 	hello := keeper.Message{keyDaemon: d.Name}
@@ -110,7 +114,8 @@ func enter(conn *keeper.Conn, d Daemon, wait func()) (kept map[string]int, err e
 	}
 }
 
-// watch closes c.lost when the connection has ended. The Server sends nothing after the answer.
+// watch closes c.lost when the connection has ended. It closes descriptors that arrive before, because the Server must
+// not send any then.
 func (c *Client) watch() {
 	defer close(c.lost)
 	for {
@@ -122,15 +127,15 @@ func (c *Client) watch() {
 	}
 }
 
-// Lost returns a channel that is closed when the connection has ended.
+// Lost returns a channel that is closed when the connection to the Server has ended.
 func (c *Client) Lost() <-chan struct{} { return c.lost }
 
-// Store passes a copy of a descriptor to the Server, in place of an earlier one with the same name.
+// Store makes the Server keep a copy of the descriptor fd, in place of an earlier one with the same name.
 func (c *Client) Store(name string, fd int) error {
 	return c.conn.Send(keeper.Message{keeper.Store: "1", keeper.Name: name}, fd)
 }
 
-// Remove makes the Server close the descriptor with this name.
+// Remove makes the Server close the descriptor that it keeps under this name.
 func (c *Client) Remove(name string) error {
 	return c.conn.Send(keeper.Message{keeper.Remove: "1", keeper.Name: name})
 }
@@ -138,7 +143,8 @@ func (c *Client) Remove(name string) error {
 // Complete makes the Server close all descriptors that were not stored through this connection.
 func (c *Client) Complete() error { return c.conn.SendKey(keyComplete, "1") }
 
-// Barrier waits until the Server has handled all earlier messages, but at most for the duration limit.
+// Barrier waits until the Server has handled all earlier messages of this Client. It returns an error after the
+// duration limit.
 func (c *Client) Barrier(limit time.Duration) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -157,19 +163,19 @@ func (c *Client) Barrier(limit time.Duration) error {
 	return nil
 }
 
-// Close closes the connection. The Server keeps the descriptors.
+// Close closes the connection. The Server keeps its copies of the descriptors.
 func (c *Client) Close() { c.once.Do(func() { c.conn.Close() }) }
 
-// Kept describes what a Server keeps for one daemon.
+// Kept describes the descriptors that a Server keeps for one daemon.
 type Kept struct {
 	Daemon  string `json:"daemon"`  // name of the daemon: its state directory
 	Files   int    `json:"files"`   // number of descriptors
-	Mounts  int    `json:"mounts"`  // number of mounts to which they belong
-	Running bool   `json:"running"` // processes of the daemon run
-	Waiting int    `json:"waiting"` // number of daemons that wait for their end
+	Mounts  int    `json:"mounts"`  // number of mounts to which the descriptors belong
+	Running bool   `json:"running"` // whether processes of the daemon run
+	Waiting int    `json:"waiting"` // number of daemons that wait for the end of these processes
 }
 
-// List returns a description of all that the Server at the socket keeps.
+// List returns descriptions of all descriptors that the Server at the socket keeps, one element for each daemon.
 func List(ctx context.Context, socket string) ([]Kept, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {

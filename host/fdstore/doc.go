@@ -20,13 +20,14 @@
 //	FDNAME=n:n                and as many descriptors: all that are kept for this name
 //	START=1                   all descriptors were sent
 //
-// The Server may pass the descriptors on only when no process of the earlier daemon runs, because a request that the earlier daemon
-// reads from a device after the successor has asked the kernel for unanswered requests would never be answered. The end of a
-// connection does not show this: it belongs to the supervisor, and the worker may outlive the supervisor for a moment. The pipe
-// shows it: the kernel closes its last write end with the last process.
+// The Server may pass the descriptors on only when no process of the earlier daemon runs, because a request that the
+// earlier daemon reads from a device after the successor has asked the kernel for unanswered requests would never be
+// answered. The end of a connection does not show this: it belongs to the supervisor, and the worker may run a moment
+// longer than the supervisor. The pipe shows it: the kernel closes its last write end with the last process.
 //
-// Any number of daemons may wait for the same one, for example one in another container that continues the mounts at once, and one of a
-// newer version. The one that connected last is next.
+// Any number of daemons may wait for the end of the same earlier daemon, for example one in another container that
+// continues the mounts at once, and one of a newer version. The daemon that connected last is the next to get the
+// descriptors.
 package fdstore
 
 import (
@@ -34,30 +35,30 @@ import (
 	"time"
 )
 
-// The keys of messages that package keeper does not have.
+// The keys of the messages of a Server and its Clients that package keeper does not define.
 const (
 	keyDaemon   = "X_DAEMON"
 	keyWait     = "X_WAIT"
 	keyAfter    = "X_AFTER" // "1": another daemon runs, which may not have connected to this Server yet
 	keyComplete = "X_COMPLETE"
 	keyBarrier  = "BARRIER"
-	keyList     = "X_LIST"  // "1", sent instead of X_DAEMON: describe the daemons, a message for each
+	keyList     = "X_LIST"  // requests a description of each daemon; the value is "1". A request has either this key or X_DAEMON.
 	keyFiles    = "X_FILES" // number of descriptors that are kept for a daemon
 	keyMounts   = "X_MOUNTS"
 	keyRunning  = "X_RUNNING" // "1": processes of the daemon run
-	keyWaiting  = "X_WAITING" // number of daemons that wait
+	keyWaiting  = "X_WAITING" // number of daemons that wait for the descriptors
 )
 
 // ErrInUse is returned by Listen if another Server uses the socket.
 var ErrInUse = errors.New("another process keeps descriptors at this socket")
 
 const (
-	helloTime = 5 * time.Second // maximum time from a connection to its first message
-	// patience is the maximum time that a daemon waits for the last process of an earlier daemon that has no connection any more. A
-	// thread that hangs in the kernel keeps its process, and the pipe, for as long as it hangs. It is also the maximum time that a
-	// daemon waits for another one, which runs, to connect to a new Server.
+	helloTime = 5 * time.Second // maximum time from the start of a connection to its first message
+	// patience is the maximum time that a daemon waits, before it gets the descriptors, for two events: the end of the
+	// last process of an earlier daemon that has no connection any more (a thread that hangs in the kernel keeps its
+	// process, and the pipe), and the connection of another daemon, which runs, to a new Server.
 	patience = 20 * time.Second
 )
 
-// deviceSuffix ends the name of the descriptor of a mount's /dev/fuse; see package takeover of mount.
+// deviceSuffix is the suffix of the name of the descriptor of a mount's /dev/fuse (see package takeover).
 const deviceSuffix = ".device"

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// store is a Server that a test runs.
+// store is a descriptor store that a test runs.
 type store struct {
 	*testing.T
 	socket string
@@ -40,7 +40,7 @@ func newStore(t *testing.T, socket string) *store {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, d := range s.daemons { // as the end of the process does
+		for _, d := range s.daemons { // closes the descriptors, as the kernel does when the process ends
 			if d.conn != nil {
 				d.conn.Close()
 			}
@@ -52,7 +52,7 @@ func newStore(t *testing.T, socket string) *store {
 	return st
 }
 
-// process stands for the processes of a daemon: they have the write end of the pipe open.
+// process represents the processes of a daemon: they hold the write end of a pipe open.
 type process struct{ life, alive *os.File }
 
 func (st *store) process() *process {
@@ -144,7 +144,8 @@ func TestDescriptorsOutliveTheDaemon(t *testing.T) {
 	st.want(kept, "a.device=two", "b=three")
 }
 
-// The worker of a daemon may outlive its supervisor, whose connection then ends first.
+// TestSuccessorWaitsForAllProcesses checks that the descriptors are passed on only when all processes of the earlier
+// daemon have ended. The worker may run longer than its supervisor, whose connection then ends first.
 func TestSuccessorWaitsForAllProcesses(t *testing.T) {
 	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
 	defer st.end()
@@ -172,7 +173,7 @@ func TestSuccessorWaitsForAllProcesses(t *testing.T) {
 	st.want(<-got, "a=x")
 }
 
-// A daemon that waits and is canceled leaves the descriptors to the next one.
+// TestCanceledWait checks that a daemon whose wait is canceled leaves the descriptors to the next one.
 func TestCanceledWait(t *testing.T) {
 	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
 	defer st.end()
@@ -184,7 +185,7 @@ func TestCanceledWait(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("connect: got %v, want canceled", err)
 	}
-	st.keep(c, "b", "y") // the first daemon has not been disturbed
+	st.keep(c, "b", "y") // the first daemon is not disturbed
 	c.Close()
 	p.die()
 	c, kept := st.connect(st.process())
@@ -192,14 +193,15 @@ func TestCanceledWait(t *testing.T) {
 	st.want(kept, "a=x", "b=y")
 }
 
-// A daemon that has lost its connection stores everything again, in the same store and in its successor.
+// TestStoreAgain checks that a daemon that has lost its connection can store everything again, in the same store and in
+// the successor of the store.
 func TestStoreAgain(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "sock")
 	st := newStore(t, socket)
 	p := st.process()
 	c, _ := st.connect(p)
 	st.keep(c, "old", "x")
-	again, kept := st.connect(p) // without an end of the first connection
+	again, kept := st.connect(p) // the first connection has not ended
 	st.want(kept)
 	<-c.Lost()
 	st.keep(again, "new", "y")
@@ -223,7 +225,8 @@ func TestStoreAgain(t *testing.T) {
 	st.want(kept, "new=y")
 }
 
-// Of several daemons that wait, the one that connected last is next, and the others wait for it.
+// TestLastToWaitIsNext checks that, of several daemons that wait, the daemon that connected last gets the descriptors
+// next, and that the others wait for it.
 func TestLastToWaitIsNext(t *testing.T) {
 	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
 	defer st.end()
@@ -269,7 +272,8 @@ func TestLastToWaitIsNext(t *testing.T) {
 	}
 }
 
-// A daemon that knows that another one runs is not the first at a new store.
+// TestWaitingDaemonIsNotFirst checks that a daemon which knows that another daemon runs does not count as the first one
+// at a new store.
 func TestWaitingDaemonIsNotFirst(t *testing.T) {
 	st := newStore(t, filepath.Join(t.TempDir(), "sock"))
 	defer st.end()

@@ -23,54 +23,54 @@ import (
 	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
-// Server keeps descriptors of any number of daemons.
+// Server keeps copies of the descriptors of any number of daemons.
 type Server struct {
 	listener *net.UnixListener
 	log      *zap.Logger
 
 	mu      sync.Mutex
-	daemons map[string]*daemon // by name
+	daemons map[string]*daemon // daemons by name
 }
 
-// daemon is the state of one name. The fields are protected by Server.mu.
+// daemon is the state that a Server has for one name of daemons. Its fields are protected by Server.mu.
 type daemon struct {
 	files map[string]int // descriptors by name
-	// fresh contains the names that were stored through the present connection.
+	// fresh contains the names of the descriptors that were stored through the present connection.
 	fresh map[string]bool
 	conn  *keeper.Conn // present connection; nil if there is none
-	left  time.Time    // end of the last connection
-	life  lifeline     // pipe of the daemon that was connected last; 0 if none was
-	// ended is closed when no process of that daemon runs.
+	left  time.Time    // time at which the last connection ended
+	life  lifeline     // pipe of the daemon that was connected last; 0 if no daemon was connected
+	// ended is closed when no process of the daemon that was connected last runs.
 	ended chan struct{}
 	// waiting contains the connections of the daemons that wait, in the order of their arrival.
 	waiting []*keeper.Conn
 	changed chan struct{} // closed, and replaced, when a field above has changed for which a daemon may wait
 }
 
-// newDaemon returns the state of a name that no daemon has used.
+// newDaemon returns the state for a name under which no daemon has connected.
 func newDaemon() *daemon {
 	d := &daemon{files: map[string]int{}, ended: make(chan struct{}), changed: make(chan struct{})}
 	close(d.ended)
 	return d
 }
 
-// wake makes the daemons that wait examine the state again.
+// wake makes the daemons that wait for the descriptors examine the state again.
 func (d *daemon) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// unwait removes a connection from those that wait.
-func (d *daemon) unwait(conn *keeper.Conn) {
+// removeWaiting removes the connection of a daemon from those that wait for the descriptors.
+func (d *daemon) removeWaiting(conn *keeper.Conn) {
 	d.waiting = slices.DeleteFunc(d.waiting, func(c *keeper.Conn) bool { return c == conn })
 	d.wake()
 }
 
-// lifeline identifies a pipe by its inode number, which is unique while the pipe exists.
+// lifeline identifies the pipe of a daemon by its inode number, which is unique while the pipe exists.
 type lifeline uint64
 
-// Listen creates the socket. It removes a socket that a dead process has left, and returns ErrInUse if another process answers.
-// Only users with the caller's user id can connect.
+// Listen creates the socket of a Server. It removes a socket that a dead process has left, and returns ErrInUse if
+// another process answers. Only processes with the caller's user ID can connect.
 func Listen(socket string, log *zap.Logger) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return nil, err
@@ -102,8 +102,8 @@ func Listen(socket string, log *zap.Logger) (*Server, error) {
 	return &Server{listener: l, log: log, daemons: map[string]*daemon{}}, nil
 }
 
-// Serve keeps descriptors until ctx ends. All descriptors that it keeps are closed when the process ends, and not before: until
-// then, they keep the mounts of daemons alive.
+// Serve accepts connections of daemons until ctx ends. The descriptors that it keeps stay open until the process ends,
+// because they keep the mounts of the daemons alive.
 func (s *Server) Serve(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { s.listener.Close() })()
 	for {
@@ -119,12 +119,12 @@ func (s *Server) Serve(ctx context.Context) error {
 			}
 			continue
 		}
-		go s.converse(c)
+		go s.serveConn(c)
 	}
 }
 
-// converse handles one connection.
-func (s *Server) converse(u *net.UnixConn) {
+// serveConn handles the connection u until it ends.
+func (s *Server) serveConn(u *net.UnixConn) {
 	conn, err := s.open(u)
 	if err != nil {
 		s.log.Warn("refuse connection", zap.Error(err))
@@ -151,14 +151,15 @@ func (s *Server) converse(u *net.UnixConn) {
 	}
 }
 
-// hello is the first message of a daemon.
+// hello is the first message of a daemon; see Daemon.
 type hello struct {
 	name  string
 	after bool
 	life  *os.File
 }
 
-// open returns the connection in the form of package keeper. It returns an error if the other process belongs to another user.
+// open returns the connection u in the form of package keeper. It returns an error if the other process belongs to
+// another user.
 func (s *Server) open(u *net.UnixConn) (*keeper.Conn, error) {
 	defer u.Close()
 	file, err := u.File()
@@ -180,7 +181,8 @@ func (s *Server) open(u *net.UnixConn) (*keeper.Conn, error) {
 	return keeper.Open(fd)
 }
 
-// serve waits until no earlier daemon of this name runs, passes the descriptors on, and then stores and removes descriptors.
+// serve handles the connection of a daemon. It waits until no earlier daemon with this name runs, sends the
+// descriptors, and then stores and removes descriptors as the daemon demands.
 func (s *Server) serve(conn *keeper.Conn, h hello) {
 	name := h.name
 	d, same, err := s.join(conn, h)
@@ -216,8 +218,8 @@ func (s *Server) filesOf(d *daemon) map[string]int {
 	return maps.Clone(d.files)
 }
 
-// join makes conn the present connection of the daemon. If processes of an earlier daemon with this name run, join waits for
-// their end. The result same reports that the same daemon was connected before.
+// join makes conn the present connection of the daemon h.name. If processes of an earlier daemon with this name run,
+// join waits for their end. The result same is true if the daemon was connected before and connects again.
 func (s *Server) join(conn *keeper.Conn, h hello) (d *daemon, same bool, err error) {
 	var st unix.Stat_t
 	if err := fstat(h.life, &st); err != nil {
@@ -253,15 +255,16 @@ func (s *Server) join(conn *keeper.Conn, h hello) (d *daemon, same bool, err err
 		}
 		if err != nil {
 			s.mu.Lock()
-			d.unwait(conn)
+			d.removeWaiting(conn)
 			s.mu.Unlock()
 			return nil, false, err
 		}
 	}
 }
 
-// isNext reports whether the descriptors may be passed on to the daemon with this connection: no process of the earlier daemon runs, or
-// one has run for too long without a connection, and no other daemon has connected later and waits. The caller holds s.mu.
+// isNext reports whether the Server may send the descriptors to the daemon with the connection conn. It may if no other
+// daemon has connected later and waits, and no process of the earlier daemon runs, or one has run for too long without
+// a connection. The caller holds s.mu.
 func (s *Server) isNext(d *daemon, name string, conn *keeper.Conn) bool {
 	if at := slices.Index(d.waiting, conn); at >= 0 && at < len(d.waiting)-1 {
 		return false
@@ -276,7 +279,7 @@ func (s *Server) isNext(d *daemon, name string, conn *keeper.Conn) bool {
 	return late
 }
 
-// admit makes conn the present connection of d. The parameter same states that it belongs to the daemon of the last connection. The
+// admit makes conn the present connection of d. same states that the daemon of the last connection connects again. The
 // caller holds s.mu.
 func (s *Server) admit(d *daemon, conn *keeper.Conn, h hello, life lifeline, same bool) {
 	if d.conn != nil {
@@ -289,10 +292,10 @@ func (s *Server) admit(d *daemon, conn *keeper.Conn, h hello, life lifeline, sam
 		d.life, d.ended = life, make(chan struct{})
 		go s.awaitEnd(h.life, h.name, d, d.ended)
 	}
-	d.unwait(conn)
+	d.removeWaiting(conn)
 }
 
-// fstat does not call File.Fd, which would make reads of the file block a thread.
+// fstat calls fstat(2) for f. It does not call File.Fd, which would make reads of the file block a thread.
 func fstat(f *os.File, st *unix.Stat_t) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -303,8 +306,8 @@ func fstat(f *os.File, st *unix.Stat_t) error {
 	return errors.Join(err, statErr)
 }
 
-// awaitOrGone waits until the channel is closed, but at most for the duration limit. It returns an error if the process at the other
-// end of conn, which sends nothing while it waits, has ended.
+// awaitOrGone waits until the channel is closed, or the duration limit has passed. It returns an error if the process
+// at the other end of conn has ended, or sends a message although it must wait.
 func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) error {
 	conn.SetReadDeadline(time.Now().Add(limit))
 	received, expired := make(chan struct{}), make(chan struct{})
@@ -330,7 +333,8 @@ func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) 
 	return err
 }
 
-// awaitEnd closes the channel ended when no process has the write end of the pipe. A daemon without descriptors is then forgotten.
+// awaitEnd waits until no process has the write end of the pipe life, and then closes the channel ended. It forgets the
+// daemon if no descriptors are kept for it.
 func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan struct{}) {
 	defer life.Close()
 	buf := make([]byte, 1)
@@ -349,7 +353,7 @@ func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan stru
 	d.wake()
 }
 
-// disconnected records the end of the daemon's connection.
+// disconnected records that the connection conn of the daemon called name has ended.
 func (s *Server) disconnected(conn *keeper.Conn, name string, d *daemon) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +363,8 @@ func (s *Server) disconnected(conn *keeper.Conn, name string, d *daemon) {
 	s.log.Info("daemon disconnected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)))
 }
 
-// message handles one message of a daemon. It owns the descriptors in fds, and closes those that it does not keep.
+// message handles one message of a daemon. It owns the descriptors fds, which arrived with the message, and closes
+// those that it does not keep.
 func (s *Server) message(d *daemon, m keeper.Message, fds []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -381,7 +386,7 @@ func (s *Server) message(d *daemon, m keeper.Message, fds []int) {
 	keeper.CloseAll(fds) // those of a barrier, too
 }
 
-// remove closes the descriptor with this name, if there is one.
+// remove closes the descriptor that is kept under this name, if there is one.
 func (d *daemon) remove(name string) {
 	if fd, ok := d.files[name]; ok {
 		unix.Close(fd)
@@ -390,7 +395,7 @@ func (d *daemon) remove(name string) {
 	}
 }
 
-// list sends a description of each daemon.
+// list sends a description of each daemon, in one message for each.
 func (s *Server) list(conn *keeper.Conn) {
 	s.mu.Lock()
 	var all []keeper.Message

@@ -46,7 +46,8 @@ func openLive(t *testing.T, tab *chrome.Tab) string {
 	return s.URL
 }
 
-// Elements stay while their figures change, a page is followed only while it is visible, and a problem is shown.
+// TestLivePageChangesInPlace checks that elements of the live page are kept while their values change, that the page
+// receives updates only while it is visible, and that it shows a problem.
 func TestLivePageChangesInPlace(t *testing.T) {
 	tab := chrome.Start(t).Tab(t)
 	tab.Resize(1280, 900)
@@ -64,7 +65,8 @@ func TestLivePageChangesInPlace(t *testing.T) {
 	tab.Until(`document.getElementById("map").getAttribute("viewBox") !== "` + before + `"`)
 }
 
-// axe-core finds no violation on the live page and on the first page, in light and in dark colours, and no page is wider than its window.
+// TestAccessible checks with axe-core that the live page and the first page have no violations in light and dark
+// colors, and that no page is wider than its window.
 func TestAccessible(t *testing.T) {
 	axe, err := os.ReadFile(filepath.Join(install.NPM(t, "../../server/ui/testdata/axe"), "node_modules/axe-core/axe.min.js"))
 	if err != nil {

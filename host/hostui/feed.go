@@ -13,31 +13,33 @@ import (
 )
 
 const (
-	maxFeeds = 16 // feeds at the same time, so that a browser with many tabs costs a bounded amount
-	// linger is the time for which a feed without users continues: for the script that follows the page, and for a reload.
+	maxFeeds = 16 // maximum number of feeds at the same time, so that a browser with many tabs causes a bounded load
+	// linger is the time for which a feed without users continues: the script of a page connects to the feed after the
+	// page was loaded, and a page may be reloaded.
 	linger = 3 * time.Second
-	// again is the time for which a feed waits for the next worker after the one that serves the mount has ended, and retry the interval.
+	// again is the time for which a feed waits for the next worker after the worker that serves the mount has ended,
+	// and retry the interval of its attempts.
 	again = 10 * time.Second
 	retry = 200 * time.Millisecond
 )
 
-// feedKey identifies what a feed shows.
+// feedKey identifies a feed by the part of a mount that it shows: the directory path, by bytes or by files.
 type feedKey struct {
 	mount, path string
 	bytes       bool
 }
 
-// sample is what happened in a mount since the sample before.
+// sample describes the state of a mount, and its requests and traffic since the previous sample.
 type sample struct {
 	fetchmap.Map
 	Status control.MountStatus
-	// Per second, since the sample before:
+	// Rates per second since the previous sample:
 	Fetches, Blobs, Received float64 // requests to the remote, blobs and bytes that were received
-	// Problem states why no further samples come, "" while they do.
+	// Problem is the reason why no further samples follow, or "" if they do.
 	Problem string
 }
 
-// feed is the stream of samples from a daemon to any number of live views.
+// feed receives samples of a mount from its daemon, and passes them to any number of live views.
 type feed struct {
 	key    feedKey
 	cancel context.CancelFunc
@@ -47,18 +49,19 @@ type feed struct {
 	last  sample
 	next  chan struct{} // closed when the next sample is there
 	users int
-	idle  *time.Timer // ends the feed; nil while it has users
-	over  bool        // idle has ended the feed
+	idle  *time.Timer // timer that ends the feed; nil while the feed has users
+	over  bool        // whether the timer idle has ended the feed
 }
 
-// feeds are all feeds of a page.
+// feeds has all feeds of a page by their keys.
 type feeds struct {
 	mu     sync.Mutex
 	open   map[feedKey]*feed
 	closed bool
 }
 
-// use returns the feed with a key. It starts one that follows the mount m if there is none. The caller must call release.
+// use returns the feed with the given key, and starts it for the mount m if it does not run. The caller must call
+// release.
 func (fs *feeds) use(m Mount, key feedKey) (*feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -81,7 +84,7 @@ func (fs *feeds) use(m Mount, key feedKey) (*feed, error) {
 	return f, nil
 }
 
-// join counts a user. It returns false if the feed is ending.
+// join adds a user to the feed. It returns false if the feed is ending.
 func (f *feed) join() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +98,7 @@ func (f *feed) join() bool {
 	return true
 }
 
-// drop removes a feed that has ended.
+// drop removes the feed f, which has ended, from the list.
 func (fs *feeds) drop(f *feed) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -104,7 +107,7 @@ func (fs *feeds) drop(f *feed) {
 	}
 }
 
-// release ends the use of a feed.
+// release removes a user from the feed. A feed without users ends after the time linger.
 func (f *feed) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +123,7 @@ func (f *feed) release() {
 	}
 }
 
-// close ends all feeds and waits for them.
+// close ends all feeds and waits for their goroutines.
 func (fs *feeds) close() {
 	fs.mu.Lock()
 	fs.closed = true
@@ -135,14 +138,14 @@ func (fs *feeds) close() {
 	}
 }
 
-// sample returns the last sample, and a channel that is closed when the next one is there.
+// sample returns the last sample, and a channel that is closed when the next sample is available.
 func (f *feed) sample() (sample, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last, f.next
 }
 
-// publish makes a sample the last one.
+// publish makes s the last sample, and notifies the users of the feed.
 func (f *feed) publish(s sample) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +154,7 @@ func (f *feed) publish(s sample) {
 	f.next = make(chan struct{})
 }
 
-// run publishes samples until ctx ends, or the mount does.
+// run publishes samples that it receives from the daemon until ctx or the mount ends.
 func (f *feed) run(ctx context.Context, daemon Tracer) {
 	var lost time.Time // when the connection was lost; zero while there is one
 	before, at := f.last.Status.Network, time.Time{}
@@ -159,7 +162,7 @@ func (f *feed) run(ctx context.Context, daemon Tracer) {
 		err := daemon.Trace(ctx, control.TraceRequest{Dir: f.key.mount, Map: &fetchmap.MapRequest{Path: f.key.path, Bytes: f.key.bytes}},
 			func(t control.Trace) error {
 				if t.Map == nil {
-					return errOlder
+					return errOldDaemon
 				}
 				lost = time.Time{}
 				s := sample{Map: *t.Map}
@@ -191,10 +194,11 @@ func (f *feed) run(ctx context.Context, daemon Tracer) {
 	}
 }
 
-// errOlder means that the daemon sends events instead of maps.
-var errOlder = &control.Error{Cause: "the daemon is of an older version", Hint: "artifactfs daemon --upgrade"}
+// errOldDaemon means that the daemon is of an older version, which sends single events instead of maps of the tree.
+var errOldDaemon = &control.Error{Cause: "daemon has an older version", Hint: "artifactfs daemon --upgrade"}
 
-// end publishes why no further samples come.
+// end publishes a last sample that states why no further samples follow. err is the error of the connection to the
+// daemon, or nil if the mount has ended.
 func (f *feed) end(err error) {
 	s, _ := f.sample()
 	s.Problem = "The mount has ended."
@@ -208,7 +212,8 @@ func (f *feed) end(err error) {
 	f.publish(s)
 }
 
-// status returns the status of the mount without the numbers of its files, or the last one if the daemon does not answer.
+// status returns the status of the mount without the numbers of its files. If the daemon does not answer, it returns
+// the status of the last sample.
 func (f *feed) status(ctx context.Context, daemon Tracer) control.MountStatus {
 	status, _ := daemon.Mounts(ctx, control.MountsRequest{}) // empty after an error
 	for _, m := range status.Mounts {

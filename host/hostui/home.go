@@ -13,21 +13,21 @@ import (
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
-// homePage is the first page: mounts and sessions, and the session remotes of this host.
+// homePage is the data of the first page: mounts, sessions, and the session remotes of this host.
 type homePage struct {
 	Rows    []homeRow
 	Remotes []remoteRow
 	Notes   []note
 }
 
-// note is a line about something that is missing, with a command that helps.
+// note is a message about something that is missing, with a command that the user can run.
 type note struct{ Text, Command string }
 
-// homeRow is a mount, or a session that is not mounted.
+// homeRow describes a mount, or a session that is not mounted, on the first page.
 type homeRow struct {
 	Name   string
-	Path   string // of the page of the session; "": it has no checkpoint yet
-	Live   string // of the live page; "": it is not mounted
+	Path   string // path of the page of the session; "" if it has no checkpoint yet
+	Live   string // path of the live page; "" if the session is not mounted
 	State  string
 	Dir    string
 	Remote string
@@ -36,7 +36,7 @@ type homeRow struct {
 
 type remoteRow struct{ Name, Path, Dir string }
 
-// home returns the first page.
+// home returns the first page of the host.
 func (p *Page) home(ctx context.Context) (ui.Page, error) {
 	mounts, running, asked := p.o.Mounts(ctx)
 	dirs, err := p.repos.list()
@@ -81,15 +81,16 @@ func (p *Page) home(ctx context.Context) (ui.Page, error) {
 	return ui.Page{Title: "Sessions of this host", Body: body, Style: "live.css"}, err
 }
 
-// page returns the path of the page of the session.
+// page returns the URL path of the page of the session.
 func (d directory) page() string {
 	return ui.Prefix + sessionsSpace + "/" + url.PathEscape(d.Name) + "/s/" + url.PathEscape(d.session)
 }
 
-// LivePath returns the path of the live page of a mount.
+// LivePath returns the URL path of the live page of the mount at the directory mount.
 func LivePath(mount string) string { return liveURL(mount, "", false) }
 
-// SessionPath returns the path of the page of a session, by its name, and false if this host has no checkpoint of the session.
+// SessionPath returns the URL path of the page of the session with this name, or false if this host has no checkpoint
+// of the session.
 func SessionPath(state, session string) (string, bool, error) {
 	list, err := (&repositories{state: state}).list()
 	for _, d := range list {
@@ -100,7 +101,7 @@ func SessionPath(state, session string) (string, bool, error) {
 	return "", false, err
 }
 
-// liveURL returns the path of the live page of a directory in a mount.
+// liveURL returns the URL path of the live page that shows the directory path of a mount, by bytes or by files.
 func liveURL(mount, path string, bytes bool) string {
 	q := url.Values{"mount": {mount}}
 	if path != "" {
@@ -112,7 +113,7 @@ func liveURL(mount, path string, bytes bool) string {
 	return livePath + "?" + q.Encode()
 }
 
-// mount returns the mount at a directory, if a daemon serves it.
+// mount returns the mount at the directory dir, or an error if no daemon serves a mount there.
 func (p *Page) mount(ctx context.Context, dir string) (Mount, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

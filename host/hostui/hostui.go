@@ -1,8 +1,9 @@
-// Package hostui serves the page of one host: its sessions, by the pages of package server/ui, and live views of its mounts. It needs no
-// server, no account and no daemon. It reads; it changes nothing.
+// Package hostui serves web pages about one host: its sessions, by the pages of package server/ui, and live views of
+// its mounts. It needs no server, no account and no daemon. It only reads.
 //
-// The page answers only with a random token, which the URL contains in its fragment, and on a loopback address only processes of the same
-// user or of root. Browsers send the cookie with the token to every port of a host, so the name of the cookie contains the port.
+// The page answers only requests with a random token, which the URL contains in its fragment, and on a loopback address
+// only processes of the same user or of root. Browsers send the cookie with the token to every port of a host, so the
+// name of the cookie contains the port.
 //
 // Terms: a live view shows the files of a mount as a treemap, with the requests and the traffic of the last second. A feed is the
 // connection to a daemon from which live views get their data; it exists while a browser shows the view, and a few seconds longer.
@@ -38,27 +39,28 @@ import (
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
-// Tracer follows a mount and returns the state of its daemon. *control.Client implements it.
+// Tracer is the connection to a daemon from which the page gets events and the status of mounts. *control.Client
+// implements it.
 type Tracer interface {
 	Trace(ctx context.Context, r control.TraceRequest, each func(control.Trace) error) error
 	Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error)
 }
 
-// Mount is a mount, or a session that is not mounted.
+// Mount describes a mount, or a session that is not mounted.
 type Mount struct {
 	control.MountStatus
-	Daemon Tracer // daemon that serves the mount; nil: it is not mounted
+	Daemon Tracer // daemon that serves the mount; nil if the session is not mounted
 }
 
 // Options configures a page. State, Mounts and Log must be set.
 type Options struct {
 	State string // state directory
-	// Mounts returns the mounts and the sessions that are not mounted, and whether a daemon is running.
+	// Mounts returns all mounts and the sessions that are not mounted, and whether a daemon is running.
 	Mounts func(ctx context.Context) (list []Mount, running bool, err error)
 	Log    *zap.Logger
 }
 
-// Page serves the page of a host. It may be used from any goroutine.
+// Page serves the web pages of a host. It may be used from any goroutine.
 type Page struct {
 	o     Options
 	token string
@@ -80,7 +82,7 @@ const (
 	eventsPath = livePath + "/events"
 )
 
-// New returns a page for a listener with the address.
+// New returns a Page for a listener with the given address.
 func New(o Options, address net.Addr) (*Page, error) {
 	var random [20]byte
 	rand.Read(random[:]) // never fails
@@ -97,7 +99,7 @@ func New(o Options, address net.Addr) (*Page, error) {
 	}
 	p.repos = &repositories{state: o.State}
 	repos := p.repos
-	p.ui, err = ui.New(ui.Options{Repos: repos, Namespaces: namespaces{repos}, Replicas: repos, Guard: p.guard, Meter: unmetered{}, Log: o.Log,
+	p.ui, err = ui.New(ui.Options{Repos: repos, Namespaces: namespaces{repos}, Replicas: repos, Guard: p.guard, Meter: noMeter{}, Log: o.Log,
 		Embedding: ui.Embedding{Cookie: cookie, Assets: assetFiles, Remote: repos.remote,
 			Hint: "It is in the URL that artifactfs ui has printed. Open that URL again."}})
 	if err != nil {
@@ -114,7 +116,7 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// Token returns the token that the page accepts. It is a secret.
+// Token returns the secret token that requests to the page must contain.
 func (p *Page) Token() string { return p.token }
 
 // Close ends all live views and the git processes of the page.
@@ -150,7 +152,7 @@ func (p *Page) body(name string, data any) (template.HTML, error) {
 	return template.HTML(b.String()), nil // the template has escaped the data
 }
 
-// guard accepts one token, which may read everything.
+// guard checks the token of requests to the page. The token permits to read everything.
 type guard struct {
 	hash [sha256.Size]byte
 	who  string
@@ -158,7 +160,7 @@ type guard struct {
 
 var _ ui.Guard = guard{}
 
-// Any returns the token of a request.
+// Any returns the token of a request. It returns access.ErrInvalid if the request has another token than the page.
 func (g guard) Any(_ context.Context, r *http.Request) (records.Token, error) {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	hash := sha256.Sum256([]byte(secret))
@@ -168,7 +170,7 @@ func (g guard) Any(_ context.Context, r *http.Request) (records.Token, error) {
 	return records.Token{ID: "host", Role: records.AdminToken, Scope: records.ReadScope, Actor: g.who}, nil
 }
 
-// Admin returns the token of a request if the scope is that of reading.
+// Admin returns the token of a request if scope is that of reading, and access.ErrInsufficient otherwise.
 func (g guard) Admin(ctx context.Context, r *http.Request, _ string, scope records.Scope) (records.Token, error) {
 	t, err := g.Any(ctx, r)
 	if err == nil && scope != records.ReadScope {
@@ -177,26 +179,25 @@ func (g guard) Admin(ctx context.Context, r *http.Request, _ string, scope recor
 	return t, err
 }
 
-// Git is like Admin.
+// Git returns the token of a request if scope is that of reading, and access.ErrInsufficient otherwise.
 func (g guard) Git(ctx context.Context, r *http.Request, _ records.Repo, scope records.Scope) (records.Token, error) {
 	return g.Admin(ctx, r, "", scope)
 }
 
-// unmetered counts nothing.
-type unmetered struct{}
+// noMeter is a ui.Meter that ignores all counts and audit entries.
+type noMeter struct{}
 
-var _ ui.Meter = unmetered{}
+var _ ui.Meter = noMeter{}
 
-// Count does nothing.
-func (unmetered) Count(records.Repo, string, int64) {}
+func (noMeter) Count(records.Repo, string, int64) {}
 
-// Audit does nothing.
-func (unmetered) Audit(records.AuditEntry) {}
+func (noMeter) Audit(records.AuditEntry) {}
 
-// closeTime is the time that requests have when the page ends.
+// closeTime is the time for which Serve waits for requests in progress when it ends.
 const closeTime = time.Second
 
-// Serve serves the page on a listener until ctx ends, and then closes the listener and all connections. Live views are told.
+// Serve serves the page on the listener l until ctx ends, and then closes the listener and all connections. Live views
+// receive a last message that the page has ended.
 func Serve(ctx context.Context, l net.Listener, p *Page) error {
 	s := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: zap.NewStdLog(p.o.Log), BaseContext: func(net.Listener) context.Context { return ctx }}

@@ -26,7 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// tree returns a directory with so many directories in each of so many levels.
+// tree returns a directory with wide subdirectories in each of deep levels.
 func tree(name string, wide, deep int) fetchmap.MapDir {
 	d := fetchmap.MapDir{Name: name, Files: 1, Bytes: 10, Requests: 3}
 	for i := range wide {
@@ -40,7 +40,8 @@ func tree(name string, wide, deep int) fetchmap.MapDir {
 	return d
 }
 
-// Boxes lie in the map, inner ones in their groups, and their parts in them; keys are unique, and labels fit.
+// TestViewStaysInside checks that boxes are inside the map, inner boxes inside their groups, and parts of boxes inside
+// the box; that keys are unique; and that labels fit.
 func TestViewStaysInside(t *testing.T) {
 	for _, size := range [][2]float64{{200, 200}, {340, 260}, {1000, 600}, {5000, 2500}} {
 		for _, bytes := range []bool{false, true} {
@@ -61,7 +62,7 @@ func TestViewStaysInside(t *testing.T) {
 				if b.Fetched+b.Coming > b.H+0.2 || b.ComingY() < b.Y-0.3 {
 					t.Errorf("parts of a box are higher than the box: %+v", b)
 				}
-				if float64(len(b.Label))*letter > b.W+letter {
+				if float64(len(b.Label))*letterWidth > b.W+letterWidth {
 					t.Errorf("label is wider than its box: %+v", b)
 				}
 			}
@@ -69,7 +70,8 @@ func TestViewStaysInside(t *testing.T) {
 	}
 }
 
-// Links lead to the directories of boxes, also if names contain characters that have a meaning in URLs or HTML.
+// TestLinksOfView checks that links lead to the directories of boxes, even if names contain characters that have a
+// meaning in URLs or HTML.
 func TestLinksOfView(t *testing.T) {
 	r := request{mount: "/m", path: "a", width: 1000, height: 600}
 	v := r.view(sample{Map: fetchmap.Map{Known: true, Seconds: 2, Tree: fetchmap.MapDir{Files: 40, Dirs: []fetchmap.MapDir{
@@ -182,7 +184,8 @@ func newPage(t *testing.T, d *fakeDaemon) (*Page, *httptest.Server) {
 	return p, s
 }
 
-// Browsers that show the same directory share one stream of the daemon, which ends after the last of them.
+// TestFeedIsSharedAndEnds checks that browsers that show the same directory share one stream of the daemon, and that
+// this stream ends when the last browser disconnects.
 func TestFeedIsSharedAndEnds(t *testing.T) {
 	d := &fakeDaemon{maps: make(chan control.Trace, 10)}
 	p, s := newPage(t, d)
@@ -227,7 +230,7 @@ func TestFeedIsSharedAndEnds(t *testing.T) {
 	}
 }
 
-// When the mount ends, or its daemon is too old, the page says so.
+// TestFeedSaysWhyItEnds checks that the page shows a message when the mount ends or its daemon is too old.
 func TestFeedSaysWhyItEnds(t *testing.T) {
 	for want, d := range map[string]*fakeDaemon{
 		"The mount has ended.":        {},
@@ -266,7 +269,8 @@ func TestFeedsAreLimited(t *testing.T) {
 	}
 }
 
-// Connections of other users over the loopback device get no answer, even with the token.
+// TestOtherUsersAreRefused checks that connections of other users over the loopback device get no answer, even with the
+// right token.
 func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can run a program as another user")
@@ -286,7 +290,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		cmd := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+`; printf 'GET / HTTP/1.0\r\nCookie: artifactfs-ui-7=`+p.Token()+`\r\n\r\n' >&3; cat <&3`)
 		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		out, _ := cmd.Output() // a connection that is closed is an error of some programs
+		out, _ := cmd.Output() // an error is ignored, because some programs report a closed connection as an error
 		return string(out)
 	}
 	if got := get(0); !strings.Contains(got, "Sessions of this host") {

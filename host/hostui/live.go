@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	firstWait = 250 * time.Millisecond // time for which a page waits for its first map, so that it shows it without a script
-	beat      = 15 * time.Second       // interval of empty messages, by which a closed connection is noticed
-	sendTime  = 30 * time.Second       // time in which a browser must have received a message
+	// time for which a live page waits for its first map, so that a browser without scripts shows the map
+	firstWait = 250 * time.Millisecond
+	beat      = 15 * time.Second // interval of empty messages, by which a closed connection is noticed
+	sendTime  = 30 * time.Second // time in which a browser must have received a message
 
 	defaultWidth, defaultHeight = 1000, 600
-	minSide, maxSide            = 200, 5000 // limits of the sizes for which a browser may ask, in pixels
+	minSide, maxSide            = 200, 5000 // limits, in pixels, of the width and height that a browser may request
 )
 
-// request is the part of a mount that a live page shows.
+// request states which part of a mount a live page shows, and the size of the map in pixels.
 type request struct {
 	mount, path   string
 	bytes         bool
 	width, height float64
 }
 
-// parse reads a request from a query.
+// parse reads a request from the query of a URL.
 func parse(q url.Values) request {
 	side := func(name string, otherwise int) float64 {
 		n, err := strconv.Atoi(q.Get(name))
@@ -47,22 +48,22 @@ func parse(q url.Values) request {
 	return r
 }
 
-// key returns the key of the feed with what the request shows.
+// key returns the key of the feed that has the data for the request.
 func (r request) key() feedKey { return feedKey{r.mount, r.path, r.bytes} }
 
-// livePageData is the live page of a mount.
+// livePageData is the data of the live page of a mount.
 type livePageData struct {
 	view
 	Mount, Events string
 	Width, Height float64
-	Steps         []ui.Crumb // directories above the one that is shown
-	ByFiles       string     // path of the page by files; "": it is this one
-	ByBytes       string     // path of the page by bytes; "": it is this one
-	Session       string     // path of the page of the session, "" for none
+	Steps         []ui.Crumb // directories above the directory that is shown
+	ByFiles       string     // URL path of the page that shows the tree by files; "" on this page itself
+	ByBytes       string     // URL path of the page that shows the tree by bytes; "" on this page itself
+	Session       string     // URL path of the page of the session; "" if there is none
 	Command       string
 }
 
-// live returns the live page of a mount.
+// live returns the live page that the query of a request describes.
 func (p *Page) live(ctx context.Context, hr *http.Request) (ui.Page, error) {
 	r := parse(hr.URL.Query())
 	m, err := p.mount(ctx, r.mount)
@@ -106,7 +107,8 @@ func (p *Page) live(ctx context.Context, hr *http.Request) (ui.Page, error) {
 		Body: body, Script: "live.js", Style: "live.css"}, err
 }
 
-// events sends views of a mount as server-sent events, until the browser closes the connection or the mount ends.
+// events sends views of a mount to the script of a live page as server-sent events, until the browser closes the
+// connection or the mount ends.
 func (p *Page) events(w http.ResponseWriter, hr *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -114,12 +116,12 @@ func (p *Page) events(w http.ResponseWriter, hr *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if site := hr.Header.Get("Sec-Fetch-Site"); !p.ui.SignedIn(hr) || site != "" && site != "same-origin" && site != "none" {
-		http.Error(w, "sign in", http.StatusUnauthorized)
+		http.Error(w, "sign in first", http.StatusUnauthorized)
 		return
 	}
 	if hr.Method != http.MethodGet {
 		h.Set("Allow", "GET")
-		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		http.Error(w, "method must be GET", http.StatusMethodNotAllowed)
 		return
 	}
 	ctx, r := hr.Context(), parse(hr.URL.Query())
@@ -136,7 +138,8 @@ func (p *Page) events(w http.ResponseWriter, hr *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	c := http.NewResponseController(w)
 	send := func(text string) bool {
-		_ = c.SetWriteDeadline(time.Now().Add(sendTime)) // writers of tests may have no deadlines
+		// ignore the error, because the writers of tests have no deadlines
+		_ = c.SetWriteDeadline(time.Now().Add(sendTime))
 		_, err := fmt.Fprint(w, text)
 		return err == nil && c.Flush() == nil
 	}

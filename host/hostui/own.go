@@ -17,7 +17,7 @@ type ownListener struct {
 	log *zap.Logger
 }
 
-// Accept returns the next connection of the user, of root, or of another host.
+// Accept returns the next connection, which comes from a process of the same user or of root, or from another host.
 func (l ownListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -33,8 +33,8 @@ func (l ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns the user id of the process at the other end of a connection within this host. It returns false for other connections,
-// and if the client has closed its end.
+// clientOf returns the user ID of the process at the other end of a connection within this host. It returns false for
+// connections from other hosts, and if the client has closed the connection.
 func clientOf(c net.Conn) (uid uint32, ok bool) {
 	own, ok := c.LocalAddr().(*net.TCPAddr)
 	if !ok {

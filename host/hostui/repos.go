@@ -20,20 +20,21 @@ import (
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
-// Namespaces of the page: the git directories of sessions below the state directory, and session remotes that are directories of this
-// host.
+// Namespaces of the repositories on the page: one for the session repositories below the state directory, and one for
+// session remotes that are directories of this host.
 const (
 	sessionsSpace = "sessions"
 	remotesSpace  = "session-remotes"
 )
 
-// gitMemory limits each git process in bytes.
+// gitMemory is the memory limit of each git process in bytes.
 const gitMemory = 2 << 30
 
-// repositories finds the git directories of a host as repositories of package ui. It reads the state directory for every request.
+// repositories lists the git directories of a host as repositories of package ui. It reads the state directory at every
+// request.
 type repositories struct{ state string }
 
-// namespaces are the namespaces of repositories.
+// namespaces lists the namespaces of the repositories for package ui.
 type namespaces struct{ repos *repositories }
 
 var (
@@ -42,13 +43,13 @@ var (
 	_ ui.Namespaces = namespaces{}
 )
 
-// directory is one git directory. The id of its repository is its path.
+// directory is one git directory of the host. The field ID is its path.
 type directory struct {
 	records.Repo
-	session string // name of the session, if this is its own git directory
+	session string // name of the session, if this is a session repository
 }
 
-// list returns all git directories, in the order of their names.
+// list returns all git directories of the host, sorted by namespace and name.
 func (rs *repositories) list() ([]directory, error) {
 	homes := statedir.Homes{State: rs.state, Log: zap.NewNop()}
 	ids, _, err := homes.IDs()
@@ -93,7 +94,8 @@ func (rs *repositories) list() ([]directory, error) {
 	return list, nil
 }
 
-// gitDir returns the git directory of a session remote that is a path or a file URL.
+// gitDir returns the git directory of a session remote that is a path or a file URL, or false for other session
+// remotes.
 func gitDir(remote string) (string, bool) {
 	if rest, ok := strings.CutPrefix(remote, "file://"); ok {
 		path, err := url.PathUnescape(rest)
@@ -113,7 +115,7 @@ func gitDir(remote string) (string, bool) {
 	return "", false
 }
 
-// find returns the git directory for which a function returns true.
+// find returns the first git directory for which the function is returns true, or records.ErrNotFound.
 func (rs *repositories) find(is func(directory) bool) (directory, error) {
 	list, err := rs.list()
 	if err != nil {
@@ -125,19 +127,20 @@ func (rs *repositories) find(is func(directory) bool) (directory, error) {
 	return directory{}, records.ErrNotFound
 }
 
-// ByID returns a repository by the path of its git directory.
+// ByID returns the repository whose git directory is at the path id.
 func (rs *repositories) ByID(_ context.Context, id string) (records.Repo, error) {
 	d, err := rs.find(func(d directory) bool { return d.ID == id })
 	return d.Repo, err
 }
 
-// Get returns a repository by its name.
+// Get returns a repository by its namespace and name.
 func (rs *repositories) Get(_ context.Context, namespace, name string) (records.Repo, error) {
 	d, err := rs.find(func(d directory) bool { return d.Namespace == namespace && d.Name == name })
 	return d.Repo, err
 }
 
-// List returns all repositories of a namespace that follow the name q.After.
+// List returns at most q.Limit repositories of a namespace whose names follow q.After, and the number of all
+// repositories of the namespace. next is the name to continue after; "" at the end.
 func (rs *repositories) List(_ context.Context, q records.RepoQuery) (page []records.Repo, total int, next string, err error) {
 	list, err := rs.list()
 	for _, d := range list {
@@ -154,7 +157,7 @@ func (rs *repositories) List(_ context.Context, q records.RepoQuery) (page []rec
 	return page, total, next, err
 }
 
-// Refs returns the refs of a git directory.
+// Refs returns the refs of the git directory at the path id.
 func (rs *repositories) Refs(ctx context.Context, id string) ([]records.Ref, error) {
 	out, err := rs.Git().In(id).Output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)")
 	if err != nil {
@@ -169,7 +172,7 @@ func (rs *repositories) Refs(ctx context.Context, id string) ([]records.Ref, err
 	return refs, nil
 }
 
-// Acquire returns the git directory of a repository.
+// Acquire returns the git directory at the path id in the form of a replica.
 func (rs *repositories) Acquire(ctx context.Context, id string) (*replica.Replica, error) {
 	r, err := rs.ByID(ctx, id)
 	if err != nil {
@@ -178,12 +181,13 @@ func (rs *repositories) Acquire(ctx context.Context, id string) (*replica.Replic
 	return replica.Foreign(r.ID, r), nil
 }
 
-// Git returns how git is run: without the settings of the user, and without requests to remotes.
+// Git returns the settings for running git: without the configuration of the user, and without requests to remotes.
 func (rs *repositories) Git() gitcmd.Confined {
 	return gitcmd.Confined{Env: gitcmd.IsolatedEnviron(), Memory: gitMemory}
 }
 
-// remote returns the path of a session remote. The git directory of a session has none, because commands find the session by its name.
+// remote returns the path of a session remote, for commands on the page, or "" for a session repository, because
+// commands find a session by its name.
 func (rs *repositories) remote(r records.Repo) string {
 	if r.Namespace == sessionsSpace {
 		return ""
@@ -191,7 +195,7 @@ func (rs *repositories) remote(r records.Repo) string {
 	return r.ID
 }
 
-// Get returns a namespace.
+// Get returns the namespace with this name.
 func (n namespaces) Get(ctx context.Context, name string) (records.Namespace, error) {
 	list, _, err := n.List(ctx, "", 0, 0)
 	if err != nil {
@@ -203,7 +207,7 @@ func (n namespaces) Get(ctx context.Context, name string) (records.Namespace, er
 	return records.Namespace{}, records.ErrNotFound
 }
 
-// List returns both namespaces. There are too few for pages.
+// List returns all namespaces in one page.
 func (n namespaces) List(context.Context, string, int, int) (page []records.Namespace, total int, err error) {
 	list, err := n.repos.list()
 	counts := map[string]int{}

@@ -11,25 +11,27 @@ import (
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
-// view is what a live page shows of a sample. The script replaces the first view of a page by later ones.
+// view is the data that a live page shows: figures, the treemap, and a table. The first view is part of the page; a
+// script replaces it by later ones.
 type view struct {
 	Figures  []figure `json:"figures"`
 	Boxes    []box    `json:"boxes"`
 	Rows     []row    `json:"rows"`
-	Counting bool     `json:"counting,omitempty"` // the files are being counted for the first time
+	Counting bool     `json:"counting,omitempty"` // whether the files are being counted for the first time
 	Problem  string   `json:"problem,omitempty"`
-	Requests float64  `json:"requests"` // per second, for the chart
+	Requests float64  `json:"requests"` // requests per second, for the chart
 	Received float64  `json:"received"` // bytes per second
 }
 
-// figure is a number with a name.
+// figure is a number on a live page, with its name.
 type figure struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	Text string `json:"text"`
 }
 
-// box is a rectangle of the treemap, in pixels. A group contains the boxes that follow it and lie in it.
+// box is a rectangle of the treemap, in pixels. It stands for a directory. A group contains the boxes that follow it
+// and lie in it.
 type box struct {
 	Key     string  `json:"key"` // path of the directory; unique in a view
 	X       float64 `json:"x"`
@@ -37,15 +39,15 @@ type box struct {
 	W       float64 `json:"w"`
 	H       float64 `json:"h"`
 	Group   bool    `json:"group,omitempty"`
-	Label   string  `json:"label,omitempty"` // cut to the width
+	Label   string  `json:"label,omitempty"` // name of the directory, cut to the width of the box
 	Title   string  `json:"title"`
 	Fetched float64 `json:"fetched"`        // height of the part that stands for fetched files
 	Coming  float64 `json:"coming"`         // height of the part that stands for files that are being fetched
-	Heat    int     `json:"heat"`           // 0 without requests, up to 4
+	Heat    int     `json:"heat"`           // level of the request rate, from 0 (no requests) to 4
 	Link    string  `json:"link,omitempty"` // path of the page of the directory
 }
 
-// FetchedY returns the upper end of the part for fetched files.
+// FetchedY returns the y coordinate of the upper edge of the part that stands for fetched files.
 func (b box) FetchedY() float64 { return rounded(b.Y + b.H - b.Fetched) }
 
 // ComingY returns the upper end of the part for files that are being fetched.
@@ -57,7 +59,7 @@ func (b box) TextX() float64 { return rounded(b.X + 4) }
 // TextY returns the base line of the label.
 func (b box) TextY() float64 { return rounded(b.Y + 13) }
 
-// row is a line of the table: a directory in the one that is shown.
+// row is a line of the table on a live page, which describes a subdirectory of the shown directory.
 type row struct {
 	Key      string `json:"key"`
 	Name     string `json:"name"`
@@ -71,17 +73,17 @@ type row struct {
 }
 
 const (
-	letter    = 7.0  // width of a letter in pixels, at least
-	header    = 18.0 // height of the label of a group
-	gap       = 2.0
-	leastBox  = 3.0 // sides of a box that is drawn
-	leastDeep = 46  // sides of a box that is divided
+	letterWidth = 7.0  // minimum width of a letter in pixels
+	header      = 18.0 // height of the label of a group in pixels
+	gap         = 2.0
+	leastBox    = 3.0 // minimum length of the sides of a box that is drawn
+	minBoxSide  = 46  // minimum length of the sides of a box that is divided into the boxes of its directories
 )
 
-// heatOf are the requests per second from which a directory has a heat of 1 to 4.
+// heatOf contains the numbers of requests per second from which the field Heat of a box is 1, 2, 3 or 4.
 var heatOf = [...]float64{0.001, 10, 100, 1000}
 
-// view returns what the page shows of a sample.
+// view returns the view that a live page shows of the sample s.
 func (r request) view(s sample) view {
 	v := view{Counting: !s.Known && s.Problem == "", Problem: s.Problem}
 	seconds := max(s.Seconds, 0.001)
@@ -104,7 +106,8 @@ func (r request) view(s sample) view {
 	return v
 }
 
-// figuresOf returns the numbers beside the map.
+// figuresOf returns the numbers that a live page shows beside the treemap. The sample covers the given number of
+// seconds.
 func figuresOf(s sample, seconds float64) []figure {
 	per := func(n float64) string { return perSecond(n) + "/s" }
 	state := string(s.Status.State)
@@ -134,7 +137,7 @@ func figuresOf(s sample, seconds float64) []figure {
 	}
 }
 
-// perSecond returns a rate as text.
+// perSecond returns a rate as text, with one decimal if it is small.
 func perSecond(n float64) string {
 	if n > 0 && n < 9.95 {
 		return fmt.Sprintf("%.1f", n)
@@ -142,7 +145,7 @@ func perSecond(n float64) string {
 	return ui.Count(int64(math.Round(n)))
 }
 
-// share returns a part of a number in per cent, rounded down so that 100 % means all.
+// share returns n in per cent of the number of, rounded down so that 100 % means all.
 func share(n, of int64) string {
 	if of == 0 {
 		return "0 %"
@@ -152,14 +155,15 @@ func share(n, of int64) string {
 
 func rounded(f float64) float64 { return math.Round(f*10) / 10 }
 
-// drawing makes the boxes of a map.
+// drawing creates the boxes of a treemap.
 type drawing struct {
 	r       request
 	seconds float64
 	boxes   []box
 }
 
-// pathOf returns the path of a directory that is in the one at the path above.
+// pathOf returns the path of the directory d, whose parent has the path above. For entries that are no single
+// directory, it is a unique key.
 func pathOf(above string, d fetchmap.MapDir) string {
 	switch {
 	case d.Own:
@@ -170,7 +174,7 @@ func pathOf(above string, d fetchmap.MapDir) string {
 	return path.Join(above, d.Name)
 }
 
-// nameOf returns the name of a directory in a map.
+// nameOf returns the label of a directory in the treemap.
 func nameOf(d fetchmap.MapDir) string {
 	switch {
 	case d.Own:
@@ -181,7 +185,8 @@ func nameOf(d fetchmap.MapDir) string {
 	return d.Name
 }
 
-// link returns the path of the page of a directory, "" for entries that are none.
+// link returns the URL path of the live page of the directory m, whose path is at, or "" for an entry that is no single
+// directory.
 func (d *drawing) link(m fetchmap.MapDir, at string) string {
 	if m.Own || m.More > 0 || m.Name == "" {
 		return ""
@@ -189,13 +194,14 @@ func (d *drawing) link(m fetchmap.MapDir, at string) string {
 	return liveURL(d.r.mount, at, d.r.bytes)
 }
 
-// draw adds the boxes of a directory at a path in a rectangle: one, or a group with those of the directories in it.
+// draw adds the boxes of the directory m, whose path is at, in the rectangle in: a single box, or a group with the
+// boxes of its directories.
 func (d *drawing) draw(m fetchmap.MapDir, at string, in treemap.Rect) {
 	if in.W < leastBox || in.H < leastBox {
 		return
 	}
 	root := len(d.boxes) == 0
-	if len(m.Dirs) == 0 || !root && (in.W < leastDeep || in.H < leastDeep) {
+	if len(m.Dirs) == 0 || !root && (in.W < minBoxSide || in.H < minBoxSide) {
 		d.leaf(m, at, in)
 		return
 	}
@@ -221,7 +227,8 @@ func (d *drawing) draw(m fetchmap.MapDir, at string, in treemap.Rect) {
 	}
 }
 
-// leaf adds a box with the parts that stand for fetched files and for those that are being fetched.
+// leaf adds a single box for the directory m, with parts for the files that are fetched and for those that are being
+// fetched.
 func (d *drawing) leaf(m fetchmap.MapDir, at string, in treemap.Rect) {
 	b := d.box(m, at, in)
 	if m.Files > 0 {
@@ -231,10 +238,10 @@ func (d *drawing) leaf(m fetchmap.MapDir, at string, in treemap.Rect) {
 	d.boxes = append(d.boxes, b)
 }
 
-// box returns the box of a directory.
+// box returns a box for the directory m, whose path is at, in the rectangle in.
 func (d *drawing) box(m fetchmap.MapDir, at string, in treemap.Rect) box {
 	b := box{Key: at, X: rounded(in.X), Y: rounded(in.Y), W: rounded(in.W), H: rounded(in.H), Link: d.link(m, at)}
-	if room := int((in.W - 6) / letter); room >= 3 && in.H >= header {
+	if room := int((in.W - 6) / letterWidth); room >= 3 && in.H >= header {
 		b.Label = cut(nameOf(m), room)
 	}
 	rate := float64(m.Requests) / d.seconds
@@ -252,7 +259,7 @@ func (d *drawing) box(m fetchmap.MapDir, at string, in treemap.Rect) box {
 	return b
 }
 
-// cut returns the beginning of a text that has at most n letters.
+// cut returns text if it has at most n letters. Otherwise it returns the first n-1 letters and an ellipsis.
 func cut(text string, n int) string {
 	letters := []rune(text)
 	if len(letters) <= n {
@@ -261,7 +268,7 @@ func cut(text string, n int) string {
 	return string(letters[:n-1]) + "…"
 }
 
-// row returns the line of a directory in the table.
+// row returns the line of the table for the directory m.
 func (d *drawing) row(m fetchmap.MapDir) row {
 	at := pathOf(d.r.path, m)
 	r := row{Key: at, Name: nameOf(m), Link: d.link(m, at), Files: ui.Count(m.Files),

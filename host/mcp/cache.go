@@ -14,7 +14,7 @@ import (
 // maxCached is the maximum size in bytes of a value that the tool cache_get returns. A larger value would fill the agent's context.
 const maxCached = 256 << 10
 
-// The arguments of the tools for cache entries.
+// The arguments of the tools cache_get and cache_put.
 type (
 	cacheGetInput struct {
 		Key string `json:"key" jsonschema:"key of the entry"`
@@ -27,13 +27,13 @@ type (
 	}
 )
 
-// cacheOutput is the result of the tool cache_get.
+// cacheOutput is the result of the tool cache_get: a cache entry with its value.
 type cacheOutput struct {
 	Entry control.CacheEntry `json:"entry"`
 	Value string             `json:"value" jsonschema:"value of the entry"`
 }
 
-// addCacheTools adds the tools for cache entries to the server.
+// addCacheTools adds the tools for cache entries to the server. looks are the annotations of tools that change nothing.
 func addCacheTools(s *sdk.Server, find Find, looks *sdk.ToolAnnotations) {
 	no, yes := new(bool), new(bool)
 	*yes = true
@@ -49,7 +49,8 @@ func addCacheTools(s *sdk.Server, find Find, looks *sdk.ToolAnnotations) {
 		})
 }
 
-// cacheGet returns an entry whose value is text.
+// cacheGet implements the tool cache_get: it returns a cache entry. It returns an error if the value is not text or too
+// long.
 func cacheGet(ctx context.Context, w Session, in cacheGetInput) (cacheOutput, error) {
 	r, err := control.NewCacheClient(w.Client).Get(ctx, control.CacheGetRequest{Of: w.Mount.Dir, Key: in.Key})
 	if err == nil && (len(r.Value) > maxCached || !utf8.Valid(r.Value)) {

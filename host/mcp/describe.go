@@ -18,7 +18,8 @@ type describeInput struct {
 	RemoveTags []string `json:"remove_tags,omitempty" jsonschema:"tags to remove"`
 }
 
-// addDescribeTool adds the tool that describes the session to the server.
+// addDescribeTool adds the tool describe to the server, which reads and changes the title, the task and the tags of the
+// session.
 func addDescribeTool(s *sdk.Server, find Find) {
 	no := new(bool)
 	add(s, find, &sdk.Tool{Name: "describe", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: no},

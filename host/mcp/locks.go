@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// The arguments of the tools for locks.
+// The arguments of the tools lock and unlock.
 type (
 	lockInput struct {
 		Paths   []string `json:"paths" jsonschema:"files, directories or globs to lock, relative to the root of the mount"`
@@ -22,7 +22,8 @@ type (
 	}
 )
 
-// addLockTools adds the tools for locks to the server. No tool releases locks of other sessions.
+// addLockTools adds the tools for locks to the server. looks are the annotations of tools that change nothing. No tool
+// releases locks of other sessions.
 func addLockTools(s *sdk.Server, find Find, looks *sdk.ToolAnnotations) {
 	no := new(bool)
 	changes := &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: no}

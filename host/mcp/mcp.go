@@ -1,5 +1,5 @@
-// Package mcp offers the commands of one session as tools of the Model Context Protocol, so that a coding agent can make
-// checkpoints of its own work, list them and restore them.
+// Package mcp serves the commands for one session as tools of the Model Context Protocol (MCP), so that a coding agent
+// can make checkpoints of its own work, list them and restore them.
 //
 // A tool returns, as structured content, the output that the command of the same name prints with --json. A failure is a tool
 // error whose structured content is a control.ErrorReport. The session is looked up at every call, because its mount may be
@@ -32,8 +32,8 @@ Create a checkpoint before a risky change. A checkpoint contains all files, also
 and stashes; creating a checkpoint changes nothing in git. A checkpoint is named by its ID, a prefix of the ID, a pin, or its distance
 from the newest: @ is the newest, @~1 the one before. restore first creates a checkpoint of the current state, so it can be undone.`
 
-// Serve reads requests from in and writes replies to out. It returns nil when in ends, and the error of ctx when ctx
-// ends.
+// Serve serves the tools: it reads requests from in and writes replies to out. It returns nil when in ends, and the
+// error of ctx when ctx ends.
 func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out io.WriteCloser) error {
 	server := sdk.NewServer(&sdk.Implementation{Name: "artifactfs", Title: "artifactfs session", Version: version},
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
@@ -47,7 +47,8 @@ func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out
 	return err
 }
 
-// reportErrors adds the code and the hint of a failed call to its result, which would otherwise contain only a text.
+// reportErrors is a middleware that adds the error code and the hint to the result of a failed call, which would
+// otherwise contain only a text.
 func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, r)
@@ -67,8 +68,8 @@ func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// asError returns err if it is the *control.Error of a tool. Any other error means that the arguments of the call are
-// invalid.
+// asError returns the *control.Error that err wraps, which comes from a tool. Any other error means that the arguments
+// of the call are invalid, and is converted.
 func asError(err error) *control.Error {
 	var e *control.Error
 	if errors.As(err, &e) {

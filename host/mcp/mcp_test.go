@@ -22,7 +22,8 @@ const dir = "/srv/app"
 
 type sessions interface{ control.Sessions }
 
-// fake is a daemon that records the requests. The methods of the embedded interfaces must not be called.
+// fake is a daemon that records the requests. The methods of the embedded interfaces are not implemented and must not
+// be called.
 type fake struct {
 	control.Handler
 	sessions
@@ -31,7 +32,7 @@ type fake struct {
 
 	mu         sync.Mutex
 	asked      []any
-	err        error // error of all requests but those below
+	err        error // error of all requests except those with a field of their own below
 	syncErr    error
 	value      []byte
 	patch      string
@@ -46,7 +47,7 @@ func (f *fake) ask(r any) error {
 	return f.err
 }
 
-// last returns the last request, and forgets all of them.
+// last returns the last request, and removes all recorded requests.
 func (f *fake) last() any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +89,7 @@ func (f *fake) SessionPromote(
 func (f *fake) Restore(
 	_ context.Context, r control.RestoreRequest, _ func(control.Progress),
 ) (reply control.RestoreReply, err error) {
-	r.Nonce = "" // it differs in each request
+	r.Nonce = "" // the nonce differs in each request
 	return reply, f.ask(r)
 }
 
@@ -120,12 +121,12 @@ func (f *fake) SessionTranscript(
 	return control.SessionTranscriptReply{Turns: 7, Records: f.transcript}, f.ask(r)
 }
 
-// agent is a connected client, and the daemon behind the tools.
+// agent is an MCP client that is connected to the tools, and the daemon that the tools use.
 type agent struct {
 	*fake
 	t       *testing.T
 	session *sdk.ClientSession
-	found   []string // verbs of the calls of Find
+	found   []string // verbs that were passed to Find
 	missing error    // error of Find
 }
 
@@ -159,7 +160,7 @@ func newAgent(t *testing.T) *agent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		toServer.Close() // the agent ends
+		toServer.Close() // closes the connection, as the end of an agent does
 		if err := <-served; err != nil {
 			t.Errorf("end of the server after its input has ended: got %v, want nil", err)
 		}
@@ -167,7 +168,8 @@ func newAgent(t *testing.T) *agent {
 	return a
 }
 
-// call calls a tool with arguments in JSON, and reads its structured content into out.
+// call calls a tool with arguments in JSON, and decodes its structured content into out. It returns true if the tool
+// failed.
 func (a *agent) call(tool, arguments string, out any) (failed bool) {
 	a.t.Helper()
 	r, err := a.session.CallTool(a.t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)})
@@ -184,7 +186,7 @@ func (a *agent) call(tool, arguments string, out any) (failed bool) {
 	return r.IsError
 }
 
-// report calls a tool that must fail, and returns the error that the agent gets.
+// report calls a tool that must fail, and returns the error that the client receives.
 func (a *agent) report(tool, arguments string) control.ReportedError {
 	a.t.Helper()
 	var r control.ErrorReport
@@ -194,8 +196,8 @@ func (a *agent) report(tool, arguments string) control.ReportedError {
 	return r.Error
 }
 
-// Each tool sends the request that its arguments describe, for the session that Find returns. In particular, dry runs
-// and limits of locks do not get lost, and nothing is forced.
+// TestRequests checks that each tool sends the request that its arguments describe, for the session that Find returns.
+// In particular, dry runs and limits of locks are passed on, and nothing is forced.
 func TestRequests(t *testing.T) {
 	a := newAgent(t)
 	actor := session.Actor()
@@ -240,8 +242,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// An error has the code and the hint of the daemon, as content that programs read. Only an error without an operation
-// gets the tool's name.
+// TestErrors checks that an error has the code and the hint of the daemon, in content that programs can read. If the
+// daemon's error names no operation, the error contains the name of the tool.
 func TestErrors(t *testing.T) {
 	a := newAgent(t)
 	a.err = &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "lock", Object: "a",
@@ -257,7 +259,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("error without an operation: got %+v, want the tool and the mount in it", got)
 	}
 	a.last()
-	// The session may be unmounted while the agent runs, and mounted again.
+	// The session may be unmounted and mounted again while the agent runs.
 	a.missing = &control.Error{Code: control.ExitNotMounted, Verb: "log", Cause: "no mount", Hint: "mount it"}
 	if got := a.report("log", `{}`); got.Code != control.CodeNotMounted || got.Hint != "mount it" {
 		t.Errorf("tool of a session that is not mounted: got %+v, want %s with its hint", got, control.CodeNotMounted)
@@ -270,8 +272,8 @@ func TestErrors(t *testing.T) {
 	if got := a.report("restore", `{"checkpoint": 7}`); got.Code != control.CodeUsage || a.last() != nil {
 		t.Errorf("wrong arguments: got %+v, want %s and no request", got, control.CodeUsage)
 	}
-	// A branch that the session remote has refused does not prevent a request for approval, but any other failure of
-	// the push does.
+	// A request for approval is sent even if the session remote has refused a branch, but not after any other failure
+	// of the push.
 	a.syncErr = &control.Error{Code: control.ExitUnsynced, Cause: "a branch was refused"}
 	if a.call("request_approval", `{"for": "merge"}`, nil) || a.last() == nil {
 		t.Error("request for approval after a branch was refused: got no request")
@@ -283,7 +285,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A result is limited, because it fills the context of the agent, and states that there is more.
+// TestLimits checks that the size of a result is limited, because it uses space in the context of the agent, and that
+// the result states whether there is more.
 func TestLimits(t *testing.T) {
 	a := newAgent(t)
 	var log struct {

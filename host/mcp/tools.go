@@ -15,10 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Limits of the results of tools, which apply unless the arguments state other limits.
+// Limits of the results of tools. They apply unless the arguments of a call state other limits.
 const (
-	defaultLog     = 20        // number of checkpoints
-	defaultRecords = 50        // number of records of a transcript
+	defaultLog     = 20        // default number of checkpoints in the result of the tool log
+	defaultRecords = 50        // default number of records in the result of the tool transcript
 	maxPatch       = 256 << 10 // maximum length of a patch in bytes
 )
 
@@ -136,7 +136,7 @@ type transcriptRecord struct {
 	Erased     bool   `json:"erased,omitempty"`
 }
 
-// appendRecords appends records to the transcript of a session.
+// appendRecords appends records to the transcript of a session, for the tool transcript.
 func appendRecords(ctx context.Context, w Session, records []map[string]any) (transcriptOutput, error) {
 	lines := make([]string, 0, len(records))
 	for _, record := range records {
@@ -151,7 +151,7 @@ func appendRecords(ctx context.Context, w Session, records []map[string]any) (tr
 	return transcriptOutput{Ref: r.Ref, Checkpoint: r.Checkpoint, Lines: r.Lines, Redacted: r.Redacted}, err
 }
 
-// readRecords returns the newest records of the transcript of a session.
+// readRecords returns the newest records of the transcript of a session, for the tool transcript.
 func readRecords(ctx context.Context, w Session, in transcriptInput) (out transcriptOutput, err error) {
 	r, err := w.Client.SessionTranscript(ctx, control.SessionTranscriptRequest{Of: w.Mount.Dir, Turn: in.Turn})
 	if err != nil {
@@ -176,7 +176,8 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	return out, nil
 }
 
-// compare compares a checkpoint of this session with other checkpoints and sessions, each named by one of in.With.
+// compare implements the tool compare: it compares a checkpoint of this session with the checkpoints and sessions that
+// in.With names.
 func compare(ctx context.Context, w Session, in compareInput) (reply control.SessionCompareReply, err error) {
 	r := control.SessionCompareRequest{Dir: w.Mount.Dir, Sides: []control.CompareSide{{Of: w.Mount.Dir, ID: in.From}}}
 	for _, word := range in.With {
@@ -199,7 +200,7 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 	return w.Client.SessionCompare(ctx, r)
 }
 
-// requestApproval pushes the session and asks for an approval.
+// requestApproval implements the tool request_approval: it pushes the session and asks for an approval.
 func requestApproval(ctx context.Context, w Session, in requestInput) (reply control.SessionApproveReply, err error) {
 	_, err = w.Client.Sync(ctx, control.SyncRequest{Dir: w.Mount.Dir}, nil)
 	// A refused branch does not prevent the request; the daemon checks that the newest checkpoint was pushed.
@@ -210,7 +211,7 @@ func requestApproval(ctx context.Context, w Session, in requestInput) (reply con
 		Branch: in.Branch, To: in.To, Reviewers: in.Reviewers, Text: in.Message, Actor: session.Actor()})
 }
 
-// comment begins a thread of annotations, or adds to one.
+// comment implements the tool annotate: it begins a thread of annotations, or adds to one.
 func comment(ctx context.Context, w Session, in annotateInput) (control.SessionAnnotateReply, error) {
 	r := control.SessionAnnotateRequest{Of: w.Mount.Dir, Op: in.State, Thread: in.Thread, ID: in.Checkpoint, Commit: in.Commit, Path: in.Path,
 		Line: in.Line, End: in.End, Text: in.Text, Actor: session.Actor()}
@@ -223,7 +224,7 @@ func comment(ctx context.Context, w Session, in annotateInput) (control.SessionA
 	return w.Client.SessionAnnotate(ctx, r)
 }
 
-// addTools adds all tools to the server.
+// addTools adds all tools to the server. find returns the session on which they operate.
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
 	*yes = true
@@ -339,7 +340,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 }
 
-// add adds a tool that calls the function do with the session that the function find returns.
+// add adds a tool to the server, which calls the function do with the session that the function find returns.
 func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.Context, Session, In) (Out, error)) {
 	// The schema must be set before AddTool is called, because AddTool would derive a schema that forbids further properties.
 	tool.OutputSchema = openSchema[Out]()
@@ -362,8 +363,8 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 	})
 }
 
-// openSchema returns the schema of the type T with further properties allowed at every level, because later versions add
-// fields to replies.
+// openSchema returns the JSON schema of the type T, in which further properties are allowed at every level, because
+// later versions add fields to replies.
 func openSchema[T any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {

@@ -7,13 +7,14 @@ import "slices"
 // Rect is a rectangle; y grows downwards.
 type Rect struct{ X, Y, W, H float64 }
 
-// Inset returns the part of r that is by the width margin away from the sides, and by top from the upper side. Its sides are not negative.
+// Inset returns the rectangle inside of r that keeps the distance margin from the left, right and lower side, and top
+// from the upper side. Its sides are not negative.
 func (r Rect) Inset(margin, top float64) Rect {
 	return Rect{r.X + margin, r.Y + top, max(0, r.W-2*margin), max(0, r.H-top-margin)}
 }
 
-// Layout returns a rectangle for each weight, in the order of the weights. The rectangles fill the rectangle in, and their areas are
-// proportional to the weights. Weights should not increase; a weight that is not positive gets an empty rectangle.
+// Layout divides the rectangle in. It returns a rectangle for each weight, in the order of the weights, whose area is
+// proportional to the weight. Weights should not increase; a weight that is not positive gets an empty rectangle.
 func Layout(weights []float64, in Rect) []Rect {
 	rects := make([]Rect, len(weights))
 	total := 0.0
@@ -40,7 +41,8 @@ func Layout(weights []float64, in Rect) []Rect {
 	return rects
 }
 
-// worst returns the greatest ratio of two sides in a row of areas along a side.
+// worst returns the greatest ratio of two sides of a rectangle, if rectangles with the given areas, whose sum is sum,
+// are placed in a row along a side with the length side.
 func worst(areas []float64, sum, side float64) float64 {
 	if sum <= 0 || side <= 0 {
 		return 0
@@ -52,7 +54,8 @@ func worst(areas []float64, sum, side float64) float64 {
 	return max(side*side*most/(sum*sum), sum*sum/(side*side*least))
 }
 
-// place puts a row of areas along the shorter side of a rectangle, and returns the rest of the rectangle.
+// place computes the rectangles of a row of areas along the shorter side of the rectangle in, and returns the rest of
+// in.
 func place(rects []Rect, areas []float64, sum float64, in Rect) Rect {
 	if in.W >= in.H { // a column at the left
 		width, y := 0.0, in.Y

@@ -9,7 +9,8 @@ import (
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6*(1+math.Abs(a)+math.Abs(b)) }
 
-// The example of the paper: areas 6 6 4 3 2 2 1 in a rectangle of 6 by 4.
+// TestLayoutOfThePaper checks the example of the paper that describes the algorithm: areas 6 6 4 3 2 2 1 in a rectangle
+// of 6 by 4.
 func TestLayoutOfThePaper(t *testing.T) {
 	got := Layout([]float64{6, 6, 4, 3, 2, 2, 1}, Rect{0, 0, 6, 4})
 	want := []Rect{{0, 0, 3, 2}, {0, 2, 3, 2}, {3, 0, 12. / 7, 7. / 3}, {3 + 12./7, 0, 9. / 7, 7. / 3}, {3, 7. / 3, 1.2, 5. / 3}, {4.2, 7. / 3, 1.2, 5. / 3},
@@ -22,7 +23,8 @@ func TestLayoutOfThePaper(t *testing.T) {
 	}
 }
 
-// Rectangles have the areas of their weights, stay inside, do not overlap, and are not slivers.
+// TestLayoutFillsTheRectangle checks that rectangles have areas in proportion to their weights, stay inside, do not
+// overlap, and are not too narrow.
 func TestLayoutFillsTheRectangle(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
