@@ -21,8 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 )
 
-// activity is what a mount does by itself while it is served: its background work, and the changes of its working tree
-// that requests and the followed branch cause.
+// activity runs the background work of a mount while it is served, and makes the changes of its working tree that
+// requests and the followed branch cause.
 //
 //	idle -- begin --> active -- the context of begin ends --> wait --> ended
 //
@@ -43,16 +43,15 @@ type activity struct {
 	succession *takeover.Succession
 }
 
-// begin starts the background work of a mount after the kernel has received its root inode, and returns immediately.
+// begin starts the background work of a mount after the kernel has received the root inode, and returns immediately.
 // Each kind of work runs in a separate goroutine:
 //
 //	git        creates the git directory, then starts pushes of the session and fetches missing trees and history
 //	contents   prefetches the contents of the mounted tree, and again after each switch
 //	others     follow the branch, join packs, and complete git's index
 //
-// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new
-// mount. listed describes the mount for package catalog, side serves its git commands, and s is the part for its
-// session.
+// before states which parts of this work the predecessor has completed; it is the zero value for a new mount. listed
+// describes the mount for package catalog, side makes its git commands work, and s is the part for its session.
 func (a *activity) begin(ctx context.Context, before takeover.State, listed *catalog.Mounted, side *gitside.Side,
 	s *sessionSide) {
 	a.moves = a.newMover(listed, side, s)
@@ -90,10 +89,10 @@ func (a *activity) begin(ctx context.Context, before takeover.State, listed *cat
 	a.work.Go("fill the index", func() { side.Index.Fill(ctx, before.Filled) })
 }
 
-// wait waits until the background work has ended. The context of begin has ended before.
+// wait waits until the background work has ended. The context of begin must have ended before.
 func (a *activity) wait() { a.work.Wait() }
 
-// newMover creates the part of the mount that switches, restores and merges.
+// newMover returns the Mover that switches, restores and merges in the mount.
 func (a *activity) newMover(listed *catalog.Mounted, side *gitside.Side, s *sessionSide) *moves.Mover {
 	return &moves.Mover{
 		Mount: listed, Tree: a.attachment.Tree, Server: a.attachment.Server, Contents: a.contents,
@@ -105,8 +104,8 @@ func (a *activity) newMover(listed *catalog.Mounted, side *gitside.Side, s *sess
 	}
 }
 
-// makeGit creates the git directory, or opens the one that the predecessor has created. Then it starts pushes of the
-// session, and fetches missing trees and the history.
+// makeGit creates the git directory, or opens the one that the predecessor has created. Then it starts the pushes of
+// the session, and fetches missing trees and the history.
 func (a *activity) makeGit(ctx context.Context, before takeover.State, side *gitside.Side, s *sessionSide) {
 	var git *gitdir.Dir
 	a.succession.AwaitOthers(ctx, a.host.Served)
@@ -133,7 +132,7 @@ func (a *activity) makeGit(ctx context.Context, before takeover.State, side *git
 	if before.History {
 		a.contents.Store.SetHistoryComplete()
 	}
-	// If the history is complete, or if it is not to be fetched, Deepen is not called.
+	// Deepen is not called if the history is complete, or is not to be fetched.
 	if before.History || git == nil || a.request.History == control.HistoryNone {
 		close(a.events.HistoryTried)
 		return
@@ -185,16 +184,17 @@ func (a *activity) prefetch(ctx context.Context, hydrated bool) {
 	}
 }
 
-// joinPacks joins the packs of the git directory and of the store when there are many of them, until ctx ends.
+// joinPacks replaces the packs of the git directory and of the store by fewer, larger packs when there are many, until
+// ctx ends.
 func (a *activity) joinPacks(ctx context.Context) {
 	t := packs.Tender{Dir: a.dir, Log: a.host.Log, Watch: a.host.Watch, Busy: a.contents.Store.Busy}
 	t.Run(ctx, packs.NewDirectory(filepath.Join(a.home.GitDir(), "objects"), a.contents.Objects.Local.Join),
 		packs.NewDirectory(filepath.Join(a.contents.Store.GitDir(), "objects"), a.contents.Store.Join))
 }
 
-// await waits until everything for which the request wants to wait has succeeded or failed, and returns the first
-// error. gone is closed when the mount has ended. relinks states whether linked worktrees are restored before git
-// commands can run.
+// await waits until all background work for which the mount request wants to wait has succeeded or failed, and returns
+// the first error. gone is closed when the mount has ended. relinks states whether linked worktrees are restored before
+// git commands can run.
 func (a *activity) await(ctx context.Context, gone <-chan struct{}, relinks bool,
 	progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
@@ -223,8 +223,8 @@ func (a *activity) await(ctx context.Context, gone <-chan struct{}, relinks bool
 	return nil
 }
 
-// awaitOne waits until ch is closed, and reports progress every 250 ms. It returns an error if ctx or the mount ends
-// first.
+// awaitOne waits until the channel ch is closed, and reports progress every 250 ms. It returns an error if ctx or the
+// mount ends first.
 func (a *activity) awaitOne(ctx context.Context, ch, gone <-chan struct{}, progress func(control.Progress)) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -242,7 +242,7 @@ func (a *activity) awaitOne(ctx context.Context, ch, gone <-chan struct{}, progr
 	}
 }
 
-// step returns the progress of the background work that the mount is doing now.
+// step returns the progress of the background work that the mount does at this moment.
 func (a *activity) step(ctx context.Context) control.Progress {
 	if snap := a.contents.Snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()

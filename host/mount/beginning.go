@@ -32,8 +32,7 @@ import (
 // A mount can start from a checkpoint instead of a commit: if its session was last mounted on another host, if it is a
 // fork of another session, or if it shows one checkpoint read-only. The tree of the checkpoint is then the base tree,
 // the overlay is empty, and the git directory is created from the checkpoint state. The objects of the session, without
-// the contents of files, are first copied to the session's repository in the home of the mount (its directory below the
-// state directory):
+// the contents of files, are first copied to the session repository in the home of the mount:
 //
 //	from another home        the packs are hard-linked, which takes the same short time for any size
 //	from a session remote    four requests fetch refs, metadata, checkpoints with their trees, and small files of the state
@@ -41,21 +40,23 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Missing contents that were created in
 // the session are fetched from the session remote when they are read (fetch.Local).
 
-// settled is the minimum age that the files of the base tree have when a mount is created.
+// settled is the minimum age that unchanged files have when a mount starts, so that git regards its index as newer than
+// the files.
 const settled = 2 * time.Second
 
-// beginning finds the commit or the checkpoint from which a mount starts, and acquires it. It is used once, by the
-// goroutine that prepares the mount, in the order openObjects, acquire, messages. A mount that was taken over only
-// calls openObjects, and has none of base, from, far and known.
+// beginning determines the commit or the checkpoint from which a mount starts, and fetches it. It is used once, by the
+// goroutine that prepares the mount, in the order openObjects, acquire, messages. For a mount that was taken over, only
+// openObjects is called, and base, from, far and known are nil.
 type beginning struct {
-	base  *statedir.Record     // record of an earlier mount, whose base commit is mounted again; nil: none
-	from  *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
-	far   *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
+	base *statedir.Record // record of an earlier mount, whose base commit is mounted again; nil if there is none
+	from *origin.Local    // checkpoint of a session on this host from which the mount starts; nil if there is none
+	// checkpoint of a session on a session remote from which the mount starts; nil if there is none
+	far   *origin.Far
 	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
-	newer map[string]object.ID // refs of the session remote with commits that the mounted checkpoint lacks
-	moved map[string]bool      // names of the refs in newer that the session itself has changed too
+	newer map[string]object.ID // refs that have other commits on the session remote than in the mounted checkpoint
+	moved map[string]bool      // names of the refs in newer that the session itself has pushed
 
-	session  string    // name of the session; "": the mount has none
+	session  string    // name of the session; "" if the mount has none
 	since    time.Time // time at which the mount was started
 	request  *Request
 	home     *home.Home
@@ -102,9 +103,8 @@ func (b *beginning) openObjects() error {
 	return nil
 }
 
-// addForkRemote adds the session remote of the parent session as another source of objects. The parameter at is the URL
-// of this remote. The session token is sent to this remote only if it is on the same host as the mount's own session
-// remote.
+// addForkRemote adds the session remote of the parent session, with the URL at, as another source of objects. The
+// session token is sent to this remote only if it is on the same host as the mount's own session remote.
 func (b *beginning) addForkRemote(at string) error {
 	remote, _, err := b.remotes.Session(remotes.WithSessionRemote(b.request.Now(), at))
 	if err != nil || remote == nil {
@@ -151,8 +151,8 @@ func (b *beginning) acquireCheckpoint(ctx context.Context, progress func(control
 	return true, b.startAt(ctx, s)
 }
 
-// target returns the fields of the mount that package resume needs. The caller holds the lock of the mount's home (its
-// directory below the state directory), and has called openObjects.
+// target returns the description of the mount that package resume needs. The caller holds the lock of the mount's home,
+// and has called openObjects.
 func (b *beginning) target() *resume.Target {
 	return &resume.Target{
 		Session: b.session, Mounted: b.contents.Store.URL(), RepoDir: b.home.RepoDir(),
@@ -162,8 +162,8 @@ func (b *beginning) target() *resume.Target {
 	}
 }
 
-// resumeSession fetches a session from the session remote. It returns nil if the session remote does not have the
-// session, or if the session has no checkpoint.
+// resumeSession fetches the session called name from the session remote. It returns nil if the session remote does not
+// have the session, or if the session has no checkpoint.
 func (b *beginning) resumeSession(ctx context.Context, name string, reportStart func()) (*resume.Start, error) {
 	var known *resume.Known
 	if b.known != nil {
@@ -179,8 +179,8 @@ func (b *beginning) resumeSession(ctx context.Context, name string, reportStart 
 	return t.Resume(ctx, name, b.request.At, known, reportStart)
 }
 
-// startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets
-// the snapshot.
+// startAt records that the mount starts from the checkpoint a, fetches its base commit if that is missing, and sets the
+// snapshot.
 func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 	// The field Snapshot is nil if the checkpoint was linked from this host. If the checkpoint was fetched, Resume has
 	// acquired the snapshot at the same time.
@@ -225,8 +225,8 @@ func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 	return nil
 }
 
-// knownBase returns the base commit of the mount's session. It returns false if the metadata of the session was not
-// read before the mount was created. The id is zero if the session was started on a branch without commits.
+// knownBase returns the base commit of the mount's session, or false if the metadata of the session were not read
+// before the mount was created. The ID is zero if the session was started on a branch without commits.
 func (b *beginning) knownBase() (object.ID, bool) {
 	var base string
 	switch {
@@ -241,8 +241,8 @@ func (b *beginning) knownBase() (object.ID, bool) {
 	return id, err == nil || base == ""
 }
 
-// acquire acquires the snapshot that is mounted. For a new session, this is the commit that the request names. For a
-// resumed session, it is the session's base commit, even if the ref has moved on the remote since.
+// acquire fetches the snapshot that is mounted: for a new session the commit that the request names, and for a resumed
+// session its base commit, even if the ref has moved on the remote since.
 func (b *beginning) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !b.home.Resumed {
 		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
@@ -283,8 +283,8 @@ func (b *beginning) acquire(ctx context.Context, progress func(control.Progress)
 	return nil
 }
 
-// acquireFirst acquires the commit that the request names, or, if the mount has a base, the commit of the earlier
-// mount.
+// acquireFirst returns the snapshot for a new session: that of the commit that the request names or, if b.base is set,
+// of the commit of that earlier mount.
 func (b *beginning) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if b.base == nil {
 		return b.contents.Store.Acquire(ctx, b.request.Ref)
@@ -298,7 +298,7 @@ func (b *beginning) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 }
 
 // checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote
-// cannot be reached, and the session was started from this ref, checkRef reports this as progress and returns nil.
+// cannot be reached, and the session was started from this ref, checkRef passes a message to progress and returns nil.
 func (b *beginning) checkRef(ctx context.Context, progress func(control.Progress)) error {
 	ref, r := b.request.Ref, b.home.Record
 	if ref == "" || ref == r.Commit || b.request.Follow {
@@ -309,7 +309,7 @@ func (b *beginning) checkRef(ctx context.Context, progress func(control.Progress
 	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
-		progress(control.Progress{Message: "the remote cannot be reached to find " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
+		progress(control.Progress{Message: "remote cannot be reached to resolve " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
 		return nil
 	case err != nil:
 		return fault.Remote(err)
@@ -328,14 +328,14 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	return p.Time
 }
 
-// cameFromElsewhere reports whether this is the first mount of its session on this host, and the session was resumed
+// resumedFromRemote reports whether this is the first mount of its session on this host, and the session was resumed
 // from the session remote.
-func (b *beginning) cameFromElsewhere() bool {
+func (b *beginning) resumedFromRemote() bool {
 	return !b.home.Resumed && b.session != "" && b.from == nil && b.far == nil && b.home.Record.Checkpoint != nil &&
 		b.contents.Objects.SessionRemote != nil
 }
 
-// shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
+// shownCheckpoint returns a note for the status if the mount shows one checkpoint of a session, and nothing otherwise.
 func (b *beginning) shownCheckpoint() []string {
 	if b.request.At == "" || b.home.Record.Checkpoint == nil {
 		return nil
@@ -343,13 +343,14 @@ func (b *beginning) shownCheckpoint() []string {
 	return []string{fmt.Sprintf("shows checkpoint %s of session %s", b.home.Record.Checkpoint.ID, b.request.Session)}
 }
 
-// confirms reports whether the session remote has to confirm that no other machine uses the session.
+// confirms reports whether the mount must wait until the session remote has confirmed that no other machine uses the
+// session.
 func (b *beginning) confirms() bool { return b.far == nil || !b.far.Free() }
 
-// messages returns messages for the user that say from which checkpoint the mount has started, and what that checkpoint
-// lacks.
+// messages returns messages for the user that state from which checkpoint the mount has started, and which newer
+// commits are on the session remote.
 func (b *beginning) messages() (all []string) {
-	if b.cameFromElsewhere() {
+	if b.resumedFromRemote() {
 		all = append(all, fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
 			b.session, b.contents.Objects.SessionRemote.URL(), b.home.Record.Checkpoint.ID,
 			b.home.Record.Checkpoint.Time.Local().Format(time.DateTime)))
@@ -364,16 +365,16 @@ func (b *beginning) messages() (all []string) {
 		}
 	}
 	if f := b.far; f != nil && b.home.Record.Checkpoint != nil {
-		all = append(all, fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
+		all = append(all, fmt.Sprintf("starting from checkpoint %s of %s of session %s of %s",
 			b.home.Record.Checkpoint.ID, b.home.Record.Checkpoint.Time.Local().Format(time.DateTime), f.Session,
 			f.Remote.URL()))
 	}
 	return all
 }
 
-// lostText returns a message about a ref of a session that was moved after the session's last checkpoint, just before
-// the mount died.
+// lostText returns a message about a ref that the session has moved to the commit id after its last checkpoint, just
+// before the mount died.
 func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the mount died; run git show %.12s to see this commit, which is kept",
 		statedir.ShortRef(ref), id, id)
 }

@@ -41,7 +41,7 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 		return err
 	}
 	if !m.ending.removes() {
-		m.sessionSide.pushLast(ctx, m.ending.reason(m.host.Registry.Ending()))
+		m.sessionSide.pushLastCheckpoint(ctx, m.ending.reason(m.host.Registry.Ending()))
 	}
 	if err := m.attachment.Detach(ctx, force); err != nil {
 		m.submodules.again(ctx)
@@ -51,8 +51,8 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all of its resources.
-// It may be called several times and concurrently. Every call returns after everything has been released.
+// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all of its
+// resources. It may be called several times and concurrently; every call returns after everything has been released.
 func (m *Mount) finish() {
 	if !m.phase.End() {
 		return
@@ -72,7 +72,7 @@ func (m *Mount) finish() {
 	m.ending.close(o)
 	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that it deletes the
 	// session when the client repeats its request.
-	if m.ending.deletesThere() && o.Err == nil {
+	if m.ending.deletesOnRemote() && o.Err == nil {
 		m.sessionSide.deleteThere()
 	}
 	m.attachment.Point.Remove()
@@ -83,16 +83,16 @@ func (m *Mount) finish() {
 	m.phase.Close()
 }
 
-// leaveTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
-const leaveTime = 5 * time.Second
+// closeTime is the maximum time that closeHome takes to close an ending mount. None of its steps waits for the network.
+const closeTime = 5 * time.Second
 
-// closeHome closes the tree of a mount that the kernel has unmounted, and then closes the home. It is also called for a
-// mount whose start has failed; some fields of such a mount are nil.
+// closeHome closes the working tree of a mount that the kernel has unmounted, and then closes the home. It is also
+// called for a mount whose start has failed; some fields of such a mount are nil.
 func (m *Mount) closeHome() home.Outcome {
 	if !m.home.Locked() {
 		return home.Outcome{}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	e := home.End{
 		ReadOnly: m.Request.ReadOnly, Opened: m.attachment.Tree != nil, Served: m.phase.Served(),

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-// ending states what an unmount does with the session of a mount, and what was kept of the user's changes. The methods
-// may be called from any goroutine.
+// ending states what an unmount does with the session of a mount and, after that, what was kept of the user's changes.
+// The methods may be called from any goroutine.
 //
 //	zero value: the session is kept -- set --> what the user wants -- close --> the outcome is known
 //	               ^                              |
@@ -22,14 +22,14 @@ type ending struct {
 	mu      sync.Mutex    // protects all fields
 	discard bool          // whether to delete the session
 	trash   bool          // whether a deleted session is moved to the trash
-	there   bool          // whether to delete the session on its session remote too
-	keepFor time.Duration // how long the session is kept; 0: until a user deletes it
-	outcome home.Outcome  // what was kept; constant after the mount is gone
+	there   bool          // whether to delete the session on its session remote, too
+	keepFor time.Duration // time for which the session is kept; 0 to keep it until a user deletes it
+	outcome home.Outcome  // which changes were kept; does not change after the mount has ended
 }
 
-// The method set stores whether the unmount discards the session, whether a discarded session is moved to the trash,
-// whether it is deleted on its session remote, and how long a session is kept. It also stores the options in h for a
-// successor, which may have to complete the unmount.
+// set stores whether the unmount discards the session, whether a discarded session is moved to the trash, whether it is
+// deleted on its session remote, and how long a session is kept. It also stores these options in h for a successor,
+// which may have to complete the unmount.
 func (e *ending) set(discard, trash, there bool, keep time.Duration, h *takeover.Handover) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,9 +69,9 @@ func (e *ending) removes() bool {
 	return e.discard && !e.trash
 }
 
-// deletesThere reports whether the unmount deletes the session on its session remote. A successor learns this when the
-// client repeats its request.
-func (e *ending) deletesThere() bool {
+// deletesOnRemote reports whether the unmount deletes the session on its session remote. A successor gets this option
+// when the client repeats its request.
+func (e *ending) deletesOnRemote() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.there
@@ -89,22 +89,22 @@ func (e *ending) reason(shutdown bool) session.Reason {
 	return session.Unmount
 }
 
-// close stores what was kept of the user's changes.
+// close records what was kept of the user's changes.
 func (e *ending) close(kept home.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.outcome = kept
 }
 
-// result returns what was kept of the user's changes. It is empty until close is called.
+// result returns what was kept of the user's changes. It is zero until close is called.
 func (e *ending) result() home.Outcome {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.outcome
 }
 
-// outcomeInTrash returns the outcome of a mount whose predecessor has moved the session to the trash, and was killed
-// after that. It is empty if the session is not found there.
+// outcomeInTrash returns the outcome of a mount whose predecessor was killed after it had moved the session to the
+// trash. It is zero if the trash does not have the session.
 func outcomeInTrash(homes statedir.Homes, session string) home.Outcome {
 	all, err := homes.Trash()
 	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == session })

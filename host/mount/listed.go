@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// Listed returns the fields of the mount that package catalog needs. It returns nil if m is nil.
+// Listed returns the parts of the mount that package catalog needs, or nil if m is nil.
 func (m *Mount) Listed() *catalog.Mounted {
 	if m == nil {
 		return nil
@@ -25,8 +25,8 @@ func (m *Mount) Listed() *catalog.Mounted {
 	return c
 }
 
-// SessionHome returns the home (directory below the state directory) of the mount's session, or of the session of which the mount
-// shows one checkpoint. It returns statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
+// SessionHome returns the home of the mount's session, or of the session of which the mount shows one checkpoint. It
+// returns statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
 func (m *Mount) SessionHome() (origin.Home, error) {
 	switch {
 	case !m.Served():

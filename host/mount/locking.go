@@ -15,14 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// locking connects a mount with the locks of other sessions. A mount without a session remote that others can use has none.
+// locking makes a mount obey the locks of other sessions. It is nil for a mount without a session remote that other
+// sessions can use.
 type locking struct {
 	view   *locks.View    // decides which paths programs must not change
 	keeper *keeper.Keeper // reads locks from the session remote, and renews those of the session
 }
 
-// beginLocks begins to use the locks of other sessions, and returns what decides which paths programs must not change.
-// It does nothing and returns nil if the mount is not writable, or has no session remote but the embedded one.
+// beginLocks starts to use the locks of other sessions, and returns the fuse.Guard that decides which paths programs
+// must not change. It returns nil if the mount is not writable, or has no session remote but the embedded one.
 func (s *sessionSide) beginLocks() fuse.Guard {
 	remote := s.contents.Objects.SessionRemote
 	if !s.attachment.Writable() || remote == nil {
@@ -48,7 +49,8 @@ func (s *sessionSide) beginLocks() fuse.Guard {
 	return view
 }
 
-// coveredBy returns the files that the kernel has cached and that are covered by locks. The kernel must request their attributes again.
+// coveredBy returns the files that the kernel has cached and that one of the locks covers. The kernel must request
+// their attributes again.
 func coveredBy(t *worktree.Tree, list []locks.Lock) []worktree.Node {
 	return t.Kernel().Known(func(path string) (file, below bool) {
 		for _, l := range list {
@@ -59,8 +61,8 @@ func coveredBy(t *worktree.Tree, list []locks.Lock) []worktree.Node {
 	})
 }
 
-// run reads and renews locks until ctx ends. If the channel turned is not nil, run begins when it is closed, or after the interval of its
-// requests: until then, the locks that the predecessor has stored are in force.
+// run reads and renews locks until ctx ends. If turned is not nil, run waits until that is closed, but at most for
+// keeper.Interval; until then, the locks that the predecessor has stored are in force.
 func (l *locking) run(ctx context.Context, turned <-chan struct{}) {
 	if l == nil {
 		return
@@ -75,7 +77,7 @@ func (l *locking) run(ctx context.Context, turned <-chan struct{}) {
 	l.keeper.Run(ctx)
 }
 
-// notes returns lines for the status of the mount.
+// notes returns messages about locks for the status of the mount.
 func (l *locking) notes() []string {
 	if l == nil {
 		return nil
@@ -83,7 +85,8 @@ func (l *locking) notes() []string {
 	return l.view.Notes()
 }
 
-// refuses returns a *locks.HeldError if the daemon must not change a path for a command of the user.
+// refuses returns a *locks.HeldError if the daemon must not change the path for a command of the user, because another
+// session has locked it.
 func (l *locking) refuses(path string) error {
 	if l == nil || !l.view.Refuses(path, false) {
 		return nil
@@ -92,7 +95,8 @@ func (l *locking) refuses(path string) error {
 	return &locks.HeldError{Pattern: path, Lock: held}
 }
 
-// SessionRef returns the value of a ref of the session remote; zero if it does not exist. The same request reads the locks.
+// SessionRef returns the value of a ref of the session remote, or zero if it does not exist. The same request reads the
+// locks.
 func (s *sessionSide) SessionRef(ctx context.Context, name string) (object.ID, error) {
 	refs, err := s.locking.keeper.Refs(ctx, name)
 	for _, r := range refs.List {

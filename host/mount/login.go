@@ -12,16 +12,16 @@ import (
 )
 
 // Request is the request for a mount, with the logins (the credentials for one host) that the mount shares with others.
-// The client may replace the credentials while the mount exists. A Request is the holder of the logins for package
-// remotes.
+// The client may replace the credentials while the mount exists. Package remotes records the logins that a Request
+// uses.
 type Request struct {
-	control.MountRequest // the original request; Now returns it with the current credentials
+	control.MountRequest // original request; Now returns it with the current credentials
 
 	remotes *remotes.Remotes
-	main    *remotes.Login // login for the mounted remote; set by HoldLogin, before other goroutines have the mount
+	main    *remotes.Login // login for the mounted remote; set by HoldLogin, before other goroutines use the mount
 
 	mu      sync.Mutex
-	session *remotes.Login // login for the session remote; nil: there is no session remote; protected by mu
+	session *remotes.Login // login for the session remote; nil if there is no session remote; protected by mu
 }
 
 // Now returns the mount request with the current credentials. SetCredential may have replaced the credentials of the
@@ -44,12 +44,12 @@ func (q *Request) Now() control.MountRequest {
 }
 
 // HoldLogin makes the mount use the login that all mounts of its remote share. The registry calls HoldLogin when it
-// adds the mount, and calls Drop of package remotes when it removes the mount.
+// adds the mount, and remotes.Remotes.Drop when it removes the mount.
 func (q *Request) HoldLogin() {
 	q.main = q.remotes.Hold(q, remotes.GivenFor(q.Remote, string(q.Token), q.TokenFile))
 }
 
-// holdSessionLogin makes the mount use the login l for its session remote. If l is nil, it uses the login for the
+// holdSessionLogin makes the mount use the login l for its session remote or, if l is nil, the login for the
 // credentials g.
 func (q *Request) holdSessionLogin(l *remotes.Login, g remotes.Given) {
 	if l != nil {
@@ -62,15 +62,15 @@ func (q *Request) holdSessionLogin(l *remotes.Login, g remotes.Given) {
 	q.session = l
 }
 
-// sessionLogin returns the login for the session remote. It returns nil if the mount has not opened a session remote.
+// sessionLogin returns the login for the session remote, or nil if the mount has not opened a session remote.
 func (q *Request) sessionLogin() *remotes.Login {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.session
 }
 
-// LoginOf returns the URL and the login of the mounted remote, or, if session is true, those of the session remote. If session
-// is true and the mount has no session remote, the URL is "" and the login is nil. The URL may contain a secret.
+// LoginOf returns the URL and the login of the mounted remote or, if session is true, of the session remote. If the
+// mount has no session remote, the URL is "" and the login is nil. The URL may contain a secret.
 func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	if !session {
 		return m.Request.Remote, m.Request.main
@@ -81,8 +81,8 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	return m.contents.Objects.SessionRemote.URL(), l
 }
 
-// UseNewLogin makes the mount use the new credentials of its logins. It stores them in the state for a successor, updates the git
-// directory, and repeats background work that has failed.
+// UseNewLogin makes the mount use the new credentials of its logins. It stores them in the takeover state, updates the
+// git directory, and repeats background work that has failed.
 func (m *Mount) UseNewLogin(ctx context.Context) {
 	now := m.Request.Now()
 	// A successor must have the new credentials when it takes over the mount.

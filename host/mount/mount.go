@@ -1,11 +1,11 @@
-// Package mount serves one mount. It connects the store of a remote, a working tree and the kernel, and starts and stops these
-// parts in order. A mount supports git commands with its git directory, follows a branch of the remote, stores the changes of a
-// session in checkpoints, and survives the death of the process that serves it.
+// Package mount serves one mount. It connects the store of a remote, a working tree and the kernel, and starts and
+// stops these parts in order. Git commands work in a mount; it can follow a branch of the remote, stores the changes of
+// a session in checkpoints, and survives the death of the process that serves it.
 //
-// Package daemon contains the registry of all mounts and answers the requests of clients. It calls the exported methods of Mount.
-// A mount calls the daemon through the interface Registry. Terms of this package: the home of a mount is its directory below the
-// state directory; the successor is the process that takes over the mounts of a dead process, its predecessor; the keeper is the
-// interface to the supervisor, which holds descriptors for a successor.
+// Package daemon has the registry of all mounts and answers the requests of clients. It calls the exported methods of
+// Mount. A mount calls the daemon through the interface Registry. Terms of this package: the home of a mount is its
+// directory below the state directory; the successor is the process that takes over the mounts of a dead process, its
+// predecessor; the keeper is the interface to the supervisor, which stores descriptors for a successor.
 //
 // Lock order: the lock of the registry, then the lock of a mount's phase, then the locks of its other parts. No
 // goroutine holds one of these locks while it waits for the network, the disk or the kernel.
@@ -35,7 +35,7 @@ import (
 )
 
 // Mount is one working tree at one directory. It owns the following parts, and starts and ends them in order. Only
-// submodules knows mounts; the other parts get what they need when they are created.
+// submodules uses other mounts; the other parts get what they need when they are created.
 //
 //	beginning    finds and acquires what is mounted
 //	home         the directory below the state directory, with the record of the session
@@ -48,9 +48,9 @@ import (
 //	succession   the predecessor and the successor of this process
 //	ending       what the unmount does with the session
 //
-// New creates a mount that is being prepared. Start acquires its resources and mounts it, and startBackground makes it
-// served. finish ends it and removes it from the registry. The part phase decides which goroutine does this. In a
-// takeover, Inherit is called instead of New, and Succeed instead of Start.
+// New creates a mount that is being prepared. Start opens its parts and attaches it to the kernel, and startBackground
+// makes it served. finish ends it and removes it from the registry. The part phase decides which goroutine does this.
+// In a takeover, Inherit is called instead of New, and Succeed instead of Start.
 //
 //	New ----> preparing -- Start ----> mounted <-> degraded    degraded: the last request to the remote has failed
 //	              |                       |
@@ -69,11 +69,11 @@ import (
 // any goroutine.
 type Mount struct {
 	host    *Host
-	ID      string   // name of the home, which is the mount's directory below the state directory
+	ID      string   // name of the home
 	Dir     string   // clean absolute path of the mount's root directory
-	Session string   // name of the session, which equals ID; "": the mount has no session
+	Session string   // name of the session, which equals ID; "" if the mount has no session
 	Request *Request // request for the mount, with its current credentials
-	Parent  *Mount   // mount that contains this one as a submodule; nil: this mount is not a submodule
+	Parent  *Mount   // mount that contains this one as a submodule; nil if this mount is not a submodule
 
 	phase      *phase.Phase
 	succession *takeover.Succession
@@ -90,7 +90,7 @@ type Mount struct {
 	ending      ending
 }
 
-// StartPoint is the state from which a mount starts, if the request alone does not determine it. All fields may be nil.
+// StartPoint is what a mount starts from, if the request alone does not determine it. All fields may be nil.
 type StartPoint struct {
 	Parent *Mount               // mount that contains the new mount as a submodule
 	Base   *statedir.Record     // record of an earlier mount without changes, whose base commit is mounted again
@@ -118,8 +118,7 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 		takeover.NewSuccession(), b, abort)
 }
 
-// newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start; nil: it has
-// none.
+// newMount returns a mount that has no resources yet and is not in the registry. abort cancels its start, or is nil.
 func newMount(host *Host, r control.MountRequest, of home.Owner, s *takeover.Succession, b StartPoint,
 	abort context.CancelFunc) *Mount {
 	of.Homes, of.Log = host.Homes, host.Log
@@ -156,13 +155,14 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *takeover.Suc
 // Writable reports whether the mount has a session and is not read-only.
 func (m *Mount) Writable() bool { return m.attachment.Writable() }
 
-// LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.
+// LeaveWait is the maximum time for which a mount request waits for the end of an earlier mount at the same directory.
 const LeaveWait = 10 * time.Second
 
-// AwaitEnd waits until the mount has ended, if it is being unmounted, so that its directory can be used for another mount. If the
-// mount was created by a request with the given nonce, the client has repeated a request whose reply was lost: AwaitEnd then
-// waits until the mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. If ctx ends first, it
-// returns the cause. If it returns false and no error, the caller has to look for a mount of the directory again.
+// AwaitEnd waits for the end of a mount that is being unmounted, so that its directory can be used for another mount.
+// If the mount was created by a request with the given nonce, the client has repeated a request whose reply was lost:
+// AwaitEnd then waits until the mount is served, and returns true. In other cases it returns
+// mountpoint.ErrAlreadyMounted. If ctx ends first, it returns the cause. If it returns false and no error, the caller
+// has to search a mount at the directory again.
 func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
 	asked := nonce != "" && m.Request.Nonce == nonce // whether the mount was created by an earlier attempt of the same request
 	if err := m.AwaitTakeover(ctx); err != nil {
@@ -201,9 +201,9 @@ func (m *Mount) AwaitTakeover(ctx context.Context) error {
 	return m.succession.Await(ctx)
 }
 
-// Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, Unmount returns
-// an error and changes nothing. If some changes could not be written to the state directory, the mount is unmounted, and the
-// error says so.
+// Unmount unmounts the mount as r requests. If the mount is busy and r.Detach is not set, Unmount returns an error and
+// changes nothing. If some changes could not be written to the state directory, the mount is unmounted nevertheless,
+// and Unmount returns an error.
 func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
@@ -219,19 +219,20 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 		m.Listed().Status().Checkpoints == 0
 	m.ending.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
 	if m.sessionSide.agent.SetPatience(r.Timeout); r.Discard {
-		// The session is deleted on the session remote next, so it is not pushed first.
+		// The session will be deleted on the session remote, so it is not pushed first.
 		m.sessionSide.agent.SetPatience(-1)
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.ending.set(false, false, false, 0, &m.succession.Handover) // it is still mounted: forget the options of this request
+		// the mount remains, so the options of this failed request must have no effect
+		m.ending.set(false, false, false, 0, &m.succession.Handover)
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)
 	o := m.ending.result()
 	if o.Err != nil {
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir,
-			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.Err.Error(),
-			Hint:  "artifactfs doctor shows the cause"}
+			Cause: "mount was unmounted and its session is kept, but some changes could not be written: " + o.Err.Error(),
+			Hint:  "run artifactfs doctor to see the cause"}
 	}
 	reply := control.UnmountReply{ID: m.ID, Dir: m.Dir, Submodules: m.submodules.settle(r.Discard, r.Trash),
 		Trashed: o.Trashed, Until: o.Until}
@@ -241,7 +242,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	if r.Discard {
 		reply.NotRemoved = m.sessionSide.deleteThere()
 	} else {
-		m.sessionSide.reportLeft(&reply)
+		m.sessionSide.reportUnpushed(&reply)
 	}
 	return reply, nil
 }

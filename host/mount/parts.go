@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Git returns the part of the mount that serves git commands. It returns nil until the working tree is open.
+// Git returns the part of the mount that makes git commands work, or nil until the working tree is open.
 func (m *Mount) Git() *gitside.Side {
 	return m.git.Load()
 }
 
-// openSide creates the part of the mount that serves git commands. It is called after the tree was opened, and before the kernel
-// mounts it.
+// openSide creates the part of the mount that makes git commands work. It is called after the working tree was opened,
+// and before the mount is attached to the kernel.
 func (m *Mount) openSide() {
 	c := m.Listed()
 	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.contents.Store.Remote()}, Log: m.host.Log}
@@ -41,7 +41,7 @@ func (m *Mount) openSide() {
 			if !m.Request.Submodules && m.Parent == nil {
 				return nil
 			}
-			return wholeModules(ctx, m.contents)
+			return allModules(ctx, m.contents)
 		},
 		Finish: func(ctx context.Context, dir *gitdir.Dir) { m.activity.moves.Finish(ctx, dir) },
 	}))
@@ -50,7 +50,7 @@ func (m *Mount) openSide() {
 // Moves returns the part of a served mount that switches to other commits, restores files, and merges sessions.
 func (m *Mount) Moves() *moves.Mover { return m.activity.moves }
 
-// Following returns the part of the mount that follows the branch. It returns nil until the mount is served.
+// Following returns the part of the mount that follows the branch, or nil until the mount is served.
 func (m *Mount) Following() *follow.Follower {
 	if !m.phase.Served() {
 		return nil

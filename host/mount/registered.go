@@ -10,13 +10,13 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// HasRegistration reports whether the mount may have a registry file. A mount of a submodule has none, because it is restored
-// with its parent. If there is no keeper (the interface to the supervisor), no mount has a registry file, because all mounts
-// end with this process.
+// HasRegistration reports whether the mount may have a registry file, from which it is restored after a restart of the
+// machine. The mount of a submodule has none, because it is restored with its parent, and no mount has one if there is
+// no supervisor, because all mounts end with this process then.
 func (m *Mount) HasRegistration() bool { return m.host.Keeper != nil && m.Parent == nil }
 
-// Registration returns the contents of the mount's registry file. It returns false if the mount is not to be restored after a
-// restart of the machine. The request in the result contains no secrets. It also contains no nonce, because no client repeats it.
+// Registration returns the contents of the mount's registry file, or false if the mount is not to be restored after a
+// restart of the machine. The request in the result has no secrets, and no nonce, because no client repeats it.
 func (m *Mount) Registration() (statedir.Registered, bool) {
 	if !m.HasRegistration() || m.Request.Passing {
 		return statedir.Registered{}, false
@@ -29,18 +29,18 @@ func (m *Mount) Registration() (statedir.Registered, bool) {
 	return r, true
 }
 
-// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
-// umount(8). It does nothing while the system is shut down, because then every file system is unmounted.
+// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for
+// example by umount(8). It does nothing while the system shuts down, because then every file system is unmounted.
 func (m *Mount) unregisterUnmounted() {
 	// If the mount is ending, it is unmounted by a request to this daemon, and that request also removes the file.
-	if m.host.Registry.Ending() || m.phase.Ending() || !m.HasRegistration() || systemEnds() {
+	if m.host.Registry.Ending() || m.phase.Ending() || !m.HasRegistration() || isSystemStopping() {
 		return
 	}
 	m.host.Registry.Unregister(m)
 }
 
-// systemEnds reports whether systemd is shutting down the system. All file systems are unmounted then.
-func systemEnds() bool {
+// isSystemStopping reports whether systemd is shutting down the system, which unmounts all file systems.
+func isSystemStopping() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}

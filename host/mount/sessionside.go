@@ -34,20 +34,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// sessionSide makes the checkpoints of the session of a mount, pushes them, and keeps the locks of other sessions. It
-// implements the interfaces through which package agent uses a mount. A mount without a session has one that does
-// nothing.
+// sessionSide connects a mount with its session: it has the agent, which creates and pushes checkpoints, and the locks
+// of other sessions. It implements the interfaces through which package agent uses a mount. A mount without a session
+// has one that does nothing.
 //
-//	newSessionSide -> configure -> beginLocks -> the agent is started in the background -> pushLast -> end
+//	newSessionSide -> configure -> beginLocks -> the agent is started in the background -> pushLastCheckpoint -> end
 //
 // The fields do not change after the mount is served. The methods may be called from any goroutine.
 type sessionSide struct {
 	agent   *agent.Agent // creates and pushes the checkpoints
-	locking *locking     // locks of other sessions; nil: none
-	// deleteThere deletes a discarded session on its session remote, once, and returns a warning; see discardThere.
+	locking *locking     // locks of other sessions; nil if there are none to obey
+	// deleteThere deletes a discarded session on its session remote, once, and returns a warning; see discardOnRemote.
 	deleteThere func() string
 
-	name       string // name of the session; "": the mount has none
+	name       string // name of the session; "" if the mount has none
 	dir        string // root directory of the mount
 	host       *Host
 	request    *Request
@@ -57,7 +57,7 @@ type sessionSide struct {
 	attachment *attach.Attachment
 	events     *gitside.Events
 	work       *background.Work
-	git        func() *gitside.Side // returns the part of the mount that serves git commands
+	git        func() *gitside.Side // returns the part of the mount that makes git commands work
 }
 
 var (
@@ -81,7 +81,7 @@ func newSessionSide(s *sessionSide, from *takeover.Succession, followed func(ctx
 	if from.TakenOver() {
 		turn = func(ctx context.Context) func() { return from.CatchUp(ctx, s.host.Turns) }
 	}
-	s.deleteThere = sync.OnceValue(func() string { return s.discardThere(from.TakenOver()) })
+	s.deleteThere = sync.OnceValue(func() string { return s.discardOnRemote(from.TakenOver()) })
 	s.agent = agent.New(agent.Config{
 		Session: s.name, Dir: s.dir, Writable: s.attachment.Writable(), Log: log,
 		Tree: s, Removals: s, Git: s, Captures: s, Repository: s, Remotes: s, Objects: s,
@@ -91,7 +91,7 @@ func newSessionSide(s *sessionSide, from *takeover.Succession, followed func(ctx
 	return s
 }
 
-// configure decides to which session remote the session is pushed, and stores the decision in the record, which is
+// configure determines the options of the session, such as its session remote, and stores them in the record, which is
 // saved when the working tree is opened. The home must be locked.
 func (s *sessionSide) configure() error {
 	err := s.agent.Configure(agent.Settings{
@@ -105,33 +105,37 @@ func (s *sessionSide) configure() error {
 	return err
 }
 
-// Changed returns the number of paths that the user has changed.
+// Changed returns the number of paths that the user has changed. It implements agent.Tree.
 func (s *sessionSide) Changed() int64 { return s.attachment.Changed() }
 
-// LastChange returns the time of the last change of the working tree.
+// LastChange returns the time of the last change of the working tree. It implements agent.Tree.
 func (s *sessionSide) LastChange() time.Time { return s.attachment.Tree.Monitor().LastChange() }
 
-// Noticed returns a channel that receives a value after a change of the working tree.
+// Noticed returns a channel that receives a value after a change of the working tree. It implements agent.Tree.
 func (s *sessionSide) Noticed() <-chan struct{} { return s.attachment.Tree.Monitor().Noticed() }
 
-// MassRemoval returns a channel that receives a value when many changed files have been removed or overwritten.
+// MassRemoval returns a channel that receives a value when many changed files have been removed or overwritten. It
+// implements agent.Removals.
 func (s *sessionSide) MassRemoval() <-chan struct{} { return s.attachment.Tree.Removals().Mass() }
 
-// MassRemoved returns the time of the last removal, whether hardly any space is left to keep more removed files, and whether many
-// files were removed or overwritten since the last checkpoint.
+// MassRemoved returns the time of the last removal of many files, whether there is little space to keep more removed
+// files, and whether many files were removed or overwritten since the last checkpoint. It implements agent.Removals.
 func (s *sessionSide) MassRemoved() (time.Time, bool, bool) {
 	return s.attachment.Tree.Removals().Requested()
 }
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
+// It implements agent.GitDir.
 func (s *sessionSide) Await(ctx context.Context) bool { return s.events.AwaitGit(ctx) }
 
-// Exists reports whether the git directory was created, or the attempt to create it has failed. It does not wait.
+// Exists reports whether the git directory was created, or the attempt to create it has failed. It implements
+// agent.GitDir.
 func (s *sessionSide) Exists() bool {
 	return s.events.GitWasTried() || gitside.HasIndex(s.home.GitDir())
 }
 
-// Untouched reports whether git's refs and index have not changed since the base commit was mounted.
+// Untouched reports whether git's refs and index have not changed since the base commit was mounted. It implements
+// agent.GitDir.
 func (s *sessionSide) Untouched() (bool, error) {
 	b := s.mountedGitState()
 	if b == nil {
@@ -141,8 +145,8 @@ func (s *sessionSide) Untouched() (bool, error) {
 	return b.Untouched(s.home.GitDir(), s.contents.Snapshot().Format)
 }
 
-// mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
-// checkpoint.
+// mountedGitState returns the state of the git directory when the base commit was mounted, or nil if the mount started
+// from a checkpoint.
 func (s *sessionSide) mountedGitState() *capture.InitialState {
 	base, err := s.home.Record.Base()
 	if err != nil || !base.Shown.IsZero() {
@@ -155,13 +159,13 @@ func (s *sessionSide) mountedGitState() *capture.InitialState {
 	return b
 }
 
-// guardedCapturer is a Capturer that returns panics as errors.
+// guardedCapturer is a Capturer that returns a panic as an error.
 type guardedCapturer struct {
 	*capture.Capturer
 	work *background.Work
 }
 
-// Checkpoint creates a checkpoint, as Capturer.Checkpoint does.
+// Checkpoint creates a checkpoint, as Capturer.Checkpoint does. It returns a panic as an error.
 func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	message string) (p session.Checkpoint, report capture.Report, err error) {
 	err = g.work.Guard("make a checkpoint", func() (err error) {
@@ -171,7 +175,8 @@ func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	return p, report, err
 }
 
-// NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
+// NewCapturer returns a Capturer that stores the state of the mount's working tree and git directory in r.Repo. It
+// implements agent.Captures.
 func (s *sessionSide) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
 	base, err := s.home.Record.Base()
 	if err != nil {
@@ -194,12 +199,12 @@ func (s *sessionSide) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error
 // captureMemory is the name of the file in a home that lists the files which the last checkpoint contains.
 const captureMemory = "capture.json"
 
-// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write is delayed if the
-// remote does not send an object that the write needs. In this case the write is contained in the next checkpoint.
+// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write that needs an
+// object from the remote is delayed if the remote does not answer; the next checkpoint then contains the write.
 const writeBackTime = 5 * time.Second
 
-// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing,
-// and returns nil. It does nothing if the mount is not served or is being unmounted.
+// writeBack waits until the kernel has written its dirty pages to the working tree. After writeBackTime it logs that
+// writes are missing, and returns nil. It does nothing if the mount is not served or is being unmounted.
 func (s *sessionSide) writeBack(ctx context.Context) error {
 	// Without a mount, the kernel has no dirty pages.
 	if s.attachment.Server == nil || s.phase.Ending() {
@@ -210,7 +215,7 @@ func (s *sessionSide) writeBack(ctx context.Context) error {
 	err := s.attachment.Server.WriteBack(limited)
 	// If the context limited has ended and ctx has not, the time writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		s.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", s.dir),
+		s.host.Log.Warn("checkpoint does not contain writes that the kernel has not sent yet", zap.String("dir", s.dir),
 			zap.Error(err))
 		return nil
 	}
@@ -223,7 +228,7 @@ func (s *sessionSide) rawBlob(ctx context.Context, path string, id object.ID) ([
 	return s.git().Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true})
 }
 
-// Open opens the session's repository for writing, and creates it if necessary.
+// Open opens the session repository for writing, and creates it if necessary. It implements agent.Repository.
 func (s *sessionSide) Open() (*session.Repo, error) {
 	base, err := s.home.Record.Base()
 	if err != nil {
@@ -247,13 +252,13 @@ func (s *sessionSide) Open() (*session.Repo, error) {
 	return repo, nil
 }
 
-// OpenMeta opens the session's repository, whose object format is f, in order to change the session's metadata. It works before the
-// store knows its object format.
+// OpenMeta opens the session repository, whose object format is f, to change the session's metadata, before the store
+// knows its object format. It implements agent.Repository.
 func (s *sessionSide) OpenMeta(f object.Format) (*session.Repo, error) {
 	return session.OpenRepo(s.home.RepoDir(), s.contents.RepoOptions(f, s.name))
 }
 
-// Meta returns the metadata that is stored for a new session.
+// Meta returns the metadata that are stored for a new session. It implements agent.Repository.
 func (s *sessionSide) Meta() session.Meta {
 	r := s.home.Record
 	meta := session.Meta{Session: s.name, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format,
@@ -264,11 +269,11 @@ func (s *sessionSide) Meta() session.Meta {
 	return meta
 }
 
-// Session returns the session remote. It returns nil if there is none, or if the session uses the embedded session remote.
+// Session returns the session remote, or nil if there is none or only the embedded one. It implements agent.Remotes.
 func (s *sessionSide) Session() *thin.Remote { return s.contents.Objects.SessionRemote }
 
-// Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
-// if this mount has no connection to that remote.
+// Parent returns the name of the parent session and its session remote, or nil if there is no parent, or if this mount
+// has no connection to that remote. It implements agent.Remotes.
 func (s *sessionSide) Parent() (name string, remote *transport.Remote) {
 	p := s.home.Record.Checkpoint
 	if p == nil || p.Parent == "" || p.Parent == s.name || p.ParentRemote == "" {
@@ -283,7 +288,8 @@ func (s *sessionSide) Parent() (name string, remote *transport.Remote) {
 	return "", nil
 }
 
-// OpenOrigin opens the mounted remote as a session remote, without the session's token. The caller must close it.
+// OpenOrigin opens another connection to the mounted remote, with its own credentials. The caller must close it. It
+// implements agent.Remotes.
 func (s *sessionSide) OpenOrigin() (*transport.Remote, error) {
 	// Without a session token, the credentials of the mounted remote are used.
 	origin, _, err := s.host.Remotes.Session(remotes.WithSessionRemote(s.request.Now(), control.RemoteOrigin))
@@ -293,7 +299,8 @@ func (s *sessionSide) OpenOrigin() (*transport.Remote, error) {
 	return origin.Remote, nil
 }
 
-// FetchMeta fetches the session's metadata in the version of the commit want. The commit have is the version on this host.
+// FetchMeta fetches the session's metadata in the commit want. The commit have is on this host. It implements
+// agent.Objects.
 func (s *sessionSide) FetchMeta(ctx context.Context, want, have object.ID) error {
 	r := fetch.FetchRequest{From: s.contents.Objects.SessionRemote, Wants: []object.ID{want},
 		Haves: []object.ID{have}, Contents: true}
@@ -301,12 +308,13 @@ func (s *sessionSide) FetchMeta(ctx context.Context, want, have object.ID) error
 	return err
 }
 
-// ReadMeta reads the metadata of a session from the given session remote. The parameter id is the commit of the metadata.
+// ReadMeta returns the metadata of a session in the commit id on the given session remote. It implements agent.Objects.
 func (s *sessionSide) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
 	return resume.ReadMeta(ctx, s.host.State, remote, id)
 }
 
-// Contents returns a function that fetches missing contents of the session. It returns nil if no contents can be missing.
+// Contents returns a function that fetches missing contents of the session, or nil if no contents can be missing. It
+// implements agent.Objects.
 func (s *sessionSide) Contents(ctx context.Context) func(ids []object.ID) error {
 	return (&catalog.Mounted{Owned: s.contents.Objects.Owned}).Contents(ctx)
 }
@@ -314,9 +322,9 @@ func (s *sessionSide) Contents(ctx context.Context) func(ids []object.ID) error 
 // lastCheckpointTime is the maximum time for the removal of redirects before the last checkpoint of a mount.
 const lastCheckpointTime = 30 * time.Second
 
-// pushLast creates the last checkpoint and pushes it. It is called while the kernel still has the mount. reason is the
-// reason that the checkpoint records.
-func (s *sessionSide) pushLast(ctx context.Context, reason session.Reason) {
+// pushLastCheckpoint creates the last checkpoint of a mount and pushes it. It is called while the kernel still has the
+// mount. reason is the reason that the checkpoint records.
+func (s *sessionSide) pushLastCheckpoint(ctx context.Context, reason session.Reason) {
 	if !s.agent.Active() || !s.phase.Served() || s.attachment.Foreign() || !mountpoint.HasFUSE(s.dir) {
 		return
 	}
@@ -325,8 +333,8 @@ func (s *sessionSide) pushLast(ctx context.Context, reason session.Reason) {
 	s.agent.BeforeUnmount(ctx, reason, s.contents.Snapshot().Whole())
 }
 
-// end stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed. keep
-// states whether the session is kept.
+// end stops the agent. It is called after the kernel has unmounted the mount, and before the working tree is closed.
+// keep states whether the session is kept.
 func (s *sessionSide) end(keep bool, reason session.Reason) {
 	if !s.home.Locked() {
 		return
@@ -341,9 +349,9 @@ func (s *sessionSide) end(keep bool, reason session.Reason) {
 	s.agent.End(r)
 }
 
-// reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged
-// refs. A diverged ref was pushed under another name, because another session had changed the ref too.
-func (s *sessionSide) reportLeft(reply *control.UnmountReply) {
+// reportUnpushed adds to the reply of an unmount the number of refs that are not pushed, with the reason, and the
+// diverged refs, which were pushed under another name because another session had changed them, too.
+func (s *sessionSide) reportUnpushed(reply *control.UnmountReply) {
 	left := s.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
 	if len(left.Diverged) > 0 {
@@ -351,8 +359,8 @@ func (s *sessionSide) reportLeft(reply *control.UnmountReply) {
 	}
 }
 
-// shown returns the options of a session that are stored in its record. It leaves out credentials, and settings that
-// apply to a single mount.
+// shown returns the options of a session in the form that is stored in its record: without credentials and settings
+// that apply to a single mount.
 func shown(o control.SessionOptions) control.SessionOptions {
 	// These values are names of kinds of session remotes and contain no secrets.
 	switch o.Remote {
@@ -364,10 +372,10 @@ func shown(o control.SessionOptions) control.SessionOptions {
 	return o
 }
 
-// discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning
-// that lists the refs which remain on the session remote, or "" if there are none. takenOver states whether another
-// process has started the mount. The field deleteThere calls discardThere once.
-func (s *sessionSide) discardThere(takenOver bool) (warning string) {
+// discardOnRemote deletes a discarded session on its session remote. It takes at most discardTime. It returns a warning
+// if the session, or some of its refs, remain there, and "" otherwise. takenOver states whether an earlier process has
+// started the mount. The field deleteThere calls discardOnRemote once.
+func (s *sessionSide) discardOnRemote(takenOver bool) (warning string) {
 	o := s.agent.Options()
 	repo, _ := s.agent.Repo()
 	switch {
@@ -388,12 +396,12 @@ func (s *sessionSide) discardThere(takenOver bool) (warning string) {
 	_, kept, err := s.host.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
 	switch {
 	case err != nil:
-		return "the session remote still has it: " + control.AsError(err).Error()
+		return "session remote still has the session: " + control.AsError(err).Error()
 	case len(kept) > 0:
-		return "the session remote keeps " + strings.Join(kept, ", ")
+		return "session remote keeps " + strings.Join(kept, ", ")
 	}
 	return ""
 }
 
-// discardTime is how long an unmount with --discard waits for the session remote.
+// discardTime is the maximum time for which an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second

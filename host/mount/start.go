@@ -22,9 +22,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// Start starts the mount, and waits for everything for which the request wants to wait. It calls served when the mount is
-// served or has failed. If the start fails, Start removes the mount again. If a client has repeated its request and the mount
-// is served already, Start returns the reply of the earlier request.
+// Start starts the mount, and waits for all background work for which the request wants to wait. It calls served when
+// the mount is served or has failed. If the start fails, Start removes the mount. If a client has repeated its request
+// and the mount is served already, Start returns the reply of the earlier request.
 func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
 	reply, err := m.startOnce(ctx, start, progress)
 	served()
@@ -65,7 +65,7 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 	return reply, nil
 }
 
-// startOnce calls start. If the mount is served already, it instead returns the reply of the earlier start.
+// startOnce calls start, or returns the reply of the earlier start if the mount is served already.
 func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.Served() {
 		return m.phase.Reply(), nil
@@ -73,8 +73,8 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 	return m.start(ctx, start, progress)
 }
 
-// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller must call takeDown,
-// which reverses the steps that were made.
+// start opens the parts of the mount, attaches it to the kernel, and returns when its root directory can be read. If it
+// fails, the caller must call takeDown, which reverses the steps that were made.
 func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := attach.CheckGitDir(m.Request.MountRequest, m.Dir, m.Session)
@@ -90,7 +90,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	if base, ok := m.beginning.knownBase(); ok { // connect to the remote while the home is prepared
-		m.contents.Store.ConnectFor(base) // the home is the mount's directory below the state directory
+		m.contents.Store.ConnectFor(base)
 	}
 	progress(control.Progress{Phase: "connect"})
 	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.contents.Store.URL()); err != nil {
@@ -111,7 +111,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
 	}
-	// The checkpoint is read with the objects of the session, so these must be readable first.
+	// Reading the checkpoint needs the objects of the session.
 	if err = m.beginning.openObjects(); err != nil {
 		return reply, err
 	}
@@ -179,7 +179,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	snap := m.contents.Snapshot()
 	reply = control.MountReply{
-		Session: m.Session, Resumed: m.home.Resumed || m.beginning.cameFromElsewhere(), Changed: m.attachment.Changed(),
+		Session: m.Session, Resumed: m.home.Resumed || m.beginning.resumedFromRemote(), Changed: m.attachment.Changed(),
 		ID: m.ID, Dir: m.Dir, Remote: m.contents.Store.URL(), Ref: statedir.ShortRef(snap.Ref),
 		Commit: snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
@@ -203,9 +203,9 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 }
 
 // startBackground starts the background work of a mount after the kernel has received its root inode, and returns
-// immediately. The parameter before states which parts of this work the predecessor has completed; it is the zero value
-// for a new mount. reply is the reply to the mount request. If the start of the mount was cancelled, startBackground
-// starts nothing and returns false.
+// immediately. before states which parts of this work the predecessor has completed; it is the zero value for a new
+// mount. reply is the reply to the mount request. If the start of the mount was cancelled, startBackground starts
+// nothing and returns false.
 func (m *Mount) startBackground(reply control.MountReply, before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := m.phase.Serve(reply, cancel, func() {
@@ -225,7 +225,7 @@ func (m *Mount) startBackground(reply control.MountReply, before takeover.State)
 	return served
 }
 
-// filtering describes where and when filter programs run.
+// filtering returns the parameters of the filter programs of the mount.
 func (m *Mount) filtering() contents.Filtering {
 	return contents.Filtering{
 		Home: m.home, Inside: m.attachment.Inside.Wanted(), Ready: m.awaitGitDir, TakenOver: m.succession.TakenOver(),
@@ -239,12 +239,12 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 		return cmp.Or(ctx.Err(), context.Canceled)
 	}
 	if m.Git().Dir() == nil {
-		return errors.New("the mount has no git directory yet")
+		return errors.New("git directory of the mount was not created")
 	}
 	return nil
 }
 
-// open opens the working tree of the mount, and the part of the mount that serves git commands.
+// open opens the working tree of the mount, and the part of the mount that makes git commands work.
 func (m *Mount) open() error {
 	err := m.attachment.Open(m.sessionSide.agent.Automatic())
 	if m.attachment.Tree != nil {
@@ -253,12 +253,12 @@ func (m *Mount) open() error {
 	return err
 }
 
-// services returns the parts of the mount that package fuse calls.
+// services returns the functions of the mount that package fuse calls.
 func (m *Mount) services() attach.Services {
 	return attach.Services{Await: m.Git().Await, Objects: m.Git().Objects(), Guard: m.sessionSide.beginLocks()}
 }
 
-// parentDir returns the directory of the mount that contains this one as a submodule. It returns "" if there is none.
+// parentDir returns the directory of the mount that contains this one as a submodule, or "" if there is none.
 func (m *Mount) parentDir() string {
 	if m.Parent == nil {
 		return ""
@@ -266,7 +266,7 @@ func (m *Mount) parentDir() string {
 	return m.Parent.Dir
 }
 
-// announce reports as progress which session the mount resumes, and which problems were found.
+// announce passes messages to progress: which session the mount resumes, and which problems were found.
 func (m *Mount) announce(progress func(control.Progress)) {
 	if m.home.Resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session,
@@ -281,7 +281,7 @@ func (m *Mount) announce(progress func(control.Progress)) {
 			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()
 		}
 		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: "+
-			"these are the files of this host; artifactfs session fork %s DIR mounts the newest ones", by, m.Session, control.ShellWord(of))})
+			"this mount shows the files of this host; run artifactfs session fork %s DIR to mount the newest ones", by, m.Session, control.ShellWord(of))})
 	}
 	if m.home.OtherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",

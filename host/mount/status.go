@@ -35,8 +35,8 @@ func Named(m *Mount) (s control.MountStatus, served bool) {
 	return s, served
 }
 
-// Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
-// or later. If this time is zero, the numbers are left out.
+// Status returns the status of the mount. The numbers of files were counted at the time then or later; if then is zero,
+// the status has no such numbers.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
 	s, served := Named(m)
 	if !served {
@@ -122,12 +122,12 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	return s
 }
 
-// gitNotes returns a note if programs have removed ".git" from the root of the mount, or HEAD from the git directory, so that git finds no
-// repository there.
+// gitNotes returns a note if programs have removed ".git" from the root of the mount, or HEAD from the git directory,
+// so that git finds no repository there.
 func gitNotes(m *Mount) []string {
 	dir := control.ShellWord(m.Dir)
 	if worktree.GitRemoved(m.attachment.Tree) {
-		return []string{"the name .git was removed, so git finds no repository; artifactfs session restore -C " + dir + " @ .git brings it back"}
+		return []string{"the name .git was removed, so git finds no repository; run artifactfs session restore -C " + dir + " @ .git to restore it"}
 	}
 	if m.Git().Dir() == nil {
 		return nil
@@ -137,12 +137,12 @@ func gitNotes(m *Mount) []string {
 	}
 	note := "HEAD was removed from the git directory, so git finds no repository"
 	if p, _ := m.sessionSide.agent.Newest(); p.ID != "" {
-		note += fmt.Sprintf("; artifactfs session fork -C %s %s NEWDIR mounts the newest checkpoint with its branches", dir, p.ID)
+		note += fmt.Sprintf("; run artifactfs session fork -C %s %s NEWDIR to mount the newest checkpoint with its branches", dir, p.ID)
 	}
 	return []string{note}
 }
 
-// relayStatus returns the status of a relay, or nil if there is none.
+// relayStatus returns the status of the relay u for the status of a mount, or nil if u is nil.
 func relayStatus(u *via.Usage) *control.RelayStatus {
 	if u == nil {
 		return nil
@@ -154,8 +154,9 @@ func relayStatus(u *via.Usage) *control.RelayStatus {
 	return s
 }
 
-// Served reports whether this process is serving the mount, or has served it. If it returns true, the fields that start sets do
-// not change any more. If the mount is being taken over, Served waits for the end of the takeover, for at most LeaveWait.
+// Served reports whether this process serves the mount, or has served it. If it returns true, the fields that start
+// sets do not change any more. If the mount is being taken over, Served waits for the end of the takeover, for at most
+// LeaveWait.
 func (m *Mount) Served() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), LeaveWait)
 	defer cancel()
@@ -168,8 +169,8 @@ func (m *Mount) Served() bool {
 // Ended returns a channel that is closed when all parts of the mount have ended.
 func (m *Mount) Ended() <-chan struct{} { return m.phase.Gone() }
 
-// Observed returns the file system and the tree of the mount for callers that follow its requests. It returns false if the mount is
-// not mounted in the kernel.
+// Observed returns the FUSE server and the view of the mount for callers that follow its requests, or false if the
+// mount is not attached to the kernel.
 func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 	if m.attachment.Server == nil {
 		return nil, nil, false
@@ -177,7 +178,7 @@ func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 	return m.attachment.Server, m.contents.View.RawView, true
 }
 
-// Figures contains the values of a mount for the metrics.
+// Figures has the values of a mount for the metrics.
 type Figures struct {
 	control.MountStatus
 	Ops   map[string]uint64 // number of kernel requests by operation
@@ -186,8 +187,7 @@ type Figures struct {
 	Agent agent.Figures     // counters of the session
 }
 
-// Figures returns the values of the mount for the metrics. The numbers of files come from a count that began at the time in the
-// parameter then or later.
+// Figures returns the values of the mount for the metrics. The numbers of files were counted at the time then or later.
 func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {

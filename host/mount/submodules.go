@@ -31,27 +31,27 @@ const (
 	maxModulesFile   = 1 << 20 // maximum size of .gitmodules, in bytes
 )
 
-// submodules contains the mounts of a mount's submodules. A gitlink is the tree entry for a submodule. Each of these mounts is at
-// the path of a gitlink and shows the commit to which the gitlink refers. They are ordinary mounts with their own sessions, but
-// they are mounted and unmounted together with the mount that contains them. The outermost mount lists all of them, including
-// nested ones, and the lists of inner mounts are empty.
+// submodules has the mounts of a mount's submodules. Each is at the path of a gitlink (the tree entry of a submodule)
+// and shows the commit in the gitlink. They are ordinary mounts with their own sessions, but are mounted and unmounted
+// together with the mount that contains them. The outermost mount lists all of them, including nested ones; the lists
+// of inner mounts are empty.
 type submodules struct {
 	mount *Mount
 
-	// mu protects inside and notes.
+	// mu protects the fields inside and notes.
 	mu     sync.Mutex
 	inside []*Mount
 	notes  []string // reasons why some submodules are not mounted
 }
 
-// submodule is a submodule that is to be mounted.
+// submodule is a submodule that is to be mounted in the mount parent.
 type submodule struct {
 	gitdir.Submodule
 	parent *Mount
 	commit object.ID
 }
 
-// enter mounts the submodules of the mount, and the submodules inside those submodules. If a submodule cannot be mounted, enter
+// enter mounts the submodules of the mount, and the submodules inside them. If a submodule cannot be mounted, enter
 // adds a note that the status shows.
 func (s *submodules) enter(ctx context.Context) {
 	level := []*Mount{s.mount}
@@ -71,7 +71,7 @@ func (s *submodules) enter(ctx context.Context) {
 	}
 }
 
-// mountAll mounts several submodules at the same time, and returns the mounts of the submodules that could be mounted.
+// mountAll mounts several submodules at the same time, and returns the mounts of those that could be mounted.
 func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount {
 	mounts := make([]*Mount, len(wanted))
 	slots := make(chan struct{}, submodulesAtOnce)
@@ -104,7 +104,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount 
 	return mounts
 }
 
-// The method at returns the mount of the submodule in the directory dir, and false if there is none.
+// at returns the mount of the submodule in the directory dir, or false if there is none.
 func (s *submodules) at(dir string) (*Mount, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *submodules) at(dir string) (*Mount, bool) {
 	return s.inside[i], true
 }
 
-// note records the error because of which a submodule is not mounted.
+// note adds a note with the error because of which the submodule w is not mounted.
 func (s *submodules) note(w submodule, err error) {
 	cause := err.Error()
 	var e *control.Error
@@ -129,8 +129,8 @@ func (s *submodules) note(w submodule, err error) {
 	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
 }
 
-// find returns the submodules in the tree of mount m, with their commits. It skips entries of .gitmodules whose path is not a
-// gitlink (a tree entry for a submodule).
+// find returns the submodules in the base tree of the mount m, with their commits. It skips entries of .gitmodules
+// whose path is not a gitlink (the tree entry of a submodule).
 func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	modules, refused, err := readModules(ctx, m.contents)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 }
 
 // readModules returns the submodules that .gitmodules in the base tree lists. The base tree is used because gitlinks
-// are read from the same tree. refused contains the names of submodules whose entry is invalid.
+// are read from the same tree. refused has the names of submodules whose entry is invalid.
 func readModules(ctx context.Context, c *contents.Contents) (modules []gitdir.Submodule, refused []string, err error) {
 	text, err := c.RootFile(ctx, gitdir.ModulesFile, maxModulesFile)
 	if err != nil {
@@ -163,9 +163,9 @@ func readModules(ctx context.Context, c *contents.Contents) (modules []gitdir.Su
 	return gitdir.ParseModules(text)
 }
 
-// wholeModules returns all submodules for the configuration of the git directory, whether or not they are mounted.
-// Their URLs are absolute.
-func wholeModules(ctx context.Context, c *contents.Contents) []gitdir.Submodule {
+// allModules returns all submodules in the base tree for the configuration of the git directory, whether or not they
+// are mounted. Their URLs are absolute.
+func allModules(ctx context.Context, c *contents.Contents) []gitdir.Submodule {
 	modules, _, err := readModules(ctx, c)
 	if err != nil {
 		return nil // the error is not returned, because find reports it in a note
@@ -179,8 +179,8 @@ func wholeModules(ctx context.Context, c *contents.Contents) []gitdir.Submodule 
 	return whole
 }
 
-// mountOne mounts a submodule on the empty directory that its parent shows for the gitlink. Like git, it refuses a local URL if
-// the URL of the parent's repository is not local.
+// mountOne mounts the submodule w at the empty directory that its parent shows for the gitlink. Like git, it refuses a
+// local URL if the URL of the parent's repository is not local.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) {
 	parent := w.parent
 	remote, err := gitdir.ResolveURL(parent.Request.Remote, w.URL)
@@ -189,7 +189,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	}
 	// The check corresponds to git's protocol.file.allow.
 	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.Request.Remote) {
-		return nil, errors.New("a remote repository names a directory of this host")
+		return nil, errors.New("remote repository names a directory of this host as URL")
 	}
 	if err := plain(ctx, parent.attachment.Tree, parent.Dir, w.Path); err != nil {
 		return nil, err
@@ -218,9 +218,9 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 // maxSessionName is the maximum length of a session name that control.ValidSession allows, in bytes.
 const maxSessionName = 128
 
-// plain returns an error unless p is a directory in the tree that is mounted at dir, and no directory above p is a symbolic link.
-// Through a symbolic link, the submodule could be mounted outside of the mount. plain also makes the kernel look the path up, so
-// that mount(2) sends no request to this process.
+// plain returns an error unless the path p is a directory in the working tree that is mounted at dir, and no parent
+// directory of p is a symbolic link, through which the submodule could be mounted outside of the mount. plain also
+// makes the kernel look the path up, so that mount(2) sends no request to this process.
 func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
 		n, err := tree.Resolve(ctx, at)
@@ -242,8 +242,8 @@ func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	})
 }
 
-// unmount unmounts the submodules, the innermost first. If one of them cannot be unmounted, unmount mounts the others again and
-// returns the error.
+// unmount unmounts the submodules, the innermost first. If one of them cannot be unmounted, unmount mounts the others
+// again and returns the error.
 func (s *submodules) unmount(ctx context.Context, force bool) error {
 	// An outer mount is busy while an inner one exists.
 	for _, m := range slices.Backward(s.list()) {
@@ -255,8 +255,8 @@ func (s *submodules) unmount(ctx context.Context, force bool) error {
 	return nil
 }
 
-// The method again mounts the submodules that the method leave has unmounted, because the mount that contains them remains. It
-// resumes the sessions of these submodules.
+// again mounts the submodules that the method unmount has unmounted, because the mount that contains them could not be
+// unmounted. It resumes the sessions of these submodules.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return
@@ -267,8 +267,8 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the submodules. A
-// discarded session is moved to the trash if trash is true, and is deleted otherwise.
+// settle returns the unmount replies of the submodules. If discard is true, it discards the sessions of the submodules:
+// it moves them to the trash if trash is true, and deletes them otherwise.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		o := m.ending.result()
@@ -289,7 +289,7 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 	return replies
 }
 
-// list returns the submodules sorted by directory, so that each submodule precedes its nested submodules.
+// list returns the mounts of the submodules sorted by directory, so that each submodule precedes its nested submodules.
 func (s *submodules) list() []*Mount {
 	s.mu.Lock()
 	defer s.mu.Unlock()

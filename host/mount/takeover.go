@@ -34,19 +34,19 @@ import (
 const (
 	takeTries = 5                     // maximum number of attempts in one process
 	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles after each attempt
-	// mostDeaths is the number of processes in a row that may die during the takeover of a mount before the mount is abandoned.
-	// The number is large because processes may die for other reasons, for example in tests that kill them.
-	mostDeaths = 10
+	// maxDeaths is the number of processes in a row that may die during the takeover of a mount before the mount is
+	// abandoned. The number is large because processes may die for other reasons, for example in tests that kill them.
+	maxDeaths = 10
 )
 
 var (
-	errDeadly   = errors.New("each process that takes it over dies")
-	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
+	errTakeoverDeaths = errors.New("processes that take over the mount die repeatedly")
+	errNoTakeover     = errors.New("process that served the mount has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// Inherit returns the mount whose descriptors, which a predecessor has left, are in the parameter in. The caller adds the mount
-// to the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns an
-// error.
+// Inherit returns a mount of the predecessor, whose descriptors are in the parameter in. The caller adds the mount to
+// the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns
+// an error.
 func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	k, err := takeover.Resume(host.Keeper, in, host.Log)
 	if err != nil {
@@ -72,7 +72,7 @@ func (m *Mount) DropTakeover() {
 func (m *Mount) Deaths() int { return m.succession.State().Died }
 
 // JoinParent links the inherited mount of a submodule to its parent and to the outermost mount, which lists all nested
-// submodules. mountAt returns the mount in a directory.
+// submodules. mountAt returns the mount at a directory.
 func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	dir := m.succession.State().ParentDir
 	parent, ok := mountAt(dir)
@@ -91,10 +91,9 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// Succeed takes over the mount, or removes it if a takeover is not possible. Afterwards the takeover has ended. ended is
-// true if the mount was unmounted while no process served it; then the client may repeat an unmount request to get the
-// result. If another version of the program may be able to serve the mount, Succeed leaves the mount attached and
-// returns an error.
+// Succeed takes over the mount, or removes it if a takeover is not possible. ended is true if the mount was unmounted
+// while no process served it; then the client may repeat an unmount request to get the result. If only another version
+// of the program may be able to serve the mount, Succeed returns an error, and the mount stays attached.
 func (m *Mount) Succeed() (ended bool, err error) {
 	defer m.succession.End()
 	h := m.succession.State()
@@ -106,10 +105,10 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		return false, nil
 	// The device is missing on kernels before Linux 6.9, which do not repeat the requests that the dead process had read.
 	case !m.succession.Inherited.Has(takeover.PartDevice):
-		m.abandon(errNotMoved)
+		m.abandon(errNoTakeover)
 		return false, nil
-	case h.Died >= mostDeaths:
-		m.abandon(fmt.Errorf("%w: %d did", errDeadly, h.Died))
+	case h.Died >= maxDeaths:
+		m.abandon(fmt.Errorf("%w: %d have died", errTakeoverDeaths, h.Died))
 		return false, nil
 	}
 	start := time.Now()
@@ -148,14 +147,15 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	return false, nil
 }
 
-// isUnfit reports whether another version of the program may be able to take over the mount: the kernel or the overlay uses what this
-// version does not know. This happens in a downgrade. The process then ends, and the supervisor starts the previous executable.
+// isUnfit reports whether err means that only another version of the program may be able to take over the mount,
+// because the kernel or the overlay uses a feature that this version does not know. This happens after a downgrade. The
+// process then ends, and the supervisor starts the previous executable.
 func isUnfit(err error) bool {
 	return errors.Is(err, fuse.ErrUnfit) || errors.Is(err, overlay.ErrVersion)
 }
 
-// beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the mount. If
-// that fails, the mount is served, but cannot be taken over.
+// beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the
+// mount. If that fails, the mount is served, but cannot be taken over.
 func (m *Mount) beginHandover() {
 	h := takeover.State{
 		Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.home.Since(), Request: m.Request.MountRequest,
@@ -164,22 +164,22 @@ func (m *Mount) beginHandover() {
 	m.succession.Handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
-// Touch acquires and releases the lock of the mount's phase and the lock of its working tree. If a goroutine never
-// releases one of these locks, Touch blocks, and the caller, a liveness check, detects this.
+// Touch acquires and releases the lock of the mount's phase and that of its working tree. If a goroutine never releases
+// one of these locks, Touch blocks, and the liveness check that calls Touch reports this.
 func (m *Mount) Touch() {
 	if m.phase.Served() { // the tree is set once the mount is served, and does not change any more
 		m.attachment.Tree.KnownAttr(worktree.Root)
 	}
 }
 
-// takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
-// the meantime, takeOver returns nil, and the tree is not attached.
+// takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has
+// unmounted it in the meantime, takeOver returns nil, and the mount is not served.
 func (m *Mount) takeOver() (err error) {
 	h := m.succession.State()
 	ctx := context.Background()
 	device := m.succession.Inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system while no process served it.
-	gone := hungUp(device)
+	gone := isHungUp(device)
 	if err = m.contents.OpenStore(m.host.Remotes, m.Request.main); err != nil {
 		return err
 	}
@@ -231,8 +231,8 @@ func (m *Mount) takeOver() (err error) {
 	return nil
 }
 
-// checkout returns git's configuration as it was when the mount was started. It determines how contents are converted, and
-// contents must not change while the mount exists. The parameter git is the path of the git directory.
+// checkout returns git's configuration at the time when the mount was started. The configuration determines how
+// contents are converted, and contents must not change while the mount exists. git is the path of the git directory.
 func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
@@ -240,21 +240,22 @@ func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout
 	return gitdir.ReadCheckout(ctx, git, h.Request.Environment)
 }
 
-// undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
+// undoTakeOver releases everything that a failed call of takeOver has opened, so that takeOver can be called again.
 func (m *Mount) undoTakeOver() {
 	m.contents.Reset()
 	m.home.GiveBack(m.succession.Inherited)
 }
 
-// hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
-func hungUp(device *os.File) bool {
+// isHungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted
+// or aborted.
+func isHungUp(device *os.File) bool {
 	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// removeUnfinished removes a mount whose request was not answered before the predecessor died. The client repeats the request,
-// which creates the mount again.
+// removeUnfinished removes a mount whose request was not answered before the predecessor died. The client repeats the
+// request, which creates the mount again.
 func (m *Mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
 	lock := m.succession.Inherited.Take(takeover.PartLock)
@@ -266,7 +267,7 @@ func (m *Mount) removeUnfinished() {
 	m.removeUnserved()
 }
 
-// abandon detaches a mount that cannot be taken over. It records the error why as the reason, which the status shows.
+// abandon detaches a mount that cannot be taken over. It records why as the reason, which the status shows.
 func (m *Mount) abandon(why error) {
 	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
 	m.host.Failures.Add(FailureOf(m.succession.State(), why))
@@ -281,7 +282,7 @@ func (m *Mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes from the registry a mount that this process has not served, and ends its phase.
+// removeUnserved removes a mount that this process has not served from the registry, and ends its phase.
 func (m *Mount) removeUnserved() {
 	m.phase.End()
 	m.succession.Drop()

@@ -13,7 +13,7 @@ import (
 // and serves a mount that it has not created. Until the mount is served, every access to its directory blocks in the kernel.
 // Therefore this process looks the directory up in the mount table and does not open it.
 
-// Foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
+// Foreign reports whether another program has created the mount, and this process lacks the privilege to unmount it.
 func (a *Attachment) Foreign() bool { return a.of.Request.Device != nil && !mountpoint.MayBind() }
 
 // prepareForeignEnd prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
@@ -22,8 +22,8 @@ func (a *Attachment) Foreign() bool { return a.of.Request.Device != nil && !moun
 func (a *Attachment) prepareForeignEnd(force bool) error {
 	if !force {
 		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: a.of.Dir,
-			Cause: "only the program that mounted it may unmount it",
-			Hint:  fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}
+			Cause: "only the program that created the mount may unmount it",
+			Hint:  fmt.Sprintf("run kill %d to end the process that serves the mount, after its work is written", os.Getpid())}
 	}
 	mountpoint.Flush(a.of.Dir, a.of.Log)
 	return nil

@@ -1,5 +1,5 @@
-// Package attach contains the working tree of a mount, and attaches it to the kernel: the mount point, the FUSE server,
-// the bind mounts inside the mount, and the inotify events of its files.
+// Package attach has the working tree of a mount, and attaches it to the kernel: the mount point, the FUSE server, the
+// bind mounts inside the mount, and the inotify events of its files.
 package attach
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Attachment is the working tree of one mount, with everything that attaches it to the kernel.
+// Attachment is the working tree of one mount, with everything that attaches the working tree to the kernel.
 //
 //	New -> Prepare -> Open ---> Attach --> attached -- Detach --> detached -- Close --> closed
 //	                   |                      ^  |
@@ -35,11 +35,11 @@ import (
 // Close only by the goroutine that ends the mount.
 type Attachment struct {
 	Point     mountpoint.Point // mount point, with the directories that were created for it
-	Tree      *worktree.Tree   // base tree and overlay; nil: not opened yet
-	Server    *fuse.Server     // answers the requests of the kernel; nil: not attached
+	Tree      *worktree.Tree   // base tree and overlay; nil until it is opened
+	Server    *fuse.Server     // answers the requests of the kernel; nil while the mount is not attached
 	Redirects bind.Redirects   // paths that are served from a plain directory elsewhere
-	Inside    *bind.GitDir     // git directory that is bind-mounted as ".git"; nil: ".git" is a file
-	Events    *inotify.Raiser  // raises inotify events for paths that the daemon changes; nil: none
+	Inside    *bind.GitDir     // git directory that is bind-mounted as ".git"; nil if ".git" is a file
+	Events    *inotify.Raiser  // raises inotify events for paths that the daemon changes; nil if it raises none
 
 	of Owner
 }
@@ -49,18 +49,18 @@ type Owner struct {
 	ID        string                // name of the home
 	Dir       string                // root directory of the mount
 	State     string                // path of the state directory
-	Session   string                // name of the session; "": the mount has none
-	TakenOver bool                  // whether another process has started the mount
+	Session   string                // name of the session; "" if the mount has none
+	TakenOver bool                  // whether an earlier process has started the mount
 	Request   *control.MountRequest // the request for the mount
 	Home      *home.Home
 	Contents  *contents.Contents
-	Handover  *takeover.Handover // stores state and descriptors for a successor
+	Handover  *takeover.Handover // passes state and descriptors to a successor
 	Latencies *fuse.Latencies    // durations of the kernel requests of all mounts
 	Log       *zap.Logger
 	Sampled   *zap.Logger // log for messages that file-system requests may cause very often
 }
 
-// New returns the Attachment of a mount. Nothing is opened.
+// New returns the Attachment of a mount, of which nothing is opened yet.
 func New(of Owner) *Attachment {
 	a := &Attachment{of: of}
 	a.Inside = a.gitDirInside()
@@ -70,11 +70,11 @@ func New(of Owner) *Attachment {
 // Writable reports whether the mount has a session and is not read-only.
 func (a *Attachment) Writable() bool { return a.of.Session != "" && !a.of.Request.ReadOnly }
 
-// log returns the log of the mount.
+// log returns the log for messages about the mount.
 func (a *Attachment) log() *zap.Logger { return a.of.Log.With(zap.String("mount", a.of.Dir)) }
 
 // Prepare creates or checks the directory of the mount. parent is the root directory of the mount that contains this
-// one as a submodule; "": there is none.
+// one as a submodule, or "" if there is none.
 func (a *Attachment) Prepare(ctx context.Context, parent string) (err error) {
 	switch {
 	// Another program has already mounted the FUSE device, so the directory is not created.
@@ -97,7 +97,7 @@ func (a *Attachment) Prepare(ctx context.Context, parent string) (err error) {
 	return err
 }
 
-// Open opens the working tree. It saves the session's record before that, so that no overlay with changes exists
+// Open opens the working tree. Before that, it saves the session's record, so that no overlay with changes exists
 // without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint.
 func (a *Attachment) Open(keepRemoved bool) (err error) {
 	snap, h := a.of.Contents.Snapshot(), a.of.Home
@@ -133,15 +133,16 @@ func (a *Attachment) Changed() int64 {
 	return max(0, a.Tree.Overlay().Changed()-a.Redirects.Placeholders())
 }
 
-// Services are the parts of a mount that package fuse calls while it answers requests.
+// Services are functions and interfaces of a mount that package fuse calls while it answers requests.
 type Services struct {
 	Await   func(ctx context.Context, pid uint32) (done bool) // delays lookups of ".git" until git commands can run
 	Objects fuse.Objects                                      // objects that git commands read in the mount
-	Guard   fuse.Guard                                        // decides which paths programs must not change; nil: none
+	// decides which paths programs must not change; nil if they may change all
+	Guard fuse.Guard
 }
 
-// Attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE
-// device, Attach uses that device and does not call mount(2).
+// Attach attaches the mount to the kernel and starts to answer the kernel's requests. If the mount request contains an
+// open FUSE device, Attach uses that device and does not call mount(2).
 func (a *Attachment) Attach(s Services) error {
 	o := a.options(s)
 	var device *fuse.Device
@@ -167,8 +168,8 @@ func (a *Attachment) Attach(s Services) error {
 	return err
 }
 
-// TakeOver answers the kernel's requests on the device that the predecessor has left. hello is the first message of the
-// kernel on this device.
+// TakeOver starts to answer the kernel's requests on the FUSE device of the predecessor. hello is the first message of
+// the kernel on this device.
 func (a *Attachment) TakeOver(device *os.File, hello []byte, s Services) error {
 	d, err := fuse.Inherit(device, hello)
 	if err != nil {
@@ -182,7 +183,7 @@ func (a *Attachment) TakeOver(device *os.File, hello []byte, s Services) error {
 	return nil
 }
 
-// options returns the options for package fuse. Each process that serves the mount uses the same options.
+// options returns the options for package fuse. They are the same in each process that serves the mount.
 func (a *Attachment) options(s Services) fuse.Options {
 	r := a.of.Request
 	o := fuse.Options{
@@ -205,7 +206,7 @@ func (a *Attachment) options(s Services) fuse.Options {
 	return o
 }
 
-// RaiseEvents begins to raise inotify events. A mount that is not writable has none, because the kernel refuses the
+// RaiseEvents starts to raise inotify events. A mount that is not writable has none, because the kernel refuses the
 // system calls that would raise them.
 func (a *Attachment) RaiseEvents() {
 	if !a.Writable() {
@@ -261,8 +262,8 @@ func (a *Attachment) Detach(ctx context.Context, force bool) error {
 	return a.detachBusy(err)
 }
 
-// detachBusy removes a busy mount from the directory tree (with MNT_DETACH), after it has made the kernel write its
-// cached changes. busy is the error of the attempt to unmount, which is logged.
+// detachBusy removes a busy mount from the directory tree (MNT_DETACH), after it has made the kernel write its cached
+// changes. busy is the error of the attempt to unmount, which is logged.
 func (a *Attachment) detachBusy(busy error) error {
 	a.of.Log.Warn("detaching busy mount", zap.String("dir", a.of.Dir), zap.Error(busy))
 	mountpoint.Flush(a.of.Dir, a.of.Log)
@@ -275,8 +276,8 @@ func (a *Attachment) detachBusy(busy error) error {
 	return a.Server.Detach()
 }
 
-// Close closes the tree of a mount that the kernel has unmounted. It returns the changes of the user, and an error if
-// some of them could not be stored. It does nothing if the tree was not opened.
+// Close closes the working tree of a mount that the kernel has unmounted. It returns the changes of the user, and an
+// error if some of them could not be stored. It does nothing if the working tree was not opened.
 func (a *Attachment) Close(ctx context.Context) (left statedir.Unsaved, err error) {
 	if a.Tree == nil {
 		return left, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// gitDirInside returns the bind mount that shows the git directory as ".git" in the root of the mount. It returns nil if ".git"
+// gitDirInside returns the bind mount that shows the git directory as ".git" in the root of the mount, or nil if ".git"
 // is a file, which is the default.
 func (a *Attachment) gitDirInside() *bind.GitDir {
 	if a.of.Request.GitDir != control.GitDirInside {
@@ -28,8 +28,8 @@ func (a *Attachment) gitDirInside() *bind.GitDir {
 	return bind.NewGitDir(a.of.Dir, a.of.Request.UID, a.of.Request.GID, a.gitSources, a.log())
 }
 
-// GuardGitDir protects the host from what programs in a container may have put into the git directory, also in an
-// earlier mount of the session. It is called before the git directory is read.
+// GuardGitDir protects the host from what programs in a container may have put into the git directory, also during an
+// earlier mount of the session. It must be called before the git directory is read.
 func (a *Attachment) GuardGitDir() error {
 	if at := a.of.Home.GitDir(); !a.Inside.Wanted() && guard.Exists(at) {
 		return guard.Mount(at)
@@ -37,8 +37,8 @@ func (a *Attachment) GuardGitDir() error {
 	return a.Inside.Guard()
 }
 
-// gitSources returns the directories and programs that are bind-mounted below ".git". The home must be
-// locked, and the store open.
+// gitSources returns the directories and programs that are bind-mounted below ".git". The home must be locked, and the
+// store open.
 func (a *Attachment) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *Attachment) gitSources() (bind.Sources, error) {
 }
 
 // CheckGitDir returns an error, with an exit code and a hint, if the request demands the git directory inside the mount
-// but this mount does not support it. It is called before anything is created on disk.
+// but this mount does not support that. It must be called before anything is created on disk.
 func CheckGitDir(r control.MountRequest, dir, session string) error {
 	refuse := func(exit int, cause, hint string) error {
 		return &control.Error{Code: exit, Verb: "mount", Object: dir, Cause: cause, Hint: hint}
@@ -66,15 +66,15 @@ func CheckGitDir(r control.MountRequest, dir, session string) error {
 	case r.ReadOnly && session != "":
 		return refuse(control.ExitUsage, "--git-dir inside needs a mount that can be changed, or one without a session", "")
 	case r.Through != "":
-		return refuse(control.ExitUsage, "--git-dir inside does not go with an automount", "")
+		return refuse(control.ExitUsage, "--git-dir inside cannot be combined with an automount", "")
 	case !mountpoint.MayBind():
-		return refuse(control.ExitFailed, "--git-dir inside takes bind mounts, which only root may make",
-			"as root of a user namespace it works: unshare --user --map-root-user --mount, and all that uses the mount in there")
+		return refuse(control.ExitFailed, "--git-dir inside needs bind mounts, which only root may create",
+			"run this command, and all programs that use the mount, in unshare --user --map-root-user --mount")
 	}
 	return nil
 }
 
-// bindOptions returns the options for package bind. The tree must be open.
+// bindOptions returns the options for package bind. The working tree must be open.
 func (a *Attachment) bindOptions() bind.Options {
 	return bind.Options{
 		Dir: a.of.Dir, Home: a.of.Home.Dir, ID: a.of.ID, Tree: a.Tree, Writable: a.Writable(),
@@ -82,8 +82,8 @@ func (a *Attachment) bindOptions() bind.Options {
 	}
 }
 
-// PlanRedirects determines the redirects (paths that are served from a plain directory elsewhere), before the kernel
-// can create their directories. If they have changed since the last mount, it saves the record.
+// PlanRedirects determines the redirects (paths that are served from a plain directory elsewhere), before programs can
+// create their directories. If they have changed since the last mount, it saves the record.
 func (a *Attachment) PlanRedirects(ctx context.Context) error {
 	if !a.Writable() {
 		return nil
@@ -102,14 +102,13 @@ func (a *Attachment) PlanRedirects(ctx context.Context) error {
 	return a.of.Home.Save()
 }
 
-// TakeOverRedirects takes over the redirects that the predecessor has stored in the record.
+// TakeOverRedirects continues the redirects that the predecessor has stored in the record.
 func (a *Attachment) TakeOverRedirects() {
 	a.Redirects.TakeOver(a.bindOptions(), a.of.Home.Record.Redirects)
 }
 
-// planRedirects decides which paths are redirects (paths that are served from a plain directory elsewhere), according
-// to the request and the configuration file in the repository. It stores the paths in the record; the caller writes
-// the record to disk.
+// planRedirects determines the redirects (paths that are served from a plain directory elsewhere) from the request and
+// from the configuration file in the repository. It stores them in the record, which the caller writes to disk.
 func (a *Attachment) planRedirects(ctx context.Context) error {
 	paths := a.of.Request.Redirects
 	if !a.of.Request.RedirectsOnly {
@@ -124,15 +123,16 @@ func (a *Attachment) planRedirects(ctx context.Context) error {
 }
 
 // EndRedirects removes the entries of redirects from the overlay, and the directories to which the redirects lead. It
-// is called after the kernel has unmounted the file system.
+// must be called after the kernel has unmounted the mount.
 func (a *Attachment) EndRedirects(ctx context.Context) {
 	a.Redirects.Remove(ctx)
 	a.of.Home.Record.Redirects = nil
 }
 
-// configuredRedirects returns the redirects that the configuration file in the repository lists. The file is read when the
-// session is created, and the result is stored in the session's record. Later the record is used, because the base tree of a
-// session never changes, and because a session can be resumed without a network, when the file may be missing on this host.
+// configuredRedirects returns the redirects that the configuration file in the repository lists. The file is read when
+// the session is created, and the result is stored in the session's record. Later the record is used, because the base
+// tree of a session never changes, and because the file may be missing on this host when a session is resumed without a
+// network.
 func (a *Attachment) configuredRedirects(ctx context.Context) []string {
 	if a.of.Home.Resumed {
 		return a.of.Home.Record.Configured
@@ -145,8 +145,8 @@ func (a *Attachment) configuredRedirects(ctx context.Context) []string {
 	return file.Redirect
 }
 
-// readConfig reads the file config.Name in the root of the base tree. It returns the zero File if the tree has no such
-// file.
+// readConfig returns the parsed configuration file (config.Name) in the root of the base tree, or the zero File if the
+// tree has no such file.
 func readConfig(ctx context.Context, c *contents.Contents) (config.File, error) {
 	// The limit protects against a very large file. config.Parse has a lower limit.
 	text, err := c.RootFile(ctx, config.Name, 1<<20)

@@ -23,14 +23,14 @@ import (
 var pauses = backoff.Backoff{First: time.Second, Longest: 30 * time.Second}
 
 const (
-	// If work has failed because the disk was full, it is repeated when more space is free, but at the latest after roomMost.
-	// roomPoll is the interval between two checks of the free space.
-	roomPoll = 2 * time.Second
-	roomMost = 10 * time.Minute
-	roomStep = 16 << 20 // minimum number of bytes that must have become free
+	// maxSpacePause is the longest pause before work is repeated that has failed because the disk was full. It is
+	// repeated earlier when more space is free. spacePoll is the interval between two checks of the free space.
+	spacePoll     = 2 * time.Second
+	maxSpacePause = 10 * time.Minute
+	minFreed      = 16 << 20 // minimum number of bytes that must become free before such work is repeated
 )
 
-// errFault is the error of background work that has panicked.
+// errFault means that background work has panicked.
 var errFault = errors.New("internal error of the daemon; its log shows the cause")
 
 // Work runs the background work of one mount. The methods may be called from any goroutine.
@@ -43,11 +43,11 @@ type Work struct {
 	all   sync.WaitGroup
 
 	mu       sync.Mutex
-	failures map[string]error // last error of each work that has failed, by the name of the work; guarded by mu
-	retried  chan struct{}    // closed, and replaced by a new channel, to repeat failed work at once; guarded by mu
+	failures map[string]error // error of the last attempt, by the name of the work that has failed; protected by mu
+	retried  chan struct{}    // closed, and replaced by a new channel, to repeat failed work at once; protected by mu
 }
 
-// New returns the background work of the mount at dir. state is the path of the state directory.
+// New returns the Work of the mount at dir. state is the path of the state directory.
 func New(dir, state string, log *zap.Logger) *Work {
 	return &Work{dir: dir, state: state, log: log, failures: map[string]error{}, retried: make(chan struct{})}
 }
@@ -55,7 +55,7 @@ func New(dir, state string, log *zap.Logger) *Work {
 // Wait waits until all functions that were passed to Go have returned.
 func (w *Work) Wait() { w.all.Wait() }
 
-// Retry makes failed work run again at once, without the rest of its pause.
+// Retry makes failed work run again at once, without waiting for the end of its pause.
 func (w *Work) Retry() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,8 +63,9 @@ func (w *Work) Retry() {
 	w.retried = make(chan struct{})
 }
 
-// Go calls work in a goroutine. If work panics, the status of the mount shows a failure, and the mount is still served. Without
-// this, a panic would kill the worker, and the successor would run the same work and probably die as well.
+// Go calls the function work in a goroutine. what is the name of the work. If work panics, the status of the mount
+// shows a failure, and the mount is still served; otherwise the panic would kill the worker, and probably the
+// successor, which runs the same work.
 func (w *Work) Go(what string, work func()) {
 	w.all.Go(func() {
 		w.Note(what, w.Guard(what, func() error {
@@ -74,8 +75,8 @@ func (w *Work) Go(what string, work func()) {
 	})
 }
 
-// Guard calls work and returns its error. If work panics, Guard returns an error that wraps errFault, and logs the stack with the
-// message what.
+// Guard calls the function work and returns its error. If work panics, Guard returns an error that wraps errFault, and
+// logs the stack. what is the name of the work.
 func (w *Work) Guard(what string, work func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -86,10 +87,10 @@ func (w *Work) Guard(what string, work func() error) (err error) {
 	return work()
 }
 
-// Repeat calls work until it succeeds or ctx ends. Between a failure and the next success, the mount's status shows the error
-// under the name what. After the first call, Repeat closes the channel tried, if it is not nil, so that other goroutines can
-// wait for the first attempt without waiting for success. If ctx ends during the first call, tried remains open; goroutines that
-// wait for it therefore wait for the end of the mount too.
+// Repeat calls the function work until it succeeds or ctx ends. Between a failure and the next success, the mount's
+// status shows the error under the name what. After the first call, Repeat closes the channel tried, if it is not nil,
+// so that other goroutines can wait for the first attempt without waiting for success. If ctx ends during the first
+// call, tried remains open, so goroutines that wait for it must wait for the end of the mount, too.
 func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for failures := 1; ; failures++ {
 		// Both channels are read before the call of work, so that an event during the call is not missed.
@@ -110,7 +111,7 @@ func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, w
 			return
 		}
 		if errors.Is(err, syscall.ENOSPC) {
-			w.awaitRoom(ctx)
+			w.awaitSpace(ctx)
 			continue
 		}
 		select {
@@ -124,17 +125,17 @@ func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, w
 	}
 }
 
-// awaitRoom waits until the file system of the state directory has more free space than at the time of the call: a quarter more,
-// and at least roomStep bytes more. It returns at the latest after roomMost. Without this wait, each attempt would transfer a
-// pack for which there is still no space.
-func (w *Work) awaitRoom(ctx context.Context) {
+// awaitSpace waits until the file system of the state directory has more free space than at the time of the call: a
+// quarter more, and at least minFreed bytes more. It returns after maxSpacePause at the latest. Without this wait, each
+// attempt would transfer a pack for which there is still no space.
+func (w *Work) awaitSpace(ctx context.Context) {
 	before, _ := disk.Free(w.state)
-	need := before + max(before/4, roomStep)
-	latest := time.NewTimer(roomMost)
+	need := before + max(before/4, minFreed)
+	latest := time.NewTimer(maxSpacePause)
 	defer latest.Stop()
 	for {
 		select {
-		case <-time.After(roomPoll):
+		case <-time.After(spacePoll):
 		case <-latest.C:
 			return
 		case <-ctx.Done():
@@ -146,7 +147,7 @@ func (w *Work) awaitRoom(ctx context.Context) {
 	}
 }
 
-// Note records err as the result of background work, for the status and the log. what is the name of the work. If err is nil, the
+// Note records err as the result of the background work called what, for the status and the log. If err is nil, the
 // work has succeeded, and the error of an earlier failure is removed.
 func (w *Work) Note(what string, err error) {
 	w.mu.Lock()
@@ -157,14 +158,14 @@ func (w *Work) Note(what string, err error) {
 		w.log.Warn(what, zap.String("dir", w.dir), zap.Error(err))
 		w.failures[what] = err
 	case failed:
-		w.log.Info("succeeded after all: "+what, zap.String("dir", w.dir))
+		w.log.Info("succeeded after earlier failures: "+what, zap.String("dir", w.dir))
 		delete(w.failures, what)
 	}
 }
 
-// Failure returns the error of background work that has failed and not succeeded since. It returns nil if there is none, and the
-// first by the name of the work if there are several. It leaves out errors because of an unreachable remote if the remote has
-// answered since.
+// Failure returns the error of background work whose last attempt has failed, or nil if there is none; if there are
+// several, the first by the name of the work. It ignores errors because of an unreachable remote if the remote can be
+// reached again.
 func (w *Work) Failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// What panics behind a mount is that mount's failure, and no end of the process.
+// TestFaultBehindAMount checks that a panic in the background work of a mount is reported as a failure of this mount
+// and does not end the process.
 func TestFaultBehindAMount(t *testing.T) {
 	remote, err := transport.Open(t.TempDir(), transport.Options{})
 	if err != nil {
