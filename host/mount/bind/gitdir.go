@@ -19,52 +19,51 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// GitDir makes the git directory of a mount visible as ".git" in the root of the mount, for processes that see only the mount,
-// such as those in a container. The git directory is bind-mounted over an empty directory of the overlay. Files outside of the
-// git directory to which the git directory refers are bind-mounted over paths in it (see package gitdir, inside.go).
+// GitDir bind-mounts the git directory of a mount as ".git" in the root of the mount, for processes that see only the
+// mount, such as those in a container. The git directory is mounted over an empty directory of the overlay. Files
+// elsewhere to which the git directory refers are bind-mounted over paths in it (see package gitdir, inside.go).
 //
 // The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts share.
 //
-// All methods do nothing for a nil *GitDir, which belongs to a mount whose ".git" is a file. The methods may be called from any
+// A nil *GitDir belongs to a mount whose ".git" is a file; its methods do nothing. The methods may be called from any
 // goroutine. Mounts may be called at any time. Only one of the other methods may run at a time.
 type GitDir struct {
 	dir     string // directory of the mount
 	owner   owner  // owner of the git directory for the processes that use the mount
 	sources func() (Sources, error)
 	log     *zap.Logger
-	thread  atomic.Uint32 // ID of the thread that is creating or removing bind mounts now; 0: none
+	thread  atomic.Uint32 // ID of the thread that is creating or removing bind mounts; 0 if there is none
 }
 
-// Sources are the files and directories that are bind-mounted at ".git" or below it.
+// Sources has the paths of the files and directories that are bind-mounted at ".git" or below it.
 type Sources struct {
 	Git     string // git directory
 	Objects string // objects directory of the store
-	Session string // object directory of the session, if the mounted checkpoint needs it; "": none
+	Session string // object directory of the session, if the mounted checkpoint needs it; "" otherwise
 	Program string // path of this program
 	Monitor string // program that answers git's fsmonitor queries
 }
 
-// NewGitDir returns the GitDir of the mount at dir, whose files belong to the user uid and the group gid. Each call of Bind and Unbind
-// calls sources.
+// NewGitDir returns the GitDir of the mount at dir, whose files belong to the user uid and the group gid. Each call of
+// Bind and Unbind calls the function sources.
 func NewGitDir(dir string, uid, gid uint32, sources func() (Sources, error), log *zap.Logger) *GitDir {
 	return &GitDir{dir: dir, owner: owner{uid, gid}, sources: sources, log: log}
 }
 
-// Wanted reports whether the git directory of the mount is bind-mounted as ".git".
+// Wanted reports whether the mount has its git directory bind-mounted as ".git".
 func (g *GitDir) Wanted() bool { return g != nil }
 
 // Mounts reports whether tid is the ID of the thread that is bind-mounting the git directory. When this thread looks up ".git",
 // package fuse must reply at once, because the git directory is available only after the thread has continued.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
-// boundPlace is one bind mount: the file or directory in the field source is mounted over the path in the field at, which is
-// relative to ".git".
+// boundPlace is one bind mount: the file or directory source is mounted over the path at, which is relative to ".git".
 type boundPlace struct {
 	source, at string
 	readOnly   bool
 }
 
-// places returns the bind mounts in the order in which they are created, the outermost first.
+// places returns the bind mounts for the sources s in the order in which they are created, the outermost first.
 func places(s Sources) []boundPlace {
 	all := []boundPlace{
 		{s.Git, "", false},
@@ -78,8 +77,8 @@ func places(s Sources) []boundPlace {
 	return all
 }
 
-// Guard protects the host from what programs in a container may have put into the git directory (package guard). It must be called
-// before this process reads the git directory, also in a takeover.
+// Guard protects the host from what programs in a container may have put into the git directory (see package guard). It
+// must be called before this process reads the git directory, also in a takeover.
 func (g *GitDir) Guard() error {
 	if g == nil {
 		return nil
@@ -98,7 +97,7 @@ func (g *GitDir) Guard() error {
 	return guard.Create(s.Git, objects)
 }
 
-// Bind creates all bind mounts that do not exist yet.
+// Bind creates those bind mounts that do not exist yet.
 func (g *GitDir) Bind() error {
 	if g == nil {
 		return nil
@@ -123,11 +122,11 @@ func (g *GitDir) Bind() error {
 	})
 }
 
-// The method at returns the absolute path of a place, which is a path relative to ".git".
+// at returns the absolute path of a place, which is relative to ".git".
 func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
 
-// going calls f with the mount table. f runs on a thread that has no FUSE device of this process open, and whose lookups of
-// ".git" are answered at once.
+// going calls the function f with the mount table, on a thread that has no FUSE device of this process open and whose
+// lookups of ".git" are answered at once.
 func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	return fuse.WithoutDevice(func() error {
 		g.thread.Store(uint32(unix.Gettid()))
@@ -140,8 +139,8 @@ func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	})
 }
 
-// bindOne bind-mounts one source. The restrictions (nosuid, nodev, and possibly read-only) are set on a detached clone before
-// the clone is attached, so that no process can use the mount without these restrictions.
+// bindOne creates one bind mount. The restrictions (nosuid, nodev, and possibly read-only) are set on a detached clone
+// before the clone is attached, so that no process can use the bind mount without these restrictions.
 func (g *GitDir) bindOne(p boundPlace) error {
 	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -174,8 +173,9 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// setOwner makes the git directory belong to g.owner in the mount that the descriptor source refers to. If that is impossible, it
-// belongs to the user of the daemon there, too: git commands of other users then refuse it, or need the setting safe.directory.
+// setOwner makes the git directory belong to g.owner in the mount that the descriptor source refers to. If that is
+// impossible, it belongs to the user of the daemon there, so that git commands of other users refuse it unless the
+// setting safe.directory names it.
 func (g *GitDir) setOwner(source int) {
 	if g.owner == (owner{}) || os.Geteuid() != 0 {
 		return
@@ -190,9 +190,9 @@ func (g *GitDir) setOwner(source int) {
 	}
 }
 
-// Unbind unmounts all bind mounts, the innermost first. If force is false, it stops at the first bind mount that is in use and
-// returns fuse.ErrBusy; the caller can then restore the removed bind mounts with Bind. If force is true, it detaches all bind
-// mounts instead.
+// Unbind unmounts all bind mounts of the git directory, the innermost first. If force is false, it stops at the first
+// that is in use and returns fuse.ErrBusy; the caller can then restore the removed bind mounts with Bind. If force is
+// true, it detaches all.
 func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil
@@ -201,7 +201,8 @@ func (g *GitDir) Unbind(force bool) error {
 		if force && mountpoint.IsMounted(mounts, g.at("")) {
 			return unix.Unmount(g.at(""), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
-		// A container may have renamed the directories of the places, so they are looked up in the table, where a mount precedes those on it.
+		// A container may have renamed the directories of the places, so they are searched in the mount table, where a
+		// mount precedes the mounts on it.
 		for _, m := range slices.Backward(mounts) {
 			if !mountinfo.Within(g.at(""), m.Point) {
 				continue

@@ -11,12 +11,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// owner is the user and the group who own the git directory as processes see it through the bind mount. On the disk, the daemon's user
-// owns it. The mapping exchanges both (mount_setattr(2), MOUNT_ATTR_IDMAP), so the git commands of the owner, which refuse the
-// directory of another user, and those of the daemon can both change it.
+// owner is the user and the group who own the git directory in the bind mount. On disk, the daemon's user owns it. An
+// ID mapping (mount_setattr(2), MOUNT_ATTR_IDMAP) exchanges the two, so that the git commands of the owner, which
+// refuse the directory of another user, and those of the daemon can both change it.
 type owner struct{ uid, gid uint32 }
 
-// exchange returns a mapping that exchanges the id 0 with another one.
+// exchange returns an ID mapping that exchanges the ID 0 with the given ID.
 func exchange(id uint32) []syscall.SysProcIDMap {
 	const end = 1<<32 - 1 // the last id is invalid
 	if id == 0 {
@@ -32,9 +32,9 @@ func exchange(id uint32) []syscall.SysProcIDMap {
 	return all
 }
 
-// namespace opens a user namespace with the mapping of o. It runs on a thread of fuse.WithoutDevice, and the descriptor belongs to this
-// thread. A user namespace needs a process: a copy of this program, which stops before its first instruction (PTRACE_TRACEME), and is
-// killed.
+// namespace opens a user namespace with the ID mapping for o. It must be called on a thread of fuse.WithoutDevice, to
+// which the descriptor belongs. A user namespace needs a process: a copy of this program, which stops before its first
+// instruction (PTRACE_TRACEME), and is killed.
 func (o owner) namespace() (fd int, err error) {
 	pid, end := make(chan int), make(chan struct{})
 	done := make(chan error, 1)

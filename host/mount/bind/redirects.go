@@ -27,30 +27,30 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// A redirect is a path of a mount whose files are stored in a plain directory, the backing, below the home of the mount (its
-// directory below the state directory). Redirects are meant for large amounts of files that commands can create again, such
-// as node_modules. Accesses to these files cause no request to this process, and the files are removed with the mount.
+// A redirect is a path of a mount whose files are stored in a plain directory, the backing, in the home of the mount.
+// Redirects are meant for large amounts of files that commands can create again, such as node_modules. Accesses to
+// these files cause no request to this process, and the files are removed with the mount.
 //
 // If this process runs as root, it bind-mounts the backing over the directory as soon as a process creates that directory.
 // Otherwise it creates a symbolic link to the backing when it mounts. The directory or link is called the placeholder. The
 // placeholder is in the overlay, but does not count as a change of the user, and is removed with the mount. The session's
 // record lists the placeholder, so that the next mount can remove it if this process is killed.
 
-// Server is the part of package fuse that this package needs to look up a directory and to mount over it, while other lookups
-// of that directory wait.
+// Server is the part of package fuse with which a directory is looked up and mounted over while other lookups of the
+// directory wait.
 type Server interface {
-	// Redirect calls bind and returns its error. While bind runs, lookups of the directory at this place wait, except for those
-	// of the thread that runs bind.
+	// Redirect calls the function bind and returns its error. While bind runs, lookups of the directory at this place
+	// wait, except for those of the thread that runs bind.
 	Redirect(at worktree.Place, bind func() error) error
 }
 
-// Redirects are the redirects of one mount. The zero value has no redirects.
+// Redirects has the redirects of one mount. The zero value has none.
 //
 // Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be called
 // from any goroutine.
 type Redirects struct {
 	o Options
-	// all contains every redirect. Plan or TakeOver sets it, and it does not change afterwards.
+	// all has every redirect of the mount. Plan or TakeOver sets it, and it does not change afterwards.
 	all []*redirect
 
 	noteMu sync.Mutex
@@ -60,18 +60,18 @@ type Redirects struct {
 	// cause requests to this process, but the handlers of these requests do not acquire mu. Two backings may be bind-mounted at
 	// the same time, because the kernel may hold the lock of one directory while it mounts over another.
 	mu sync.RWMutex
-	// ending is true after Unbind was called, and disables new bind mounts; protected by mu.
+	// ending is whether Unbind was called, so that no new bind mounts are created; protected by mu.
 	ending bool
 }
 
-// Options describe the mount to which Redirects belong.
+// Options describes the mount to which Redirects belong.
 type Options struct {
 	Dir   string         // directory of the mount
-	Home  string         // directory of the mount below the state directory
-	ID    string         // name of Home below mounts/
+	Home  string         // home of the mount
+	ID    string         // name of the home
 	Tree  *worktree.Tree // working tree of the mount
 	Owner worktree.Cred  // owner of symbolic links
-	// Writable is true if programs may change the working tree.
+	// Writable is whether programs may change the working tree.
 	Writable bool
 	Log      *zap.Logger
 }
@@ -80,7 +80,7 @@ type Options struct {
 type redirect struct {
 	statedir.Redirect
 	mu sync.Mutex // serializes binds; locked after Redirects.mu
-	// active is true if the backing is mounted over the directory, or if the symbolic link exists.
+	// active is whether the backing is mounted over the directory, or the symbolic link exists.
 	active atomic.Bool
 }
 
@@ -90,8 +90,8 @@ func (r *Redirects) dir() string { return filepath.Join(r.o.Home, "redirect") }
 // backing returns the path of a redirect's backing, the directory that stores its files.
 func (r *Redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
 
-// Paths returns the paths of the redirects that are in effect. Their files change without a request to this process. Each path
-// ends in a slash, as in replies to git's fsmonitor queries.
+// Paths returns the paths of the redirects that are in effect, whose files change without a request to this process.
+// Each path ends in a slash, as in replies to git's fsmonitor queries.
 func (r *Redirects) Paths() []string {
 	var dirs []string
 	for _, d := range r.all {
@@ -105,14 +105,14 @@ func (r *Redirects) Paths() []string {
 // Any reports whether the mount has redirects.
 func (r *Redirects) Any() bool { return len(r.all) > 0 }
 
-// Notes returns one sentence for each path that could not be redirected, which names the reason.
+// Notes returns one message for each path that could not be redirected, with the reason.
 func (r *Redirects) Notes() []string {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
 	return slices.Clone(r.notes)
 }
 
-// Note adds a note. format and args are those of fmt.Sprintf.
+// Note adds a message to the result of Notes. format and args are those of fmt.Sprintf.
 func (r *Redirects) Note(format string, args ...any) {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
@@ -125,15 +125,15 @@ type Wish struct {
 	Strict bool     // whether Plan returns an error, instead of adding a note, for a path that cannot be redirected
 	// Old lists the redirects of the previous mount of the session.
 	Old []statedir.Redirect
-	// Base returns the entries of a directory of the base tree; the id is that of the directory's tree. Paths in the base tree
-	// cannot be redirected.
+	// Base returns the entries of the tree id of a directory of the base tree. Paths in the base tree cannot be
+	// redirected.
 	Base func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	Root object.ID // ID of the root of the base tree
 }
 
-// Plan decides which paths are redirected. It removes the placeholders and backings of an earlier mount of the session that
-// this mount does not need. It returns the redirects for the session's record. If w.Strict is set, Plan returns a
-// *control.Error for a path that cannot be redirected.
+// Plan determines which paths are redirected, and returns the redirects for the session's record. It removes the
+// placeholders and backings of an earlier mount of the session that this mount does not need. If w.Strict is set, Plan
+// returns a *control.Error for a path that cannot be redirected.
 func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Redirect, error) {
 	r.o = o
 	for _, p := range w.Paths {
@@ -164,7 +164,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 	return record, nil
 }
 
-// nextBacking returns the name of the backing that path had in the previous mount. If path is new, it returns the first unused
+// nextBacking returns the name of the backing of path: that of the previous mount or, if path is new, the first unused
 // name.
 func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
 	used := map[string]bool{}
@@ -184,8 +184,8 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 	}
 }
 
-// possible returns nil if the path p can be redirected. Otherwise the error is the reason: the path exists in the base tree, a
-// file exists at a directory above the path, or the path overlaps another redirect.
+// possible returns nil if the path p can be redirected. Otherwise it returns the reason: the path exists in the base
+// tree, a file has the path of a parent directory, or the path overlaps another redirect.
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
@@ -213,8 +213,8 @@ func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	return nil
 }
 
-// Hook is called by package fuse for every directory that a process creates. p is the path of the directory. If p is a redirect,
-// Hook returns ok as true and a function that bind-mounts the backing over the directory.
+// Hook returns a function that bind-mounts the backing over the directory p, or false if p is not a redirect. Package
+// fuse calls Hook for every directory that a process creates.
 func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	at := slices.IndexFunc(r.all, func(d *redirect) bool { return d.Path == p })
 	if at < 0 {
@@ -224,9 +224,9 @@ func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	return func() error { return r.bind(d) }, true
 }
 
-// bind bind-mounts the backing of redirect d over its directory. It must be called on the thread whose lookups package fuse
-// answers at once. It returns fault.ErrHasFiles if the directory has entries, because the mount would hide them. It does nothing
-// if Unbind was called, or if the backing is mounted already.
+// bind bind-mounts the backing of the redirect d over its directory. It must be called on the thread whose lookups
+// package fuse answers at once. It returns fault.ErrHasFiles if the directory has entries, because the bind mount would
+// hide them. It does nothing if Unbind was called, or if the backing is mounted already.
 func (r *Redirects) bind(d *redirect) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -269,7 +269,8 @@ func (r *Redirects) bind(d *redirect) error {
 	return nil
 }
 
-// makeBacking creates the backing of a redirect, with the owner and permissions of the directory in the mount that it replaces.
+// makeBacking creates the backing of the redirect d, with the owner and permissions of the directory in the mount that
+// it replaces.
 func (r *Redirects) makeBacking(d *redirect) error {
 	backing := r.backing(d.Redirect)
 	if err := os.MkdirAll(backing, 0o755); err != nil {
@@ -282,7 +283,7 @@ func (r *Redirects) makeBacking(d *redirect) error {
 	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
 }
 
-// bare returns the attributes of the path p in the working tree. empty is true if p is a directory without entries.
+// bare returns the attributes of the path p in the working tree. empty is whether p is a directory without entries.
 func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
 	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return attr, false, err
@@ -292,7 +293,7 @@ func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, emp
 	return attr, empty && err == nil, err
 }
 
-// attr returns the attributes of a path in the working tree.
+// attr returns the attributes of the path p in the working tree.
 func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	n, err := r.o.Tree.Resolve(ctx, p)
 	if err != nil {
@@ -301,8 +302,8 @@ func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	return r.o.Tree.Attr(ctx, n)
 }
 
-// Link creates the symbolic links that are used instead of bind mounts if this process may not create bind mounts. It adds a note
-// for each failure.
+// Link creates symbolic links to the backings, which are used instead of bind mounts if this process may not create
+// bind mounts. It adds a note for each failure.
 func (r *Redirects) Link(ctx context.Context) {
 	tree := r.o.Tree
 	for _, d := range r.all {
@@ -323,8 +324,8 @@ func (r *Redirects) Link(ctx context.Context) {
 	}
 }
 
-// BindExisting bind-mounts the backings over those directories that exist already. If a directory has entries, which are files
-// of the session, BindExisting adds a note and skips the directory.
+// BindExisting bind-mounts the backings over those directories that exist already. If a directory has entries, which
+// are files of the session, BindExisting adds a note and skips the directory.
 func (r *Redirects) BindExisting(ctx context.Context) {
 	for _, d := range r.all {
 		attr, empty, err := r.bare(ctx, d.Path)
@@ -342,8 +343,9 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 	}
 }
 
-// Unbind removes all bind mounts, and prevents new ones until Rebind is called. If a bind mount is in use, Unbind detaches it
-// if force is true, and otherwise returns fuse.ErrBusy. After an error, Rebind restores the bind mounts that were removed.
+// Unbind removes all bind mounts of redirects, and prevents new ones until Rebind is called. If a bind mount is in use,
+// Unbind detaches it if force is true, and otherwise returns fuse.ErrBusy. After an error, Rebind restores the bind
+// mounts that were removed.
 func (r *Redirects) Unbind(force bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -374,7 +376,7 @@ func (r *Redirects) Unbind(force bool) error {
 	})
 }
 
-// Rebind restores the bind mounts after Unbind, because the mount was not unmounted.
+// Rebind restores the bind mounts that Unbind has removed, because the mount could not be unmounted.
 func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	r.mu.Lock()
 	r.ending = false
@@ -390,12 +392,12 @@ func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	}
 }
 
-// source returns the end of the path that the mount table contains as the root of the redirect's bind mount.
+// source returns the last part of the path that the mount table has as the root of the redirect's bind mount.
 func (r *Redirects) source(d statedir.Redirect) string {
 	return filepath.Join("mounts", r.o.ID, "redirect", d.Backing)
 }
 
-// boundAt returns the path, below dir, of the bind mount whose root in the mount table ends with source. It returns false if
+// boundAt returns the path, below dir, of the bind mount whose root in the mount table ends with source, or false if
 // there is none.
 func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	for _, m := range mounts {
@@ -406,8 +408,8 @@ func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	return at, ok
 }
 
-// Remove removes all placeholders (directories or links of redirects) from the overlay, and all backings. It logs errors and does
-// not return them.
+// Remove removes all placeholders (directories or links of redirects) from the overlay, and all backings. Errors are
+// only logged.
 func (r *Redirects) Remove(ctx context.Context) {
 	if r.o.Home == "" { // Plan was not called, so the mount has no redirects
 		return
@@ -420,7 +422,7 @@ func (r *Redirects) Remove(ctx context.Context) {
 	}
 }
 
-// clear removes the placeholder (directory or link) and the backing of a redirect. It logs errors and does not return them.
+// clear removes the placeholder (directory or link) and the backing of the redirect d. Errors are only logged.
 func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	r.clearPlaceholder(ctx, d)
 	if err := os.RemoveAll(r.backing(d)); err != nil {
@@ -428,8 +430,8 @@ func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	}
 }
 
-// clearPlaceholder removes the placeholder of a redirect: an empty directory, or a symbolic link to the backing. Any other file
-// at this path belongs to the user and is kept.
+// clearPlaceholder removes the placeholder of the redirect d: an empty directory, or a symbolic link to the backing.
+// Any other file at this path belongs to the user and is kept.
 func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	tree := r.o.Tree
 	parent, err := tree.Resolve(ctx, path.Dir(d.Path))
@@ -463,8 +465,8 @@ func (r *Redirects) Status() []control.RedirectStatus {
 	return all
 }
 
-// Placeholders returns the number of directories and links in the overlay that were created for redirects. They do not count as
-// changes of the user.
+// Placeholders returns the number of directories and links in the overlay that were created for redirects, and so are
+// no changes of the user.
 func (r *Redirects) Placeholders() (n int64) {
 	for _, d := range r.all {
 		if d.active.Load() {

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// Second makes the mount at dir, with the bind mounts below it, visible at the existing directory target too, unless it is visible there
-// already. The restriction to reading is set before the bind mount is attached.
+// Second bind-mounts the mount at dir, with the bind mounts below it, at the existing directory target, unless it is
+// mounted there already. If readOnly is set, the bind mount is read-only from the start.
 func Second(dir, target string, readOnly bool) error {
 	return fuse.WithoutDevice(func() error {
 		table, err := mountinfo.Self()
@@ -46,8 +46,9 @@ func Second(dir, target string, readOnly bool) error {
 	})
 }
 
-// RemoveSecond removes a bind mount that Second has made, even if it is in use. It returns false if there is none at target: a mount of
-// which no directory is that of a mount of the daemon, which the function served reports, belongs to another daemon.
+// RemoveSecond removes a bind mount at target that Second has created, even if it is in use. It returns false if there
+// is none. The function served reports whether the daemon serves a mount at a directory; a bind mount of another mount
+// belongs to another daemon, and is not removed.
 func RemoveSecond(target string, served func(dir string) bool) (removed bool, err error) {
 	err = fuse.WithoutDevice(func() error {
 		table, err := mountinfo.Self()

@@ -16,8 +16,8 @@ import (
 // unboundTime is the maximum duration of Unbound. While Unbound runs, no request of the kernel is answered.
 const unboundTime = 100 * time.Millisecond
 
-// TakeOver is called by a successor instead of Plan. It reads the redirects from the record, and finds out from the mount table
-// which of them are bind-mounted.
+// TakeOver sets the redirects to those in the record, and finds out from the mount table which of them are
+// bind-mounted. A successor calls it instead of Plan.
 func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	r.o = o
 	mounts, err := mountinfo.Self()
@@ -35,10 +35,10 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 }
 
-// Unbound returns the directories of redirects over which no backing is mounted. Such a directory exists if the predecessor
-// died between a mkdir(2) and the bind mount. Unbound must be called before requests of the kernel are answered: package fuse
-// then blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the
-// tree of its parent is missing on this host; BindAgain also mounts the backing of such a directory.
+// Unbound returns the directories of redirects over which no backing is mounted, because the predecessor died between a
+// mkdir(2) and the bind mount. It must be called before requests of the kernel are answered: package fuse then blocks
+// accesses to these directories until BindAgain has mounted their backings. A directory whose parent's tree is missing
+// on this host is not in the result, but BindAgain also mounts its backing.
 func (r *Redirects) Unbound() (list []worktree.Place) {
 	ctx, cancel := context.WithTimeout(context.Background(), unboundTime)
 	defer cancel()
@@ -56,8 +56,8 @@ func (r *Redirects) Unbound() (list []worktree.Place) {
 	return list
 }
 
-// BindAgain bind-mounts the backings of all redirects that are not bind-mounted: those that Unbound has returned, and those that
-// an unsuccessful unmount has unbound.
+// BindAgain bind-mounts the backings of all redirects that are not bind-mounted: those that Unbound has returned, and
+// those that were unbound for an unmount that has failed.
 func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	if !mountpoint.MayBind() || !r.o.Writable {
 		return
@@ -72,8 +72,8 @@ func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	}
 }
 
-// redirect bind-mounts the backing of d over an existing directory. During the bind mount, server prevents other processes from
-// creating another directory at the same path.
+// redirect bind-mounts the backing of the redirect d over an existing directory. Meanwhile, server prevents other
+// processes from creating another directory at the same path.
 func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 	parent, err := r.o.Tree.Resolve(ctx, path.Dir(d.Path))
 	if err == nil {

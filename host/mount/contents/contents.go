@@ -1,5 +1,5 @@
-// Package contents contains what a mount reads: the store of its remote, the objects of its session, the snapshot of
-// the mounted commit, and the view of its files.
+// Package contents has what a mount reads: the store of its remote, the objects of its session, the snapshot of the
+// mounted commit, and the view of its files.
 package contents
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Contents contains what one mount reads. Its parts are opened in this order, before the working tree:
+// Contents provides the data that one mount reads: files, directories and objects. Its parts are opened in this order,
+// before the working tree:
 //
 //	OpenStore     the store of the remote, which mounts share
 //	OpenObjects   the objects in the home, and the session remotes
@@ -49,7 +50,7 @@ type Contents struct {
 	SameSizes bool
 
 	of      Owner
-	release func() // releases the store; nil: not opened yet
+	release func() // releases the store; nil until it is opened
 
 	mu   sync.Mutex
 	snap *fetch.Snapshot // snapshot of the mounted commit; protected by mu
@@ -61,11 +62,11 @@ type Owner struct {
 	Dir     string                // root directory of the mount
 	State   string                // path of the state directory
 	Since   time.Time             // time at which the mount was started
-	Request *control.MountRequest // the request for the mount; read after the home was locked
+	Request *control.MountRequest // the request for the mount; it may be read after the home was locked
 	Log     *zap.Logger
 }
 
-// New returns the Contents of a mount. Nothing is opened.
+// New returns the Contents of a mount, of which nothing is opened yet.
 func New(of Owner) *Contents { return &Contents{of: of} }
 
 // OpenStore opens the store of the mounted remote. l is the login for the remote.
@@ -104,16 +105,16 @@ func (c *Contents) SetSnapshot(snap *fetch.Snapshot) {
 	c.snap = snap
 }
 
-// Snapshot returns the current snapshot of the mounted commit, which Whole may replace later. It returns nil if it is
-// not set yet.
+// Snapshot returns the snapshot of the mounted commit, or nil if it is not set yet. The method Whole may replace the
+// snapshot later.
 func (c *Contents) Snapshot() *fetch.Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.snap
 }
 
-// Whole waits for all trees of the mounted commit and returns its snapshot. If not all trees could be fetched, it
-// fetches the commit again, replaces the snapshot, and waits for the trees of the new snapshot.
+// Whole waits until all trees of the mounted commit are fetched, and returns its snapshot. If some trees could not be
+// fetched, it fetches the commit again, replaces the snapshot, and waits for the trees of the new snapshot.
 func (c *Contents) Whole(ctx context.Context) (*fetch.Snapshot, error) {
 	snap := c.Snapshot()
 	err := snap.Wait(ctx)
@@ -132,9 +133,9 @@ func (c *Contents) Whole(ctx context.Context) (*fetch.Snapshot, error) {
 	return again, err
 }
 
-// Deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the boundary (the
-// list of shallow commits) in the git directory, so that they agree with the fetched history. listing is the list of
-// the remote's refs, if it was requested already. hurried reports whether a program waits for the history.
+// Deepen fetches the history of the mounted commit. Then it sets the refs, the default branch and the list of shallow
+// commits in the git directory to those of the fetched history. listing is the list of the remote's refs, if it was
+// requested already. hurried reports whether a program waits for the history.
 func (c *Contents) Deepen(ctx context.Context, git *gitdir.Dir, listing *fetch.Listing, hurried func() bool) error {
 	if err := c.Store.Deepen(ctx, listing, hurried); err != nil {
 		return err
@@ -154,7 +155,7 @@ func (c *Contents) ReadRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// OddPaths returns notes about the paths of the tree that the mount does not show.
+// OddPaths returns notes for the user about the paths of the tree that the mount does not show.
 func (c *Contents) OddPaths() []string {
 	notes, all := c.View.OddPaths()
 	if more := all - len(notes); more > 0 {
@@ -163,8 +164,8 @@ func (c *Contents) OddPaths() []string {
 	return notes
 }
 
-// RepoOptions returns the options of a repository of the session with the given name. The repository uses the store's
-// object directory as an alternate (a further directory in which git looks for objects).
+// RepoOptions returns the options of a repository of the session called name with the object format f. The repository
+// uses the store's object directory as an alternate (a further directory in which git searches objects).
 func (c *Contents) RepoOptions(f object.Format, name string) session.RepoOptions {
 	return session.RepoOptions{
 		Format: f, Session: name, Remote: c.Store.URL(), Borrow: []string{filepath.Join(c.Store.GitDir(), "objects")},
@@ -172,14 +173,14 @@ func (c *Contents) RepoOptions(f object.Format, name string) session.RepoOptions
 	}
 }
 
-// Gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p of the base tree. It returns
-// false if there is no gitlink at p.
+// Gitlink returns the commit of the gitlink (the tree entry of a submodule) at the path p of the base tree, or false if
+// there is no gitlink at p.
 func (c *Contents) Gitlink(ctx context.Context, p string) (object.ID, bool, error) {
 	e, err := treediff.EntryAt(ctx, c.View.Tree, c.Snapshot().Tree, p)
 	return e.ID, e.Mode == object.ModeGitlink, err
 }
 
-// RootFile returns the contents of a file in the root of the base tree, and nil if the tree has no such file. It
+// RootFile returns the contents of the file name in the root of the base tree, or nil if the tree has no such file. It
 // returns an error if the file is larger than limit bytes.
 func (c *Contents) RootFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	e, err := treediff.EntryAt(ctx, c.View.Tree, c.Snapshot().Tree, name)
@@ -196,7 +197,7 @@ func (c *Contents) RootFile(ctx context.Context, name string, limit int64) ([]by
 	}
 	defer content.Release()
 	if content.Size() > limit {
-		return nil, fmt.Errorf("%d bytes", content.Size())
+		return nil, fmt.Errorf("file has %d bytes, limit is %d", content.Size(), limit)
 	}
 	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// filterDeadline is how long a filter program may run without output. It is long because git-lfs prints nothing while
-// it downloads a file.
+// filterDeadline is the time after which a filter program without output is killed. It is long because git-lfs prints
+// nothing while it downloads a file.
 const filterDeadline = 15 * time.Minute
 
-// Filtering describes where and when the filter programs of a mount run.
+// Filtering has the parameters of a mount's filter programs, which convert contents.
 type Filtering struct {
 	Home      *home.Home
 	Inside    bool                        // whether the git directory is in the root of the mount
@@ -28,9 +28,9 @@ type Filtering struct {
 }
 
 // OpenView opens the view of the files of the mount, the filter programs that convert their contents (see
-// gitattributes(5)), and the modes of the files. As when git starts the programs, GIT_DIR and GIT_WORK_TREE are set in
-// their environment. The other environment variables are taken from the mount request. s has the settings of the mount,
-// which do not change while the mount exists.
+// gitattributes(5)), and the modes of the files. The environment of the programs is that of the mount request with
+// GIT_DIR and GIT_WORK_TREE, which git sets, too. s has the git settings of the mount, which do not change while the
+// mount exists.
 func (c *Contents) OpenView(s gitdir.Checkout, f Filtering) (err error) {
 	env := []string{"GIT_DIR=" + f.Home.GitDir(), "GIT_WORK_TREE=" + c.of.Dir}
 	if f.Inside {

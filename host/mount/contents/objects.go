@@ -17,15 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Objects contains the objects of one mount that its store can read in addition to its own, and the session remotes
-// from which missing objects are fetched. The fields are set when the mount starts, and do not change after that.
+// Objects has the objects of one mount that its store can read in addition to its own, and the session remotes from
+// which missing objects are fetched. The fields are set when the mount starts, and do not change after that.
 type Objects struct {
-	Local         *fetch.Local   // objects in the git directory of the mount
-	Owned         *fetch.Local   // objects in the repository of the session
-	SessionRemote *thin.Remote   // session remote; nil: none
-	Listed        *keeper.Listed // refs that the session remote has listed at the start of the mount; nil: it was not asked
-	ForkObjects   *fetch.Local   // objects fetched from ForkRemote; nil: none
-	ForkRemote    *thin.Remote   // session remote of the parent session; nil: none
+	Local         *fetch.Local // objects in the git directory of the mount
+	Owned         *fetch.Local // objects in the session repository
+	SessionRemote *thin.Remote // session remote; nil if there is none
+	// refs that the session remote had at the start of the mount; nil if they were not requested
+	Listed      *keeper.Listed
+	ForkObjects *fetch.Local // objects fetched from ForkRemote; nil if there is none
+	ForkRemote  *thin.Remote // session remote of the parent session; nil if there is none
 }
 
 // Own returns the object directories of the mount.
@@ -38,29 +39,28 @@ func (o *Objects) Own() (all []*fetch.Local) {
 	return all
 }
 
-// OpenObjects lets the store use the objects in the git directory and in the repository of the session, which are in
-// the home h. The store reads these objects on this host, and fetches missing ones from the session remote.
+// OpenObjects lets the store read the objects in the git directory and in the session repository, which are in the home
+// h. Missing ones are fetched from the session remote.
 func (c *Contents) OpenObjects(h *home.Home) {
 	c.Objects.Local = c.Store.OpenLocal(filepath.Join(h.GitDir(), "objects"))
 	c.Objects.Owned = c.Store.OpenLocal(origin.SessionObjects(h.Dir))
 }
 
-// UseSessionRemote makes a session remote a source of the session's objects. Close closes it.
+// UseSessionRemote makes a session remote a source of the session's objects. The method close closes the remote.
 func (o *Objects) UseSessionRemote(remote *thin.Remote) {
 	o.SessionRemote = remote
 	o.Owned.SetSessionRemote(remote)
 }
 
 // UseForkRemote makes the session remote of the parent session a source of objects. Fetched objects are stored in the
-// repository of the session, which is in the home h. Close closes the remote.
+// session repository in the home h. Close closes the remote.
 func (c *Contents) UseForkRemote(remote *thin.Remote, h *home.Home) {
 	c.Objects.ForkRemote, c.Objects.ForkObjects = remote, c.Store.OpenLocal(origin.SessionObjects(h.Dir))
 	c.Objects.ForkObjects.SetSessionRemote(remote)
 }
 
-// Expect registers the blobs that are in the mounted checkpoint and not in the base commit, so that the store requests
-// these blobs from the session remote and not from the mounted remote. It waits until the trees of both commits are
-// fetched.
+// Expect registers the blobs that are in the mounted checkpoint but not in the base commit, so that the store requests
+// them from the session remote and not from the mounted remote. It waits until the trees of both commits are fetched.
 func (c *Contents) Expect(ctx context.Context, r statedir.Record) {
 	o := &c.Objects
 	base, err := r.Base()
@@ -85,7 +85,7 @@ func (c *Contents) Expect(ctx context.Context, r statedir.Record) {
 	}
 }
 
-// close closes all sources of objects and session remotes. It returns all errors joined.
+// close closes all sources of objects and session remotes, and returns all errors joined.
 func (o *Objects) close() (err error) {
 	for _, l := range o.Own() {
 		err = errors.Join(err, l.Close())

@@ -12,10 +12,10 @@ import (
 )
 
 // DefaultBudget is the number of bytes of contents that the prefetch policy "auto" fetches for one mount, unless the
-// request contains another number.
+// mount request contains another number.
 const DefaultBudget = 256 << 20
 
-// beginProfiles begins to record which files programs read, or continues the recording of a predecessor. It returns nil
+// beginProfiles starts to record which files programs read, or continues the recording of a predecessor. It returns nil
 // if the mount has no read profile.
 func (c *Contents) beginProfiles(f Filtering) *profiles.Profiles {
 	name := cmp.Or(c.of.Request.Profile, readprofile.Auto)

@@ -17,13 +17,13 @@ import (
 // another commit. The methods may be called from any goroutine.
 type Shown struct {
 	view *fetch.View
-	path string        // file in the home with the id of the tree; the file does not exist if the tree is the base tree
+	path string        // file in the home with the ID of the tree; it does not exist if the tree is the base tree
 	wake chan struct{} // contains a value if the tree has changed since the last call of Changed
 	log  *zap.Logger
 }
 
-// newShown returns the tree that the mount of view shows. If the mount was switched before it was resumed or taken
-// over, a file in the home of the mount contains the id of the tree.
+// newShown returns the Shown of the mount with the given view and home. If the mount was switched before it was resumed
+// or taken over, a file in the home has the ID of the tree.
 func newShown(view *fetch.View, home string, log *zap.Logger) *Shown {
 	s := &Shown{view: view, path: filepath.Join(home, "shown"), wake: make(chan struct{}, 1), log: log}
 	text, err := os.ReadFile(s.path)
@@ -36,7 +36,7 @@ func newShown(view *fetch.View, home string, log *zap.Logger) *Shown {
 	return s
 }
 
-// Show sets the tree, wakes Changed, and stores the id of the tree in the home.
+// Show sets the tree, wakes Changed, and stores the ID of the tree in the home.
 func (s *Shown) Show(tree object.ID) {
 	s.view.Show(tree)
 	// If this fails, a later process prefetches the base tree instead of this tree.
@@ -49,7 +49,7 @@ func (s *Shown) Show(tree object.ID) {
 	}
 }
 
-// Changed waits until Show is called, and returns true. If ctx ends first, it returns false.
+// Changed waits until Show is called and returns true, or returns false if ctx ends first.
 func (s *Shown) Changed(ctx context.Context) bool {
 	select {
 	case <-s.wake:

@@ -1,4 +1,5 @@
-// Package follow makes a mount follow its branch on the remote.
+// Package follow makes a mount follow its branch on the remote: the mount is switched to the commit of the branch
+// whenever that changes.
 package follow
 
 import (
@@ -31,12 +32,12 @@ import (
 // status lists no changes, and HEAD is either the commit to which following has switched, or an ancestor of the branch on the
 // remote.
 
-// Follower makes one mount follow its branch. The exported fields are set before the mount is served, and do not change after
-// that. The methods may be called from any goroutine. A nil Follower belongs to a mount that is not served, and its methods do
-// nothing.
+// Follower makes one mount follow its branch on the remote. The exported fields are set before the mount is served, and
+// do not change after that. The methods may be called from any goroutine. A nil Follower belongs to a mount that is not
+// served, and its methods do nothing.
 type Follower struct {
 	Mount    *catalog.Mounted
-	On       bool          // whether the mount follows its branch, as the mount request says
+	On       bool          // whether the mount request demands to follow the branch
 	Interval time.Duration // time between two requests to the remote; 0 stands for DefaultInterval
 	Log      *zap.Logger
 
@@ -48,8 +49,8 @@ type Follower struct {
 	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work in the mount yet
 	Note     func(what string, err error) // records err as the result of the background work named what, for the status
 
-	turn   chan struct{} // held by refresh, so that one call runs at a time; capacity 1
-	moving chan struct{} // held while the mount is switched and the state of following is stored; capacity 1
+	turn   chan struct{} // full while refresh runs, so that one call runs at a time; capacity 1
+	moving chan struct{} // full while the mount is switched and the state of following is stored; capacity 1
 }
 
 // New returns a Follower with the exported fields of f.
@@ -58,30 +59,33 @@ func New(f Follower) *Follower {
 	return &f
 }
 
-// DefaultInterval is the time between two automatic requests to the remote.
+// DefaultInterval is the time between two automatic requests for the commit of the branch on the remote.
 const DefaultInterval = 30 * time.Second
 
-// followFile is the name of the file in the mount's home (its directory below the state directory) that stores the state of
-// following as JSON (type followed). It is written before each switch and after it.
+// followFile is the name of the file in the mount's home with the state of following as JSON (type followed). The file
+// is written before each switch and after it.
 const followFile = "follow.json"
 
 var (
 	// errBranchGone means that the followed branch was deleted on the remote.
-	errBranchGone = errors.New("the remote has no such branch any more")
+	errBranchGone = errors.New("remote no longer has the branch")
 )
 
-// followed is the state of following, as stored in followFile.
+// followed is the state of following that followFile stores.
 type followed struct {
-	Put     string    `json:"put"`              // commit to which following, or the start of the mount, has set HEAD; "": not known
-	Next    string    `json:"next,omitempty"`   // commit to which following is switching the mount; "": none
+	// commit to which following, or the start of the mount, has set HEAD; "" if it is not known
+	Put string `json:"put"`
+	// commit to which following is switching the mount; "" if it is not switching
+	Next    string    `json:"next,omitempty"`
 	Tip     string    `json:"tip"`              // commit of the branch on the remote at the time Checked
 	Checked time.Time `json:"checked,omitzero"` // time of the last request to the remote
-	Moved   time.Time `json:"moved,omitzero"`   // time at which following last switched the mount; zero: never
-	Why     string    `json:"why,omitempty"`    // why the mount was not switched; "": it was switched, or was at Tip already
+	Moved   time.Time `json:"moved,omitzero"`   // time at which following last switched the mount; zero if it never did
+	// reason why the mount was not switched; "" if it was switched, or was at Tip already
+	Why string `json:"why,omitempty"`
 }
 
-// at returns the state of following while HEAD is at a commit. If the process was killed after a switch, before the switch was stored, the
-// result contains the switch.
+// at returns the state of following at a time when HEAD is the commit head. If the process was killed after a switch,
+// before the switch was stored, the result contains the switch.
 func (f followed) at(head object.ID) followed {
 	if f.Next != "" && f.Next == head.String() {
 		f.Put, f.Moved = f.Next, f.Checked
@@ -90,8 +94,8 @@ func (f followed) at(head object.ID) followed {
 	return f
 }
 
-// Run calls Refresh in regular intervals until ctx ends. If the mount request demands following, Run is started after the first
-// attempt to fetch the history.
+// Run calls refresh in regular intervals until ctx ends. If the mount request demands following, Run is started after
+// the first attempt to fetch the history.
 func (w *Follower) Run(ctx context.Context) {
 	interval := w.Interval
 	if interval <= 0 {
@@ -113,9 +117,9 @@ func (w *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh switches it
-// to that commit. The reply contains the old and the new commit, and the reason if the mount was not switched. Errors name the
-// cause and a remedy.
+// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh
+// switches it to that commit. The reply contains the old and the new commit, and the reason if the mount was not
+// switched. Errors have a hint.
 func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
 	start := time.Now()
 	progress(control.Progress{Phase: "trees"})
@@ -131,10 +135,10 @@ func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress))
 	return reply, nil
 }
 
-// refresh asks the remote for the commit of the mounted branch, fetches that commit if it is missing, and updates the
-// remote-tracking branch. If the mount follows the branch, refresh then switches the mount. The channel w.turn lets only one
-// call run at a time. refresh returns fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was
-// deleted on the remote.
+// refresh implements Refresh, without hints in its errors: it requests the commit of the mounted branch from the
+// remote, fetches it if it is missing, updates the remote-tracking branch, and switches the mount if it follows the
+// branch. It returns fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on
+// the remote.
 func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := w.Snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
@@ -179,7 +183,7 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	reply = control.RefreshReply{Dir: w.Mount.Dir, Branch: branch, Tracking: w.tracking(branch), Head: from.Branch,
 		From: from.Commit.String(), To: tip.String(), Follows: w.On}
 	if w.On {
-		err = w.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
+		err = w.advance(ctx, git, branch, from, tip, known.Commit, &reply)
 	}
 	if !reply.Moved && reply.From != reply.To && err == nil {
 		if v, countErr := git.Divergence(ctx, tracking); countErr == nil {
@@ -189,15 +193,15 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	return reply, err
 }
 
-// tracking returns the short name of the remote-tracking branch of a branch.
+// tracking returns the short name of the remote-tracking branch of the given branch.
 func (w *Follower) tracking(branch string) string {
 	return strings.TrimPrefix(refname.Tracking(w.Mount.GitDir, branch), "refs/remotes/")
 }
 
-// goAlong switches a mount that follows its branch to the commit tip, which the branch has on the remote, unless changes of the
-// user prevent the switch. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter
-// known is the commit that the remote-tracking branch had before.
-func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
+// advance switches a mount that follows its branch to tip, the commit of the branch on the remote, unless changes of
+// the user prevent the switch. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. known
+// is the previous commit of the remote-tracking branch.
+func (w *Follower) advance(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
 	f := w.readFollowed().at(from.Commit)
 	if f.Put == "" { // the state of following was not stored yet
@@ -213,7 +217,7 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 	case from.Commit == tip:
 		f.Put = tip.String()
 	default:
-		f.Why, err = w.holdsBack(ctx, git, from.Commit, f.Put, tip)
+		f.Why, err = w.obstacle(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
 			w.moving <- struct{}{}
 			defer func() { <-w.moving }()
@@ -245,11 +249,11 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 	return w.noteFollowed(f)
 }
 
-// holdsBack returns a sentence with the reason why changes of the user prevent the switch to the commit tip. It returns "" if
-// no change prevents the switch. put is the commit to which following last set HEAD.
-func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
+// obstacle returns the reason why changes of the user prevent the switch to the commit tip, or "" if no change prevents
+// it. put is the commit to which following last set HEAD.
+func (w *Follower) obstacle(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
-		return "the branch has commits of its own", nil
+		return "branch has commits of its own", nil
 	}
 	if !w.Mount.Writable {
 		return "", nil
@@ -266,8 +270,8 @@ func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.I
 	return "", nil
 }
 
-// Unchanged reports whether a writable mount is in exactly the state to which following has switched it. If ignored is true,
-// files that git ignores count as changes of the user.
+// Unchanged reports whether a writable mount is in exactly the state to which following has switched it. If ignored is
+// true, files that git ignores count as changes of the user.
 func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	if w == nil || !w.On || !w.Mount.Writable {
 		return false
@@ -295,7 +299,7 @@ func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	return err == nil && len(paths) == 0
 }
 
-// readFollowed returns the state of following. It returns the zero state if followFile does not exist or cannot be read.
+// readFollowed returns the state of following, or the zero state if followFile does not exist or cannot be read.
 func (w *Follower) readFollowed() (f followed) {
 	if text, err := os.ReadFile(filepath.Join(w.Mount.Home, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
@@ -315,7 +319,7 @@ func (w *Follower) noteFollowed(f followed) error {
 	return nil
 }
 
-// Status returns the state of following for the mount's status. It returns nil if the mount does not follow its branch.
+// Status returns the state of following for the mount's status, or nil if the mount does not follow its branch.
 func (w *Follower) Status() *control.FollowStatus {
 	if w == nil || !w.On {
 		return nil

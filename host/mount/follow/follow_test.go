@@ -29,8 +29,9 @@ func git(t *testing.T, top string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A mount that was moved by following counts as unchanged also between the move and the storing of its record: a call in this moment
-// waits, and a process that comes after a kill in this moment finds the move.
+// TestUnchangedWhileTheMountMoves checks that a mount that was moved by following counts as unchanged, also between the
+// move and the time when its record is stored. A call in between waits, and the process after a kill in between detects
+// the move.
 func TestUnchangedWhileTheMountMoves(t *testing.T) {
 	top, home := t.TempDir(), t.TempDir()
 	git(t, top, "init", "-q", "-b", "main")
@@ -50,7 +51,7 @@ func TestUnchangedWhileTheMountMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// follower returns a Follower that moves the branch of a plain repository, and calls the function moved afterwards.
+	// follower returns a Follower that moves the branch of a plain repository and then calls moved.
 	follower := func(moved func()) *Follower {
 		return New(Follower{
 			Mount: &catalog.Mounted{Home: home, Writable: true}, On: true, Log: zap.NewNop(),
@@ -80,7 +81,7 @@ func TestUnchangedWhileTheMountMoves(t *testing.T) {
 		t.Error("a mount that was never moved by following counts as unchanged")
 	}
 	var reply control.RefreshReply
-	if err := w.goAlong(t.Context(), dir, "main", from, tip, from.Commit, &reply); err != nil || !reply.Moved {
+	if err := w.advance(t.Context(), dir, "main", from, tip, from.Commit, &reply); err != nil || !reply.Moved {
 		t.Fatalf("follow: got %+v, %v", reply, err)
 	}
 	if !<-during || !w.Unchanged(t.Context(), true) {

@@ -8,14 +8,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// listing contains the names of programs that look up ".git" only because they list or search directories. They do not use the
-// repository.
+// listing has the names of programs that look up ".git" only because they list or search directories. They do not use
+// the repository, so their lookups are not delayed.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "rg", "grep", "bash", "sh", "dash", "zsh", "fish"}
 
-// Await is called when the process pid has looked up ".git", and delays the reply until git works in the mount. It waits for
-// three things: until the git directory exists; until the history was fetched or could not be fetched, if the command line of
-// the process shows that the process needs history; and until the objects are fetched that the command will probably need. If
-// the command discards changes, Await creates a checkpoint first. It returns true if later lookups need not wait.
+// Await delays the reply to the process pid, which has looked up ".git", until git works in the mount. It waits until
+// the git directory exists; until the history was fetched or could not be fetched, if the command line of the process
+// shows that it needs history; and until the objects are fetched that the command will probably need. If the command
+// may discard changes, Await creates a checkpoint first. It returns true if later lookups need not wait.
 func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	// The thread that bind-mounts the git directory also looks up ".git". It must not wait until the directory is mounted.
 	if s.Inside.Mounts(pid) {

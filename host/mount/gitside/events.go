@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// Events are the events of a mount's background work for which git commands and requests wait. The methods may be called from any
-// goroutine.
+// Events has the events of a mount's background work for which git commands and requests wait. The methods may be
+// called from any goroutine.
 type Events struct {
-	// Each of these channels is closed after the first attempt to create the git directory, to fetch the history, or to prefetch
-	// contents. The attempt may have failed.
+	// These channels are closed after the first attempt to create the git directory, to fetch the history, and to
+	// prefetch contents. The attempt may have failed.
 	GitTried, HistoryTried, HydrateTried chan struct{}
 
 	// WantGit makes the mount create the git directory at once, although other mounts are being started.
@@ -21,7 +21,7 @@ type Events struct {
 	gone          <-chan struct{} // closed when the mount has ended
 }
 
-// NewEvents returns the events of a mount. gone is a channel that is closed when the mount has ended.
+// NewEvents returns the events of a mount. gone is closed when the mount has ended.
 func NewEvents(gone <-chan struct{}) *Events {
 	e := &Events{
 		GitTried: make(chan struct{}), HistoryTried: make(chan struct{}), HydrateTried: make(chan struct{}),
@@ -48,7 +48,7 @@ func (e *Events) GitWasTried() bool {
 	}
 }
 
-// Await waits until the channel in the parameter what is closed. It returns false if ctx or the mount ends first.
+// Await waits until the channel what is closed. It returns false if ctx or the mount ends first.
 func (e *Events) Await(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

@@ -13,22 +13,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// The constants are the first and the longest pause between two checks for newly fetched contents. After each check that finds
-// no new contents, the pause doubles.
+// fillFirst and fillMost are the first and the longest pause between two checks for newly fetched contents. After each
+// check that finds no new contents, the pause doubles.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
-// Fill completes git's index, which was written before all contents were fetched: it adds the sizes of files and the ids of
-// ignore files. It starts when prefetching has ended. Until ctx ends, it adds more data when more contents were fetched. The
-// parameter filled is true if the predecessor has already added the data of all contents that it had fetched.
+// Fill adds sizes of files and IDs of ignore files to git's index, which was written before all contents were fetched.
+// It starts when prefetching has ended, and continues when more contents were fetched, until ctx ends. filled states
+// that the predecessor has already added the data of all contents that it had fetched.
 func (ix *Index) Fill(ctx context.Context, filled bool) {
 	if !ix.Events.Await(ctx, ix.Events.GitTried) || !ix.Events.Await(ctx, ix.Events.HydrateTried) {
 		return
 	}
-	// last is the number of fetched contents when the index was last completed. arrived is the store's count of received blobs at
-	// the last check.
+	// last is the number of fetched contents when data were last added to the index. arrived is the store's count of
+	// received blobs at the last check.
 	last, arrived := -1, ix.indexed
 	if filled {
 		arrived = ix.Contents.Before.Blobs
@@ -56,8 +56,8 @@ func (ix *Index) Fill(ctx context.Context, filled bool) {
 	}
 }
 
-// fillOnce adds the sizes and ignore files that are known now. If a git command is running, or if there is no git directory, it
-// changes nothing and returns false.
+// fillOnce adds to the index the sizes and ignore files that are known at this moment. If a git command is running, or
+// if there is no git directory, it changes nothing and returns false.
 func (ix *Index) fillOnce(ctx context.Context) bool {
 	dir := ix.Git()
 	if dir == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider returns the source of objects for git commands in whose repository objects are missing. If the mount starts from a
+// provider returns the source from which git commands in the mount get missing objects. If the mount starts from a
 // checkpoint, the source includes the objects of the session.
 func (s *Side) provider() promisor.Provider {
 	if s.Mount.Record.Checkpoint != nil {
@@ -25,11 +25,11 @@ func (s *Side) provider() promisor.Provider {
 	return s.Mount.Store
 }
 
-// likeCheckpoint prepares the options o of a new git directory: it sets the branches, stashes and files that were recorded in
-// the checkpoint from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a commit
-// or git's index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git finds the objects
-// of the session.
-func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
+// applyCheckpoint sets the options o of a new git directory to the branches, stashes and files that the checkpoint has
+// recorded from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a
+// commit or git's index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git
+// finds the objects of the session.
+func (s *Side) applyCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	if s.Mount.Record.Checkpoint == nil {
 		return nil, nil
 	}
@@ -67,7 +67,7 @@ func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	return &state.Index, nil
 }
 
-// gitState converts the parts of a checkpoint state that a new git directory needs.
+// gitState returns the parts of a checkpoint state that a new git directory needs, in the form of package gitdir.
 func gitState(s session.State) *gitdir.State {
 	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
 	for _, stash := range s.Stashes {
@@ -79,9 +79,9 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// SetUp sets the permissions of directories in a new mount to the permissions that the checkpoint has recorded, because
-// trees of git do not contain the permissions of directories. It also records that linked worktrees are to be restored. It is
-// called before the kernel knows any inode of the mount.
+// SetUp sets the permissions of directories in a new mount to those that the checkpoint has recorded, because git's
+// trees do not contain them. It also records that linked worktrees are to be restored. It must be called before the
+// kernel knows any inode of the mount.
 func (s *Side) SetUp(ctx context.Context) error {
 	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil
@@ -117,8 +117,9 @@ func (s *Side) SetUp(ctx context.Context) error {
 	return nil
 }
 
-// beginWorktrees records that the linked worktrees of a checkpoint are to be restored. Finish restores them before git commands can run.
-// If the state lists invalid worktrees, which may come from other users of the session remote, none is restored.
+// beginWorktrees records in the journal that the linked worktrees of the checkpoint state then are to be restored.
+// Finish restores them before git commands can run. If the state lists invalid worktrees, which may come from other
+// users of the session remote, none is restored.
 func (s *Side) beginWorktrees(then session.State) error {
 	list, err := then.Worktrees(s.Mount.Store.Format())
 	if err != nil {
@@ -137,8 +138,8 @@ func (s *Side) beginWorktrees(then session.State) error {
 // Relinks reports whether this process restores linked worktrees before git commands can run.
 func (s *Side) Relinks() bool { return s.relinks }
 
-// committerOf returns the committer and the date of a commit in the format of a reflog entry. It returns "" if the commit cannot
-// be read.
+// committerOf returns the committer and the date of a commit in the format of a reflog entry, or "" if the commit
+// cannot be read.
 func committerOf(repo *session.Repo, id object.ID) string {
 	if id.IsZero() {
 		return ""

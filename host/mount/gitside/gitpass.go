@@ -13,12 +13,12 @@ import (
 // its results. The daemon also locks the index when it completes the index (Index.Fill). To avoid conflicts, the daemon locks
 // the index only while no git command is running, and delays new git commands until it has released the lock.
 
-// passes is the time for which a git command is assumed to use the index after its start. A command that runs longer is probably
-// waiting in a pager.
+// passes is the time after the start of a git command for which it is assumed to use the index. A command that runs
+// longer is probably waiting in a pager.
 const passes = 10 * time.Minute
 
-// gitPass records the running git commands that have looked up ".git". The methods may be called from any goroutine, but forget
-// only while the caller holds mu.
+// gitPass records the running git commands that have looked up ".git". The methods may be called from any goroutine.
+// The caller of forget must hold mu.
 type gitPass struct {
 	mu   sync.Mutex
 	seen map[string]pass // running commands, by proc.Identity; protected by mu
@@ -27,12 +27,12 @@ type gitPass struct {
 // pass is one recorded git command.
 type pass struct {
 	pid uint32
-	at  time.Time // time of its first lookup of .git
+	at  time.Time // time at which the command first looked up .git
 }
 
-// let records that the process pid has looked up ".git", if its command line argv is that of a git command. While git commands
-// are delayed by bar, let blocks. It records no processes of other PID namespaces, because the kernel sends 0 as their process
-// ID.
+// let records that the process pid has looked up ".git", if its command line argv is that of a git command. While bar
+// delays git commands, let blocks. It does not record processes of other PID namespaces, because the kernel sends 0 as
+// their process ID.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
 	name := proc.Identity(int(pid))
@@ -50,7 +50,7 @@ func (g *gitPass) let(pid uint32, argv []string) {
 	}
 }
 
-// forget removes the commands that have ended. The caller holds g.mu.
+// forget removes the records of git commands that have ended. The caller holds g.mu.
 func (g *gitPass) forget() {
 	for name, p := range g.seen {
 		if proc.Identity(int(p.pid)) != name {
@@ -59,8 +59,8 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar makes git commands block in the method let until the caller calls release. If a git command is running, bar returns
-// false. bar holds g.mu until release is called, so release must be called soon.
+// bar makes git commands wait in the method let until the caller calls release. If a git command is running, bar
+// returns false. Because bar holds g.mu until then, release must be called soon.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

@@ -30,7 +30,7 @@ func TestTheIndexIsLeftToCommandsAtWork(t *testing.T) {
 	}
 	pid := uint32(cmd.Process.Pid)
 	g.let(pid, []string{"vi"})
-	g.let(0, []string{"git"}) // of another PID namespace
+	g.let(0, []string{"git"}) // a process ID of 0 means that the process is in another PID namespace
 	if !free() {
 		t.Error("barred by who is not git")
 	}

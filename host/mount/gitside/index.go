@@ -27,14 +27,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Index writes git's first index in a mount and completes it later. The exported fields are set before git commands can run, and
-// do not change after that. The methods must be called by one goroutine at a time, except ReadSmall, which may be called from any
-// goroutine.
+// Index writes git's first index in a mount, and adds data to it later. The exported fields are set before git commands
+// can run, and do not change after that. The methods must be called by one goroutine at a time, except ReadSmall, which
+// may be called from any goroutine.
 type Index struct {
 	Mount    *catalog.Mounted
 	Events   *Events
 	Tree     *worktree.Tree
-	Contents *contents.Contents // what the mount reads
+	Contents *contents.Contents // files and directories as the mount reads them
 	Reads    bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
 	Handover *takeover.Handover
 	Turns    *turns.Turns
@@ -43,14 +43,13 @@ type Index struct {
 	Git func() *gitdir.Dir               // returns the git directory; nil if git commands do not work in the mount yet
 	Bar func() (release func(), ok bool) // delays git commands until release is called (gitPass.bar)
 
-	// indexed is the number of blobs that the store had received when this process wrote git's index. It is negative if this
-	// process has not written the index.
+	// indexed is the number of blobs that the store had received when this process wrote git's index, or negative if
+	// this process has not written the index.
 	indexed int64
 }
 
-// write writes git's first index, unless an index exists. The index contains the files of the base tree. The parameter was is
-// the index of the checkpoint from which the mount starts, whose staged changes are added; it is nil if the mount starts from a
-// commit.
+// write writes git's first index, with the files of the base tree, unless an index exists. was is the index of the
+// checkpoint from which the mount starts, whose staged changes are added; it is nil if the mount starts from a commit.
 func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if HasIndex(ix.Mount.GitDir) {
 		return nil
@@ -62,17 +61,17 @@ func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptio
 		}
 	}
 	came := ix.Mount.Store.Stats().Blobs // read before the walk, because the index may not contain the sizes of blobs that arrive during it
-	err := dir.WriteIndex(ctx, o, ix.walkBase)
+	err := dir.WriteIndex(ctx, o, ix.emitBase)
 	if err == nil {
 		ix.indexed = came
 	}
 	return err
 }
 
-// walkBase calls emit with an index entry for each path of the base tree, in the order of git's index. The first index is
-// written from these entries. After a directory, it emits the entries that the directory does not show, so that the next commit does
-// not remove them.
-func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) error {
+// emitBase calls emit with an index entry for each path of the base tree, in the order of git's index. After each
+// directory, it emits the entries of the tree that the directory does not show, so that the next commit does not remove
+// them.
+func (ix *Index) emitBase(ctx context.Context, emit func(index.Entry) error) error {
 	device, err := mountpoint.DeviceOf(ix.Mount.Dir)
 	if err != nil {
 		return err
@@ -82,7 +81,7 @@ func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) err
 		var odd oddDir
 		if e.Mode == object.ModeDir {
 			var err error
-			if odd, err = ix.odd(ctx, e.ID, e.Path); err != nil {
+			if odd, err = ix.oddDirOf(ctx, e.ID, e.Path); err != nil {
 				return err
 			}
 			if odd.rewritten {
@@ -102,15 +101,15 @@ func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) err
 	})
 }
 
-// HasIndex reports whether the git directory gitDir contains an index. Git commands maintain an existing index, so the mount
-// writes none.
+// HasIndex reports whether the git directory gitDir contains an index. An existing index is maintained by git commands,
+// so the mount writes none.
 func HasIndex(gitDir string) bool {
 	_, err := os.Lstat(filepath.Join(gitDir, "index"))
 	return err == nil
 }
 
-// options returns the data for the extensions of git's first index: the journal position and the ignore files. It returns the
-// zero value if an index exists. It may fetch ignore files, for at most ignoreTime.
+// options returns the data for the extensions of git's first index: the journal position and the ignore files. It
+// returns the zero value if an index exists. It may fetch ignore files, for at most ignoreTime.
 func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 	if HasIndex(ix.Mount.GitDir) {
 		return gitdir.IndexOptions{}
@@ -130,13 +129,14 @@ func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 }
 
 const (
-	maxIgnoreFile = 1 << 20         // in bytes; a larger ignore file is left to git, which reads the file itself
-	ignoreTime    = 2 * time.Second // maximum time to fetch ignore files, for which git commands wait
+	// maximum size in bytes of an ignore file that the mount reads for git; git reads larger ones itself
+	maxIgnoreFile = 1 << 20
+	ignoreTime    = 2 * time.Second // maximum time for fetching ignore files, because git commands wait for it
 )
 
-// ignoreFiles returns the contents of the ignore files in the base tree, by path, and the number of files in the tree. The
-// caller writes this data to git's untracked cache, which identifies ignore files by hash. Without the cache, the first git
-// status would read every directory. Missing ignore files are fetched in one request, unless prefetching is off.
+// ignoreFiles returns the contents of the ignore files in the base tree, by path, and the number of files in the tree.
+// The caller writes them to git's untracked cache, which identifies ignore files by hash; without the cache, the first
+// git status would read every directory. Missing ignore files are fetched in one request, unless prefetching is off.
 func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := ix.Contents.View.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {
@@ -166,7 +166,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	return rules, files, err
 }
 
-// ReadSmall returns the contents of a blob, such as an ignore file. It returns nil if the contents are larger than maxIgnoreFile.
+// ReadSmall returns the contents of a blob, such as an ignore file, or nil if they are larger than maxIgnoreFile.
 func (ix *Index) ReadSmall(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	c, err := ix.Contents.View.OpenAlone(ctx, b)
 	if err != nil {
@@ -183,7 +183,7 @@ func (ix *Index) ReadSmall(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	return content, nil
 }
 
-// staged returns the differences between the index x and the mounted tree. If x contains files that were added with git add -N,
+// staged returns the differences of the index x from the mounted tree. If x has files that were added with git add -N,
 // staged also stores the empty blob, because git expects it to exist.
 func (ix *Index) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
 	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {

@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// Logins answers requests of git commands in a mount for a user name and secret. It implements credential.Source.
+// Logins answers requests of git commands in a mount for a user name and a secret. It implements credential.Source.
 type Logins struct {
 	Dir     string              // root of the mount, for the log
 	Remotes []*transport.Remote // remotes to which git commands may log in: the mounted remote and the session remote
 	Log     *zap.Logger
 }
 
-// Credential returns the credential of the first remote that is on the server for which q asks. If no remote has a credential for
-// that server, it returns false and the first error.
+// Credential returns the credential of the first remote that is on the server which q names. If no remote has a
+// credential for that server, it returns false and the first error.
 func (l Logins) Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error) {
 	var first error
 	for _, r := range l.Remotes {
@@ -47,9 +47,9 @@ func (l Logins) Accepted(ctx context.Context, q transport.Question, secret strin
 	}
 }
 
-// helped returns the URLs for which git commands in the mount ask this daemon for a credential. The caller writes the URLs to the
+// helperURLs returns the URLs for which git commands in the mount request credentials from this daemon, for the
 // configuration of the git directory. Errors are logged.
-func (l Logins) helped(ctx context.Context) []gitdir.Login {
+func (l Logins) helperURLs(ctx context.Context) []gitdir.Login {
 	var list []gitdir.Login
 	for _, r := range l.Remotes {
 		urls, first, err := r.Logins(ctx)
@@ -63,8 +63,8 @@ func (l Logins) helped(ctx context.Context) []gitdir.Login {
 	return list
 }
 
-// WriteLogins rewrites the part of git's configuration that lists the URLs for which git commands ask this daemon for a
-// credential. It does nothing if the git directory does not exist yet, or if s is nil.
+// WriteLogins rewrites the part of git's configuration that lists the URLs for which git commands request credentials
+// from this daemon. It does nothing if the git directory does not exist yet, or if s is nil.
 func (s *Side) WriteLogins(ctx context.Context) error {
 	if s.Dir() == nil {
 		return nil
@@ -73,5 +73,5 @@ func (s *Side) WriteLogins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return gitdir.Options{Helper: program, Inside: s.Inside.Wanted(), Logins: s.Logins.helped(ctx)}.SetLogins(s.Mount.GitDir)
+	return gitdir.Options{Helper: program, Inside: s.Inside.Wanted(), Logins: s.Logins.helperURLs(ctx)}.SetLogins(s.Mount.GitDir)
 }

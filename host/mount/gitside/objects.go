@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/promisor"
 )
 
-// objects supplies the objects in the directory gitdir.Hidden of the mount. The number of an object is the prefix of its id.
+// objects implements fuse.Objects: it supplies the objects in the directory gitdir.Hidden of the mount, from which git
+// reads missing objects. The number of an object is the prefix of its ID.
 type objects struct{ side *Side }
 
 var _ fuse.Objects = objects{}
@@ -20,14 +21,15 @@ var _ fuse.Objects = objects{}
 // Objects returns the source of the objects in the directory gitdir.Hidden of the mount.
 func (s *Side) Objects() fuse.Objects { return objects{s} }
 
-// server returns the source of missing objects; nil until git commands can run.
+// server returns the source of missing objects, or nil if git commands cannot run yet.
 func (o objects) server() *promisor.Server {
 	o.side.mu.Lock()
 	defer o.side.mu.Unlock()
 	return o.side.servers.objects
 }
 
-// Find returns how the process of the thread tid is to find an object, and its number.
+// Find returns how the process of the thread tid is to find the object with the ID name (by its contents, by its
+// existence, or not at all), and the number of the object.
 func (o objects) Find(ctx context.Context, tid uint32, name string) (fuse.Finding, uint64, error) {
 	server := o.server()
 	id, err := object.ParseID(name)
@@ -44,7 +46,7 @@ func (o objects) Find(ctx context.Context, tid uint32, name string) (fuse.Findin
 	return fuse.Contents, named.Prefix(id), nil
 }
 
-// looseObject is the loose form of a blob.
+// looseObject is the loose form of a blob, as git stores an object in a file.
 type looseObject struct {
 	*loose.Blob
 	fetch.Content
@@ -54,7 +56,7 @@ func (o looseObject) Size() int64 { return o.Blob.Size() }
 
 func (o looseObject) ReadAt(p []byte, off int64) (int, error) { return o.Blob.ReadAt(p, off) }
 
-// Open returns the object with this number.
+// Open returns the blob with this number in the form of a loose object.
 func (o objects) Open(ctx context.Context, number uint64) (fuse.Object, error) {
 	id, ok, err := o.side.provider().NamedBlobs().Prefixed(ctx, number)
 	if err == nil && !ok {
@@ -77,13 +79,13 @@ func (o objects) Opened(tid uint32) {
 	}
 }
 
-// Lists reports whether the process of the thread tid is to find objects in a listing.
+// Lists reports whether the process of the thread tid is to find objects by listing a directory.
 func (o objects) Lists(tid uint32) bool {
 	server := o.server()
 	return server != nil && server.Lists(tid)
 }
 
-// List returns the names in the listing of a directory.
+// List returns the names in the directory for object IDs that begin with the byte first.
 func (o objects) List(first byte) []string {
 	if server := o.server(); server != nil {
 		return server.List(first)

@@ -8,14 +8,14 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// oddDir describes a directory whose tree git would not write.
+// oddDir describes a directory whose tree git would not write in this form.
 type oddDir struct {
-	rewritten bool          // whether git makes another tree from the index entries of the directory
-	hidden    []index.Entry // entries that the directory does not show
+	rewritten bool          // whether git would write another tree for the index entries of the directory
+	hidden    []index.Entry // index entries for tree entries that the directory of the mount does not show
 }
 
-// odd returns the properties of a directory for git's index. dir is its path, and id its tree.
-func (ix *Index) odd(ctx context.Context, id object.ID, dir string) (oddDir, error) {
+// oddDirOf returns the description, for git's index, of the directory with the path dir and the tree id.
+func (ix *Index) oddDirOf(ctx context.Context, id object.ID, dir string) (oddDir, error) {
 	var d oddDir
 	_, odd, err := ix.Contents.View.Odd(ctx, id)
 	for _, e := range odd {
@@ -27,7 +27,8 @@ func (ix *Index) odd(ctx context.Context, id object.ID, dir string) (oddDir, err
 	return d, err
 }
 
-// hide appends the index entries of an entry of a tree that the mount does not show, and of everything below it.
+// hide appends to the list to the index entries of the tree entry e, which the mount does not show, and of everything
+// below it.
 func (ix *Index) hide(ctx context.Context, e object.TreeEntry, path string, to *[]index.Entry) error {
 	if e.Mode != object.ModeDir {
 		*to = append(*to, index.Entry{Path: path, Mode: e.Mode, ID: e.ID, Valid: true, SkipWorktree: true})

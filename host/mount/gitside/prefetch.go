@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/fault"
 )
 
-// Prefetch fetches the contents of the paths that match r.Paths, before the contents that the background prefetch requests. If
-// r names commits, it fetches their objects instead.
+// Prefetch fetches the contents of the paths that match r.Paths, with a higher priority than the background prefetch.
+// If r names commits, it fetches their objects instead.
 func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	// Objects of commits are fetched into git's object store, contents of paths into the cache of contents.
@@ -30,8 +30,8 @@ func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress
 	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
 }
 
-// matcher returns a function that reports whether a path matches one of specs. A spec matches its path and everything below it,
-// or is a pattern of path.Match. If specs is empty, every path matches.
+// matcher returns a function that reports whether a path matches one of specs. A spec matches its path and everything
+// below it, or is a pattern of path.Match. If specs is empty, every path matches.
 func matcher(specs []string) func(string) bool {
 	if len(specs) == 0 {
 		return func(string) bool { return true }
@@ -54,8 +54,8 @@ func matcher(specs []string) func(string) bool {
 	}
 }
 
-// prefetchCommits fetches the objects of the commits in r.Commits into git's object store. It waits for the git directory. If
-// r.Commits names other commits than HEAD, it also waits until the history is fetched, which contains these commits.
+// prefetchCommits fetches the objects of the commits in r.Commits into git's object store. It waits for the git
+// directory and, if r.Commits names other commits than HEAD, for the history, which contains these commits.
 func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := s.Events.AwaitGit(ctx)
@@ -69,7 +69,7 @@ func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	s.mu.Unlock()
 	if !ready || !made {
 		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,
-			Cause: "its git directory is not ready", Hint: "artifactfs status " + r.Dir + " says why"}
+			Cause: "git directory is not ready", Hint: "run artifactfs status " + r.Dir + " to see the reason"}
 	}
 	done, err := objects.Prefetch(ctx, r.Commits, matcher(r.Paths), func(p promisor.Prefetched) {
 		progress(control.Progress{Phase: "fetch", Done: int64(p.Present), Total: int64(p.Wanted), Unit: "objects"})
@@ -78,7 +78,7 @@ func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 		e := fault.Explain("prefetch", r.Dir, err)
 		if errors.Is(err, promisor.ErrRevision) {
 			e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound,
-				"git log --all lists commits; --history none leaves out those behind the mounted one"
+				"run git log --all to list the commits; with --history none, there are none before the mounted one"
 		}
 		return control.PrefetchReply{}, e
 	}

@@ -34,23 +34,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not change
-// after that. The methods may be called from any goroutine, but Make and Reopen not by two goroutines at the same time.
+// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not
+// change after that. The methods may be called from any goroutine, but Make and Reopen not by two goroutines at the
+// same time.
 type Side struct {
 	Mount     *catalog.Mounted
 	Request   control.MountRequest // original request of the mount
 	Resumed   bool                 // whether the session existed before the mount
 	Events    *Events
 	Index     *Index
-	Contents  *contents.Contents  // what the mount reads
-	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil: ".git" is a file
-	Handover  *takeover.Handover  // stores state for a successor
-	Inherited *takeover.Inherited // descriptors that the predecessor has left
+	Contents  *contents.Contents  // files and directories as the mount reads them
+	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil if ".git" is a file
+	Handover  *takeover.Handover  // passes state to a successor
+	Inherited *takeover.Inherited // descriptors of the predecessor
 	Handler   control.Handler     // answers requests that programs in the mount send to the daemon
 	Logins    Logins
 	Log       *zap.Logger
-	// Listing is the list of the remote's refs, from which a new git directory gets refs before the history is fetched. If it is nil and the
-	// history will be fetched, Make requests it when it creates the directory.
+	// Listing is the list of the remote's refs, from which a new git directory gets refs before the history is fetched.
+	// If it is nil and the history will be fetched, Make requests it when it creates the directory.
 	Listing *fetch.Listing
 
 	Modules   func(ctx context.Context) []gitdir.Submodule // returns the submodules that the configuration of the git directory lists
@@ -67,14 +68,14 @@ type Side struct {
 	servers servers // stopped by Close; protected by mu
 }
 
-// New sets the functions of s.Index that the Side s itself provides, and returns s.
+// New returns s, after it has set the functions of s.Index that s itself provides.
 func New(s *Side) *Side {
 	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
 	s.device = sync.OnceValues(func() (uint32, error) { return mountpoint.DeviceOf(s.Mount.Dir) })
 	return s
 }
 
-// servers contains the git directory, and the servers to which git commands in the mount send requests. It is the zero value
+// servers has the git directory, and the servers to which git commands in the mount send requests. It is the zero value
 // until git commands can run.
 //
 // A git command finds the repository by a lookup of ".git" in the root of the mount. The kernel sends this lookup to the daemon,
@@ -85,17 +86,17 @@ type servers struct {
 	monitor *fsmonitor.Server  // answers git's fsmonitor queries for paths that have changed
 	objects *promisor.Server   // supplies missing objects
 	logins  *credential.Server // credential helper of git commands
-	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
+	guests  *control.Guests    // answers requests to the daemon from within the mount; nil if ".git" is a file
 	ready   bool               // whether git commands work in the mount
 }
 
-// maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
+// maxCrawlWait is the maximum time for which Make waits for the end of a program that reads all files.
 const maxCrawlWait = 10 * time.Second
 
-// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, writes its index, and
-// starts the servers for git commands. Before the index exists, git finds no repository. Writing the first index takes much processor
-// time, so before that Make waits until no program reads everything and no other mount is writing its first index (see package
-// turns), unless a git command waits.
+// Make creates the git directory of the mount, or opens an existing one, writes its index, and starts the servers for
+// git commands. It first waits until all trees of the mounted commit are fetched. Before the index exists, git finds no
+// repository. Because writing the first index takes much processor time, Make waits until no program reads all files
+// and no other mount is writing its first index (see package turns), unless a git command waits.
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := s.Contents.Whole(ctx)
 	if err != nil {
@@ -124,7 +125,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	was, err := s.likeCheckpoint(&o)
+	was, err := s.applyCheckpoint(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +149,8 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, s.open(ctx, dir)
 }
 
-// Reopen starts the servers for the git directory that the predecessor has created. It does not change the directory, because git
-// commands may be using it, and it sends no requests to the remote.
+// Reopen opens the git directory that the predecessor has created, and starts the servers for git commands. It does not
+// change the directory, because git commands may be using it, and it sends no requests to the remote.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Contents.Snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit, Inside: s.Inside.Wanted()}
@@ -173,8 +174,8 @@ func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
 	return nil
 }
 
-// options returns the options of the git directory for the snapshot snap. If git is not installed, it logs this and leaves the
-// option Git empty.
+// options returns the options of the git directory for the snapshot snap. If git is not installed, it logs this, and
+// the option Git is empty.
 func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -193,14 +194,13 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
-		Logins: s.Logins.helped(ctx), Called: s.Contents.Settings.RemoteName(),
+		Logins: s.Logins.helperURLs(ctx), Called: s.Contents.Settings.RemoteName(),
 		Streams: s.Contents.Settings.StreamsSmall(),
 	}, nil
 }
 
-// HookProgram returns the path of the program that git runs as its fsmonitor hook. This is the small program query.HookName, if
-// it is in the same directory as program. Otherwise it is program itself, which starts more slowly, and which runs the hook when
-// it is called by that name.
+// HookProgram returns the path of the program that git runs as its fsmonitor hook: the small program query.HookName, if
+// it is in the directory of program, or program itself, which starts more slowly.
 func HookProgram(program string) string {
 	small := filepath.Join(filepath.Dir(program), query.HookName)
 	if _, err := os.Stat(small); err != nil {
@@ -209,8 +209,8 @@ func HookProgram(program string) string {
 	return small
 }
 
-// serve starts the servers on sockets in the git directory, and sets s.servers. If the predecessor has left listening sockets,
-// the servers use these.
+// serve starts the servers on sockets in the git directory, and sets s.servers. If the predecessor had listening
+// sockets, the servers use these.
 func (s *Side) serve(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(s.Mount.GitDir, s.changes,
 		fsmonitor.Options{Inherited: s.Inherited.Take(takeover.PartMonitor), Keep: s.Handover.KeepAs(takeover.PartMonitor)})
@@ -252,12 +252,13 @@ func (g servers) close() error {
 	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
-// changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
-// next position. If all is true, the paths are not known, and git must check every path. A process can write to an open file
-// through the page cache, without a request to this process. Therefore changes makes the kernel drop its cached attributes of
-// open files, so that the next write is recorded. A process that works on another tree, such as an overlay over the mount, gets an error.
+// changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token,
+// and the next position. If all is true, the paths are not known, and git must check every path. A process with another
+// working tree, such as an overlay over the mount, gets an error. Because a process can write to an open file through
+// the page cache, without a request to this process, changes makes the kernel drop its cached attributes of open files,
+// so that the next write is recorded.
 func (s *Side) changes(_ context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
-	if err := s.worksHere(pid); err != nil {
+	if err := s.checkWorkingDir(pid); err != nil {
 		return "", nil, false, err
 	}
 	c, err := s.Index.Tree.Monitor().Changes(token)
@@ -268,10 +269,11 @@ func (s *Side) changes(_ context.Context, pid int32, token string) (next string,
 	return c.Token, append(c.Paths, s.Redirects()...), c.All, nil
 }
 
-// worksHere returns an error if the working directory of a process is not the root of the mount. git asks from the root of the working
-// tree. Nothing is known of a process in another pid namespace; it works here, because it has found the socket in the git directory, of
-// which other trees have no copy.
-func (s *Side) worksHere(pid int32) error {
+// checkWorkingDir returns an error if the working directory of the process pid is not the root of the mount, because
+// git sends its queries from the root of the working tree. The directory of a process in another PID namespace (pid 0)
+// is not known; such a process gets no error, because it has found the socket in the git directory, of which other
+// trees have no copy.
+func (s *Side) checkWorkingDir(pid int32) error {
 	if pid == 0 {
 		return nil
 	}
@@ -286,11 +288,11 @@ func (s *Side) worksHere(pid int32) error {
 	return err
 }
 
-// errOtherTree means that a process asks for changes of another tree than that of the mount.
-var errOtherTree = errors.New("process works on another tree")
+// errOtherTree means that a git command with another working tree than the mount has sent an fsmonitor query.
+var errOtherTree = errors.New("process uses another working tree")
 
-// Ready returns the git directory of the mount. It waits until the mount has tried to create the directory, and returns
-// fault.ErrNoGitDir if the attempt has failed.
+// Ready returns the git directory of the mount, after the mount has tried to create it. It returns fault.ErrNoGitDir if
+// this has failed.
 func (s *Side) Ready(ctx context.Context) (*gitdir.Dir, error) {
 	if !s.Events.AwaitGit(ctx) {
 		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
@@ -302,7 +304,7 @@ func (s *Side) Ready(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, nil
 }
 
-// Dir returns the git directory of the mount; nil if git commands do not work in the mount yet, or if s is nil.
+// Dir returns the git directory of the mount, or nil if git commands do not work in the mount yet, or if s is nil.
 func (s *Side) Dir() *gitdir.Dir {
 	if s == nil {
 		return nil

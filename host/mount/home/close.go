@@ -13,28 +13,29 @@ import (
 // Outcome describes what remains of the user's changes after a mount has ended.
 type Outcome struct {
 	Unsaved statedir.Unsaved // changes that were kept; zero if there were none
-	Err     error            // error because of which changes were not stored completely in the home
+	Err     error            // error because of which some changes are not stored in the home
 
 	Trashed string    // name of the session that was moved to the trash; "" if none was
 	Until   time.Time // time at which the session, kept or in the trash, expires; zero if it does not expire
 }
 
-// End describes a mount that has ended: how far it got, what it has left in the home, and what to do with that.
+// End describes a mount that has ended: which steps of its start were completed, the changes in the home, and what to
+// do with them.
 type End struct {
 	ReadOnly bool // whether the mount could not change its files
 	Opened   bool // whether the working tree was opened
 	Served   bool // whether the mount was served
 
 	Left statedir.Unsaved // changes in the home
-	Err  error            // error because of which not all changes are stored
+	Err  error            // error because of which some changes are not stored
 
 	Discard bool      // whether to delete the session
 	Remove  bool      // whether to delete the session without moving it to the trash
-	Until   time.Time // time at which a session that is kept expires; zero: never
+	Until   time.Time // time at which a session that is kept expires; zero if it never expires
 }
 
-// Close keeps the locked home of an ended mount, moves it to the trash, or removes it, and releases the lock. A session
-// that existed before is left unchanged if the mount was never opened.
+// Close keeps the locked home of an ended mount, moves it to the trash, or removes it, and releases the lock. If the
+// mount was never opened, a session that existed before is unchanged.
 func (h *Home) Close(e End) Outcome {
 	writable := h.of.Session != "" && !e.ReadOnly
 	switch {
@@ -76,14 +77,14 @@ func (h *Home) Close(e End) Outcome {
 	return o
 }
 
-// remove removes the home and logs a failure.
+// remove removes the home. A failure is only logged.
 func (h *Home) remove() {
 	if err := h.Remove(); err != nil {
 		h.of.Log.Warn("remove mount's directory", zap.Error(err))
 	}
 }
 
-// Abandon ends the unlocked home of a mount whose start the predecessor has not completed. lock is the lock that the
+// Abandon ends the home of a mount whose start the predecessor has not completed. lock is the lock file that the
 // predecessor held. If remove is false, a home with changes is kept.
 func (h *Home) Abandon(lock *os.File, remove bool) {
 	t, err := h.of.Homes.TakeOver(h.of.ID, h.of.Dir, lock)

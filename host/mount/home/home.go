@@ -1,5 +1,5 @@
-// Package home contains the home of a mount (its directory below the state directory) and the record of the session
-// that is stored there.
+// Package home has the home of a mount (its directory below the state directory), and the record of the session that is
+// stored in it.
 package home
 
 import (
@@ -29,10 +29,10 @@ import (
 // As long as the mount is being prepared, only the goroutine that prepares it may use the home. After that, the fields
 // do not change until the mount ends. After Close they can still be read.
 type Home struct {
-	*statedir.Home                 // locked directory; nil: unlocked
+	*statedir.Home                 // locked directory; nil while it is unlocked
 	Record         statedir.Record // record of the session; Save stores it in the directory
 	Resumed        bool            // whether the session already existed before the mount
-	OtherOwner     bool            // whether the files of the session belong to another user than the user that the request names
+	OtherOwner     bool            // whether the files of the session belong to another user than the request names
 
 	of Owner
 }
@@ -41,13 +41,13 @@ type Home struct {
 type Owner struct {
 	Homes   statedir.Homes // homes of all mounts
 	ID      string         // name of the home
-	Session string         // name of the session; "": the mount has none
+	Session string         // name of the session; "" if the mount has none
 	Dir     string         // root directory of the mount
 	Since   time.Time      // time at which the mount was started; a takeover does not change it
 	Log     *zap.Logger
 }
 
-// New returns the home of a mount. It is unlocked.
+// New returns the home of a mount, which is unlocked.
 func New(of Owner) *Home { return &Home{of: of} }
 
 // Locked reports whether this process holds the lock of the home.
@@ -63,14 +63,14 @@ func (h *Home) GitDir() string { return filepath.Join(h.Dir, "git") }
 // GitFile returns the contents of the file ".git" in the root of the mount, in the format of gitrepository-layout(5).
 func (h *Home) GitFile() string { return "gitdir: " + h.GitDir() + "\n" }
 
-// RepoDir returns the path of the session's repository in the home.
+// RepoDir returns the path of the session repository in the home.
 func (h *Home) RepoDir() string { return filepath.Join(h.Dir, statedir.SessionRepoName) }
 
 // Save stores the record in the home.
 func (h *Home) Save() error { return h.Record.Save(h.Dir) }
 
-// Enter locks the home, and reads the record of the session that is stored there. remote is the URL of the mounted
-// remote. If there is a session to resume, Enter sets Resumed, and sets the owner of the files in the request r.
+// Enter locks the home, and reads the record of the session in it. remote is the URL of the mounted remote. If there is
+// a session to resume, Enter sets Resumed, and sets the owner of the files in the request r.
 func (h *Home) Enter(ctx context.Context, r *control.MountRequest, remote string) error {
 	// If the session does not exist, a read-only mount must not create it.
 	if h.of.Session != "" && r.ReadOnly {
@@ -95,7 +95,7 @@ func (h *Home) Enter(ctx context.Context, r *control.MountRequest, remote string
 	case err != nil:
 		return err
 	case h.Record.Session != h.of.Session:
-		return fmt.Errorf("read session %s: %w: it says %q", h.Dir, statedir.ErrRecord, h.Record.Session)
+		return fmt.Errorf("read session %s: %w: record is of session %q", h.Dir, statedir.ErrRecord, h.Record.Session)
 	case r.Tenant != "" && h.Record.Tenant != r.Tenant:
 		return fault.ErrOtherTenant
 	case h.Record.Remote != remote:
@@ -120,7 +120,7 @@ func (h *Home) lock(ctx context.Context) (err error) {
 	return err
 }
 
-// initRecord sets the fields of the record of a new session that are known before the commit.
+// initRecord sets those fields of the record of a new session that are known before its base commit is.
 func (h *Home) initRecord(r *control.MountRequest, remote string) {
 	h.Record = statedir.Record{
 		Session: h.of.Session, Tenant: r.Tenant, Remote: remote, Dir: h.of.Dir, Asked: r.Ref,
@@ -129,7 +129,7 @@ func (h *Home) initRecord(r *control.MountRequest, remote string) {
 	h.Created = true
 }
 
-// recreate replaces the home by a new one. A process that was killed has left the home without changes in it.
+// recreate replaces the home by a new one, because a process that was killed has left a home without changes.
 func (h *Home) recreate(ctx context.Context, r *control.MountRequest, remote string) error {
 	if err := h.Remove(); err != nil {
 		h.Home = nil
@@ -142,8 +142,8 @@ func (h *Home) recreate(ctx context.Context, r *control.MountRequest, remote str
 	return nil
 }
 
-// TakeOver takes over the home with the lock that the predecessor held, which is a part of in. If the supervisor does
-// not have the descriptor of the lock, TakeOver locks the home and keeps the descriptor with k.
+// TakeOver takes over the home, with the lock that the predecessor held, which is a part of in. If the supervisor does
+// not have the descriptor of the lock, TakeOver locks the home and stores the descriptor with k.
 func (h *Home) TakeOver(ctx context.Context, in takeover.Inherited, k *takeover.Handover) (err error) {
 	if lock := in.File(takeover.PartLock); lock != nil {
 		h.Home, err = h.of.Homes.TakeOver(h.of.ID, h.of.Dir, lock)
@@ -159,8 +159,8 @@ func (h *Home) TakeOver(ctx context.Context, in takeover.Inherited, k *takeover.
 	return err
 }
 
-// GiveBack makes the home unlocked in this process. Its lock becomes a part of in again, so that TakeOver can be
-// repeated.
+// GiveBack sets the home to unlocked without releasing the lock, which becomes a part of in again, so that TakeOver can
+// be repeated.
 func (h *Home) GiveBack(in takeover.Inherited) {
 	if h.Locked() {
 		in.Put(takeover.PartLock, h.LockFile)
@@ -168,7 +168,7 @@ func (h *Home) GiveBack(in takeover.Inherited) {
 	h.Home = nil
 }
 
-// Drop releases the lock, if the home is locked, and keeps the directory.
+// Drop releases the lock, if the home is locked. The home remains on disk.
 func (h *Home) Drop() {
 	if h.Locked() {
 		h.Release()
@@ -176,9 +176,9 @@ func (h *Home) Drop() {
 	h.Home = nil
 }
 
-// Occupy stores in the record that the mount is at its directory, and that its changes are not counted. made lists the
-// directories that were created for the mount point. Occupy returns the directories that the mount must remove when it
-// ends: those in made, or those of an earlier mount that was killed.
+// Occupy stores in the record that the session is mounted at the directory of the mount, and that its changes are not
+// counted. made lists the directories that were created for the mount point. Occupy returns the directories that the
+// mount must remove when it ends: those in made, or those of an earlier mount that was killed.
 func (h *Home) Occupy(made []string) ([]string, error) {
 	if h.Record.Dir == h.of.Dir && len(made) == 0 {
 		made = h.Record.Made

@@ -14,25 +14,27 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 )
 
-// processName is the name under which this program runs as an event process.
+// processName is the program name (the first argument) with which this program runs as an event process.
 const processName = "artifactfs-events"
 
-// limit is the maximum time that an event process takes.
+// limit is the maximum run time of an event process.
 const limit = 2 * time.Second
 
 // Exit codes of an event process.
 const (
-	exitDone    = 0
-	exitInput   = 2 // the process that has started this one was killed
-	exitUnknown = 3 // the mount is not visible here, or does not recognise the requests of this process
+	exitDone  = 0
+	exitInput = 2 // the process that started this one was killed before it had sent all input
+	// the mount is not visible in this mount namespace, or does not recognise the requests of this process
+	exitUnknown = 3
 	exitLate    = 4
 )
 
-// Records of the input besides those of fuse.EventKind, each of which is followed by a name. A zero byte ends each record.
+// First bytes of the records in the input of an event process, in addition to those of fuse.EventKind. A name follows
+// this byte, and a zero byte ends the record.
 const (
-	recordDir   = 'd' // the directory of the names that follow, relative to the root
-	recordTouch = 't' // an event for the directory itself
-	recordEnd   = '.' // the end of the input
+	recordDir   = 'd' // directory of the names in the records that follow, relative to the root of the mount
+	recordTouch = 't' // event for the directory itself
+	recordEnd   = '.' // end of the input
 )
 
 func init() {
@@ -41,11 +43,12 @@ func init() {
 	}
 }
 
-// IsProcess reports whether a program with these arguments is to run as an event process. The program must then call Run.
+// IsProcess reports whether a program with these arguments has to run as an event process. The program must then call
+// Run.
 func IsProcess(args []string) bool { return len(args) == 2 && filepath.Base(args[0]) == processName }
 
-// Run makes the system calls for the changes in the input, in the mount at dir, and returns the exit code of the process. It must run on
-// the main thread.
+// Run makes the system calls for the changes in the input, in the mount at dir, and returns the exit code of the event
+// process. It must run on the main thread.
 func Run(dir string, input io.Reader) int {
 	time.AfterFunc(limit, func() { os.Exit(exitLate) })
 	text, err := io.ReadAll(input)
@@ -77,7 +80,8 @@ func Run(dir string, input io.Reader) int {
 	return exitDone
 }
 
-// openRoot opens the root of the mount at dir. If possible it opens a copy of the mount, which does not keep the mount itself busy.
+// openRoot opens the root of the mount at dir. If possible it opens a copy of the mount, which does not keep the mount
+// busy.
 func openRoot(dir string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -86,7 +90,8 @@ func openRoot(dir string) (int, error) {
 	return fd, nil
 }
 
-// openDir opens a directory of the mount. It returns a negative number if the directory does not exist.
+// openDir opens the directory path of the mount whose root is the descriptor root. It returns a negative number if the
+// directory does not exist.
 func openDir(root int, path string) int {
 	if path == "" {
 		path = "."
@@ -101,7 +106,8 @@ func openDir(root int, path string) int {
 	return fd
 }
 
-// raise makes the system call for the change of a name in the directory at.
+// raise makes the system call that stands for a change of the kind kind of a name in the directory with the descriptor
+// at.
 func raise(at int, name string, kind fuse.EventKind) {
 	var err error
 	switch kind {
@@ -116,14 +122,15 @@ func raise(at int, name string, kind fuse.EventKind) {
 	case fuse.Replaced:
 		touch(at, name, unix.AT_SYMLINK_NOFOLLOW)
 	}
-	if errors.Is(err, unix.EEXIST) { // a program has looked the new name up already
+	if errors.Is(err, unix.EEXIST) { // a program has already looked up the new name
 		touch(at, name, unix.AT_SYMLINK_NOFOLLOW)
 	} else if err != nil {
 		touch(at, "", unix.AT_EMPTY_PATH)
 	}
 }
 
-// touch raises IN_MODIFY. An error means that the name has changed again.
+// touch changes the modification time of a file, so that the kernel raises IN_MODIFY. It ignores errors, because an
+// error means that the name has changed again.
 func touch(at int, name string, flags int) {
 	_ = unix.UtimesNanoAt(at, name, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}}, flags)
 }

@@ -1,7 +1,7 @@
-// Package inotify makes the kernel raise inotify events for names that the daemon has changed without a system call. A separate process,
-// the event process, makes system calls in the mount that change nothing (see fuse.NameEvent). The process that serves the mount must not
-// make them itself: if it were killed in such a call, its thread would wait for a reply that only the successor can give, while the
-// successor waits for the end of the thread.
+// Package inotify makes the kernel raise inotify events for names that the daemon has changed without a system call. A
+// separate process, the event process, makes system calls in the mount that change nothing (see fuse.NameEvent). The
+// process that serves the mount must not make them itself: if it were killed in such a call, its thread would wait for
+// a reply of the successor, while the successor waits for the end of the thread.
 package inotify
 
 import (
@@ -25,27 +25,28 @@ import (
 )
 
 const (
-	// mostNames is the maximum number of names for which events are raised. After a change of more names, each changed directory gets
-	// one event.
-	mostNames = 5000
-	killTime  = limit + time.Second // how long an event process may take before it is killed
-	pauseTime = time.Second         // how long Pause waits for the end of an event process
+	// maxEventNames is the maximum number of names for which events are raised. After a change of more names, each
+	// changed directory gets one event.
+	maxEventNames = 5000
+	killTime      = limit + time.Second // time after which an event process is killed
+	pauseTime     = time.Second         // maximum time for which Pause waits for the end of an event process
 )
 
-// Raiser raises events for one writable mount. The methods may be called from any goroutine. A nil Raiser raises none.
+// Raiser raises inotify events for one writable mount. The methods may be called from any goroutine. A nil Raiser
+// raises none.
 type Raiser struct {
 	Dir    string // directory of the mount
 	Server *fuse.Server
 	Kernel *worktree.Kernel
-	Note   func(fuse.EventProcess) // stores the event process for a successor
+	Note   func(fuse.EventProcess) // stores the ID of the event process for a successor
 	Log    *zap.Logger
 
-	turn  chan struct{}  // held while an event process runs; capacity 1
-	work  sync.WaitGroup // of the goroutines that Raise has started
-	ended chan struct{}  // closed by Close, which holds mu
+	turn  chan struct{}  // full while an event process runs; capacity 1
+	work  sync.WaitGroup // goroutines that Raise has started
+	ended chan struct{}  // closed by Close, which then holds mu
 
 	mu      sync.Mutex
-	process *os.Process // the event process, or nil; protected by mu
+	process *os.Process // running event process; nil if there is none; protected by mu
 }
 
 // New returns a Raiser with the exported fields of r.
@@ -54,8 +55,8 @@ func New(r *Raiser) *Raiser {
 	return r
 }
 
-// Raise raises events for the changes in the background. It raises none in directories that the kernel does not know, because
-// nobody watches them.
+// Raise raises inotify events for the changes in the background. It raises none in directories that the kernel does not
+// know, because no program watches them.
 func (r *Raiser) Raise(changed []worktree.ChangedName) {
 	if r == nil {
 		return
@@ -78,13 +79,13 @@ func (r *Raiser) Raise(changed []worktree.ChangedName) {
 	})
 }
 
-// changes are the changes for one event process.
+// changes has the changed names for one event process.
 type changes struct {
 	events []*fuse.NameEvent
-	input  []byte // input of the event process; empty: there is nothing to do
+	input  []byte // input of the event process; empty if there is nothing to do
 }
 
-// changesOf returns the changes that somebody may watch.
+// changesOf returns those of the changed names that a program may watch.
 func (r *Raiser) changesOf(changed []worktree.ChangedName) (c changes) {
 	merged := map[string]*worktree.ChangedName{}
 	var paths []string
@@ -103,7 +104,7 @@ func (r *Raiser) changesOf(changed []worktree.ChangedName) (c changes) {
 	for _, p := range paths {
 		n := merged[p]
 		kind := kindOf(n)
-		// A directory that is new or gone has an event of its own.
+		// For a directory that is new or removed, the event is raised in its parent directory.
 		if above := merged[dirOf(p)]; kind == 0 || above != nil && above.Old.Node != above.New.Node {
 			continue
 		}
@@ -123,7 +124,7 @@ func (r *Raiser) changesOf(changed []worktree.ChangedName) (c changes) {
 	if len(dirs) == 0 {
 		return changes{}
 	}
-	if len(c.events) > mostNames {
+	if len(c.events) > maxEventNames {
 		c.events = nil
 		text.Reset()
 		for _, d := range dirs {
@@ -136,7 +137,7 @@ func (r *Raiser) changesOf(changed []worktree.ChangedName) (c changes) {
 	return c
 }
 
-// kindOf returns the kind of a change, or 0 if nothing has changed.
+// kindOf returns the kind of event for the change n, or 0 if nothing has changed.
 func kindOf(n *worktree.ChangedName) fuse.EventKind {
 	switch {
 	case n.Old.Node == n.New.Node:
@@ -153,7 +154,7 @@ func kindOf(n *worktree.ChangedName) fuse.EventKind {
 	return fuse.Replaced
 }
 
-// dirOf returns the path of the directory that contains a path; "" for the root.
+// dirOf returns the path of the parent directory of the path p, or "" for the root.
 func dirOf(p string) string {
 	if dir := path.Dir(p); dir != "." {
 		return dir
@@ -161,10 +162,12 @@ func dirOf(p string) string {
 	return ""
 }
 
-// raise runs an event process until it ends. It waits for the event process of an earlier change.
+// raise runs an event process for the changes c until it ends. It first waits for the end of the event process of an
+// earlier change.
 //
-// The kernel kills the event process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG). A successor ends only an
-// event process that was noted, and one that is stopped does not end by itself.
+// The kernel kills the event process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG). This is
+// needed because a successor kills an event process only if Note was called before, and because a stopped event process
+// does not end by itself.
 func (r *Raiser) raise(c changes) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -172,7 +175,7 @@ func (r *Raiser) raise(c changes) error {
 	case <-r.ended:
 		return nil
 	case <-time.After(2 * killTime):
-		return errors.New("the previous event process hangs")
+		return errors.New("previous event process does not end")
 	}
 	input, output, err := os.Pipe()
 	if err != nil {
@@ -203,7 +206,7 @@ func (r *Raiser) raise(c changes) error {
 	r.set(nil)
 	r.Server.EndEvents()
 	r.Note(fuse.EventProcess{})
-	cmd.Wait() // from here on, another process can have the id
+	cmd.Wait() // from here on, another process can have the same ID
 	switch code := cmd.ProcessState.ExitCode(); code {
 	case exitDone:
 		return nil
@@ -214,7 +217,7 @@ func (r *Raiser) raise(c changes) error {
 	return errors.Join(err, fmt.Errorf("event process has ended: %s", cmd.ProcessState))
 }
 
-// await waits until a child of this process has ended. Its id stays in use.
+// await waits until the child process pid has ended. The ID remains in use, because the process is not reaped.
 func (r *Raiser) await(pid int) {
 	for {
 		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
@@ -229,7 +232,7 @@ func (r *Raiser) set(p *os.Process) {
 	r.process = p
 }
 
-// Pause ends the event process, so that it does not keep the mount busy, and lets no other one start until the returned function is
+// Pause ends a running event process, so that it does not keep the mount busy, and prevents new ones until resume is
 // called.
 func (r *Raiser) Pause() (resume func()) {
 	if r == nil || !r.pause() {
@@ -238,7 +241,8 @@ func (r *Raiser) Pause() (resume func()) {
 	return func() { <-r.turn }
 }
 
-// pause ends the event process and takes its turn. It returns false if the process does not end within pauseTime.
+// pause ends a running event process and prevents new ones. It returns false if the process does not end within
+// pauseTime.
 func (r *Raiser) pause() bool {
 	for end := time.Now().Add(pauseTime); time.Now().Before(end); {
 		r.mu.Lock()
@@ -256,7 +260,8 @@ func (r *Raiser) pause() bool {
 	return false
 }
 
-// Close ends the event process for good. It is called once, when the mount has ended. An event process that does not end is left.
+// Close ends a running event process and prevents new ones. It is called once, when the mount has ended. It does not
+// wait for an event process that cannot be killed.
 func (r *Raiser) Close() {
 	if r == nil {
 		return
