@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// adoptable returns nil if a mount that another program has created can be served as the request r demands. Otherwise it
-// returns an error that states the reason.
+// adoptable returns nil if the mount that another program has created at r.Dir can be served as the request r demands,
+// and the reason as an error otherwise.
 func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	found, ok := mounts.At(r.Dir)
 	if !ok || found.Type != FUSEType {
@@ -27,11 +27,11 @@ func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	return nil
 }
 
-// errNotAdopted is the error that all errors of adoptable wrap.
+// errNotAdopted means that a mount that another program has created cannot be served as the request demands.
 var errNotAdopted = errors.New("inherited FUSE descriptor cannot be used")
 
-// CheckAdopted is called instead of Prepare if another program has created the mount and passed its FUSE device to this process.
-// It changes nothing. It returns an error if the mount cannot be served as r requests.
+// CheckAdopted checks whether the mount at r.Dir, which another program has created, can be served as r demands. It is
+// called instead of Prepare if that program has passed its FUSE device to this process. It changes nothing.
 func CheckAdopted(r control.MountRequest) (Point, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 const (
 	// FUSEType is the file-system type that artifactfs mounts have in the mount table.
 	FUSEType = "fuse.artifactfs"
-	// autofsType is the file-system type of an automount point. An access to an automount point waits until the automounter has
-	// mounted a file system over it (see autofs(5) and systemd.automount(5)).
+	// autofsType is the file-system type of an automount point in the mount table. An access to an automount point
+	// waits until the automounter has mounted a file system over it (see autofs(5) and systemd.automount(5)).
 	autofsType = "autofs"
-	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount that does
-	// not reply in this time is treated as hanging, but not as dead.
+	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount that
+	// does not reply in this time hangs, but is not regarded as dead.
 	ProbeTime = 2 * time.Second
 	// maxStacked is the maximum number of dead mounts, one over the other, that are removed from one directory.
 	maxStacked = 16
@@ -35,23 +35,25 @@ const (
 var (
 	// ErrAlreadyMounted means that an artifactfs mount exists at the directory and is served by a process.
 	ErrAlreadyMounted = errors.New("directory already has an artifactfs mount")
-	// ErrTaken means that another file system is mounted at the directory.
+	// ErrTaken means that another file system is mounted at the directory of a mount request.
 	ErrTaken = errors.New("another file system is mounted at the directory")
-	// ErrInside means that the directory is inside another artifactfs mount.
+	// ErrInside means that the directory of a mount request is inside another artifactfs mount.
 	ErrInside = errors.New("directory is inside another mount")
-	// ErrNotEmpty means that the directory has entries.
+	// ErrNotEmpty means that the directory of a mount request has entries.
 	ErrNotEmpty = errors.New("directory is not empty")
-	// ErrNotDirectory means that the path is a file and not a directory.
+	// ErrNotDirectory means that the path of a mount request is not a directory.
 	ErrNotDirectory = errors.New("path is not a directory")
-	// ErrDeadMount means that the process that served the mount has died, and that the mount cannot be removed.
+	// ErrDeadMount means that the process that served the mount at a directory has died, and that the mount cannot be
+	// removed.
 	ErrDeadMount = errors.New("directory has a dead mount, whose process has exited")
-	// ErrUserMount means that fusermount3 has failed.
+	// ErrUserMount means that fusermount3, which mounts for users other than root, has failed.
 	ErrUserMount = errors.New("fusermount3 failed to mount")
 	// ErrNoFUSE means that /dev/fuse cannot be used on this host.
 	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
 )
 
-// errAutomount means that the directory is the mount point of an automounter that has not sent this request.
+// errAutomount means that the directory of a mount request is the mount point of an automounter that has not sent this
+// request.
 var errAutomount = errors.New("directory is an automount point, but the automounter has not sent this request")
 
 // Point is the directory of a mount, with a list of the directories that were created for it.
@@ -60,9 +62,9 @@ type Point struct {
 	Created []string // directories that Prepare has created, the deepest one last
 }
 
-// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not
-// be inside another artifactfs mount, except the mount at parentDir; if parentDir is "", there is no exception. If Prepare
-// fails, it removes the directories that it has created.
+// Prepare creates the directory dir for a mount if it does not exist, removes dead artifactfs mounts from it, and
+// checks that it is empty. dir must not be inside another artifactfs mount, except the mount at parentDir, unless that
+// is "". If Prepare fails, it removes the directories that it has created.
 //
 // Prepare reads the mount table before it calls stat(2) for dir, for two reasons: stat may wait for the process that serves a
 // mount, and for a dead mount the kernel may answer from its cache.
@@ -106,7 +108,7 @@ func CheckDevice() error {
 	return nil
 }
 
-// RemoveDead removes dead artifactfs mounts from dir, as Prepare does. It returns false if there is none.
+// RemoveDead removes dead artifactfs mounts from dir. It returns false if there is none.
 func RemoveDead(ctx context.Context, dir string) (removed bool, _ error) {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
@@ -124,8 +126,8 @@ func RemoveDead(ctx context.Context, dir string) (removed bool, _ error) {
 	return removed, ErrDeadMount
 }
 
-// clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir is inside an
-// artifactfs mount other than the mount at parentDir.
+// clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir is
+// inside an artifactfs mount other than the one at parentDir.
 func clearDead(ctx context.Context, dir, parentDir string) error {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
@@ -169,8 +171,8 @@ func IsDead(dir string) bool {
 	}
 }
 
-// Detach removes the mount at dir from the directory tree, even if the mount is in use. If this process does not run as root,
-// Detach runs fusermount3.
+// Detach removes the mount at dir from the directory tree, even if the mount is in use. If this process does not run as
+// root, Detach runs fusermount3.
 func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -183,7 +185,7 @@ func Detach(ctx context.Context, dir string) error {
 	})
 }
 
-// make creates the directory and the missing directories above it, and adds them to Created.
+// make creates the directory of the mount and its missing parent directories, and adds them to Created.
 func (p *Point) make() error {
 	var missing []string
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
@@ -209,7 +211,8 @@ func (p *Point) make() error {
 	return nil
 }
 
-// Remove removes the created directories, the deepest first. It stops at the first directory that is not empty.
+// Remove removes the directories that make has created, the deepest first. It stops at the first directory that is not
+// empty.
 func (p *Point) Remove() {
 	for i := len(p.Created) - 1; i >= 0; i-- {
 		if os.Remove(p.Created[i]) != nil {
@@ -218,8 +221,8 @@ func (p *Point) Remove() {
 	}
 }
 
-// empty returns nil if the directory exists and has no entries. Otherwise it returns ErrNotEmpty, ErrNotDirectory, or the error
-// of a system call.
+// empty returns nil if the directory of the mount exists and has no entries. Otherwise it returns ErrNotEmpty,
+// ErrNotDirectory, or the error of a system call.
 func (p *Point) empty() error {
 	info, err := os.Stat(p.Dir)
 	switch {
@@ -273,7 +276,8 @@ func IsMounted(mounts mountinfo.Table, dir string) bool {
 // detachTime is the maximum run time of fusermount3.
 const detachTime = 5 * time.Second
 
-// DetachAt does the same as Detach, for a mount that this process serves. It does nothing if there is no artifactfs mount at dir.
+// DetachAt removes the mount at dir from the directory tree like Detach, for a mount that this process serves. It does
+// nothing if there is no artifactfs mount at dir.
 func DetachAt(dir string) error {
 	if _, err := DeviceOf(dir); err != nil {
 		return nil
@@ -283,7 +287,7 @@ func DetachAt(dir string) error {
 	return fuse.WithoutDevice(func() error { return Detach(ctx, dir) })
 }
 
-// DetachQuietly does the same as DetachAt, but logs the error.
+// DetachQuietly calls DetachAt, and only logs the error.
 func DetachQuietly(dir string, log *zap.Logger) {
 	if err := DetachAt(dir); err != nil {
 		log.Error("detach mount", zap.String("dir", dir), zap.Error(err))
@@ -293,8 +297,8 @@ func DetachQuietly(dir string, log *zap.Logger) {
 // busyPause is the maximum pause between two attempts to unmount a busy mount. The pause doubles after each attempt.
 const busyPause = 64 * time.Millisecond
 
-// UnmountIdle calls umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has just
-// ended may still hold files. If the mount is still busy after that, it returns EBUSY.
+// UnmountIdle calls umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has
+// just ended may still hold files. If the mount remains busy, it returns EBUSY.
 func UnmountIdle(dir string, flags int) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Unmount(dir, flags)

@@ -15,15 +15,15 @@ const (
 	// flushTime is the maximum time for which Flush waits until the kernel has written its cached changes of a mount to this
 	// process.
 	flushTime = 10 * time.Second
-	// copiesFor is the maximum time for which an unmount waits until no other mount namespace has a copy of the mount. For
-	// example, a command that runs in a separate mount namespace may be about to end.
+	// copiesFor is the maximum time for which an unmount waits until no other mount namespace has a copy of the mount.
+	// For example, a command in a separate mount namespace may be about to end.
 	copiesFor = 5 * time.Second
 )
 
-// AwaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount at dir, for at
-// most the time copiesFor. Such a copy remains mounted after an unmount in this namespace, and a process must still serve the
-// file-system calls in the copy. If copies remain, AwaitCopies returns an error that names them. If force is true, it does not
-// wait.
+// AwaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount at dir,
+// for at most copiesFor. Such a copy remains mounted after an unmount in this namespace, and a process must still serve
+// the file-system calls in it. If copies remain, AwaitCopies returns an error that names them. If force is true, it
+// does not wait.
 func AwaitCopies(ctx context.Context, dir string, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(dir)
@@ -41,7 +41,7 @@ func AwaitCopies(ctx context.Context, dir string, force bool) error {
 	}
 }
 
-// HasFUSE reports whether a FUSE file system is mounted at dir.
+// HasFUSE reports whether an artifactfs mount is at dir.
 func HasFUSE(dir string) bool {
 	_, err := DeviceOf(dir)
 	return err == nil

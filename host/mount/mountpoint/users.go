@@ -20,15 +20,15 @@ import (
 type user struct {
 	pid  string // process ID, or the mount point of a bind mount
 	name string // name of the process's command
-	// how describes the object that the process holds, such as "its working directory".
+	// how describes what the process holds, such as "a working directory in the mount".
 	how string
 }
 
-// String returns the name and the process ID.
+// String returns the name of the command and the process ID.
 func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 
-// usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because this process would have to answer
-// an access to a file of the mount. The result may lack processes of other users.
+// usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because this process would have
+// to answer an access to a file of the mount. The result may not include processes of other users.
 func usersOf(dir string) (users []user) {
 	mounts, _ := mountinfo.Self()
 	mount, ok := mounts.At(dir)
@@ -49,7 +49,7 @@ func usersOf(dir string) (users []user) {
 		case linksInto(p.Executable, inside):
 			how = "a program in the mount"
 		default:
-			how = openFile(p, dir, id, inside)
+			how = pathHeldOpen(p, dir, id, inside)
 			if how == "" && mapsFrom(p, device) {
 				how = "a mapped file"
 			}
@@ -63,7 +63,7 @@ func usersOf(dir string) (users []user) {
 	return users
 }
 
-// usersByCopies returns a user for each copy of a mount. A copy is a bind mount in this mount namespace, or a mount in the
+// usersByCopies returns a user for each copy of a mount: a bind mount in this mount namespace, or a mount in the
 // namespace of another process.
 func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	for _, c := range copies {
@@ -77,16 +77,16 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	return users
 }
 
-// linksInto reports whether a symbolic link in /proc leads to a file in the mount. The function link reads the link, and the
-// function inside reports whether a path is in the mount.
+// linksInto reports whether a symbolic link in /proc leads to a file in the mount. link reads the link, and inside
+// reports whether a path is in the mount.
 func linksInto(link func() (string, error), inside func(string) bool) bool {
 	to, err := link()
 	return err == nil && inside(to)
 }
 
-// openFile returns the path of a file that process p has open in the mount with the given ID, relative to the mount if possible.
-// It returns "" if there is no such file.
-func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
+// pathHeldOpen returns the path, relative to dir if possible, of a file that the process p has open in the mount at dir
+// with the ID id, or "" if there is none.
+func pathHeldOpen(p proc.Process, dir, id string, inside func(string) bool) string {
 	fds, err := p.Descriptors()
 	if err != nil {
 		return ""
@@ -106,8 +106,8 @@ func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	return ""
 }
 
-// mountOf returns the ID of the mount to which an open file belongs, in the format of proc_pid_fdinfo(5). It returns "" if the ID
-// cannot be read.
+// mountOf returns the ID of the mount to which the open file fd of the process p belongs, as in proc_pid_fdinfo(5), or
+// "" if it cannot be read.
 func mountOf(p proc.Process, fd int) string {
 	text, err := p.FDInfo(fd)
 	if err != nil {
@@ -121,8 +121,8 @@ func mountOf(p proc.Process, fd int) string {
 	return ""
 }
 
-// mapsFrom reports whether the process p has mapped a file of the given device. The device has the format of the fourth field
-// of a line in proc_pid_maps(5).
+// mapsFrom reports whether the process p has mapped a file of the device, which has the format of the fourth field of a
+// line in proc_pid_maps(5).
 func mapsFrom(p proc.Process, device string) bool {
 	text, err := p.Maps()
 	if err != nil {
@@ -136,7 +136,7 @@ func mapsFrom(p proc.Process, device string) bool {
 	return false
 }
 
-// BusyError wraps fuse.ErrBusy and names the processes that keep the mount busy.
+// BusyError means that a mount is busy. It wraps fuse.ErrBusy and names the processes that use the mount.
 type BusyError struct {
 	error
 	users []user
@@ -148,7 +148,7 @@ func (e BusyError) Unwrap() error { return e.error }
 // usersNamed is the maximum number of processes that an error message names.
 const usersNamed = 5
 
-// Error returns a sentence that names the first usersNamed processes.
+// Error returns a message that names the first usersNamed processes.
 func (e BusyError) Error() string {
 	var names []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -160,7 +160,7 @@ func (e BusyError) Error() string {
 	return "mount is in use by " + strings.Join(names, ", ")
 }
 
-// Hint returns a text that names the objects which the first usersNamed processes hold.
+// Hint returns a text that states what the first usersNamed processes hold.
 func (e BusyError) Hint() string {
 	var holds []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -169,7 +169,7 @@ func (e BusyError) Hint() string {
 	return strings.Join(holds, "; ")
 }
 
-// NameUsers returns a BusyError if err is fuse.ErrBusy and at least one process that uses the mount at dir is found. Otherwise it
+// NameUsers returns a BusyError if err is fuse.ErrBusy and a process that uses the mount at dir is found. Otherwise it
 // returns err.
 func NameUsers(dir string, err error) error {
 	if !errors.Is(err, fuse.ErrBusy) {
@@ -181,7 +181,7 @@ func NameUsers(dir string, err error) error {
 	return err
 }
 
-// BusyByCopies returns a BusyError that names the copies of a mount in other places.
+// BusyByCopies returns a BusyError that names the copies of a mount.
 func BusyByCopies(copies []mountinfo.Copy) error {
 	return BusyError{fuse.ErrBusy, usersByCopies(copies)}
 }

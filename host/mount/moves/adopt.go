@@ -23,9 +23,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/mirror"
 )
 
-// Before a mount restores or merges a checkpoint of another session, it adopts that checkpoint: it copies the checkpoint's
-// objects to the repository of its own session, and creates a local ref (session.AdoptedRef) that protects the objects from
-// garbage collection. After that, the id of the checkpoint can be looked up in the repository of the mount's own session.
+// Before a mount restores or merges a checkpoint of another session, it adopts that checkpoint: it copies the
+// checkpoint's objects to the repository of its own session, and creates a local ref (session.AdoptedRef) that protects
+// the objects from garbage collection. After that, the ID of the checkpoint can be looked up in the repository of the
+// mount's own session.
 
 // adopted is a checkpoint of another session whose commit and trees were copied to the repository of the mount's own session.
 type adopted struct {
@@ -33,10 +34,10 @@ type adopted struct {
 	meta       session.Meta // metadata of the session to which the checkpoint belongs
 }
 
-// adopt finds a checkpoint in another session and copies its objects to the repository of the mount's session. The parameter of
-// is the name of the other session, and id is the ID of the checkpoint. The parameter at is the URL of the session remote that
-// stores the other session; "" means that the session is on this host. A checkpoint of the mount's own session is looked up and
-// not copied. adopt returns fault.ErrOtherRemote if the other session belongs to a different mounted remote.
+// adopt finds the checkpoint id in the session called of, and copies its objects to the repository of the mount's
+// session. at is the URL of the session remote that has the other session, or "" if it is on this host. A checkpoint of
+// the mount's own session is not copied. adopt returns fault.ErrOtherRemote if the other session belongs to a different
+// mounted remote.
 //
 // adopt creates the ref after all objects are stored. If the process crashes before that, no ref leads to the copied objects, and
 // the request can be repeated.
@@ -64,8 +65,8 @@ func (m *Mover) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	return a, repo.Update(ctx, []session.RefChange{{Name: adopted, New: a.checkpoint.Commit, Force: true}})
 }
 
-// adoptHere adopts the checkpoint with the given ID from another session on this host. It hard-links the object files of the
-// other session.
+// adoptHere adopts the checkpoint id of another session on this host, called of. It hard-links the object files of that
+// session.
 func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
 	h, err := m.HomeOf(of)
 	if err != nil {
@@ -99,7 +100,7 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		err = repo.AddShallow(shallow)
 	}
 	if err == nil {
-		err = m.sawObjects(repo)
+		err = m.refreshObjects(repo)
 	}
 	if err != nil {
 		return a, fmt.Errorf("share the objects of session %s: %w", h.Session, err)
@@ -111,9 +112,9 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	return a, nil
 }
 
-// sawObjects makes repo and m.Mount.Owned, the two readers of the session's repository, find packs that were added without a
-// call of either reader, for example by hard links.
-func (m *Mover) sawObjects(repo *session.Repo) error {
+// refreshObjects makes repo and m.Mount.Owned, the two readers of the session repository, find packs that were added in
+// other ways, for example by hard links.
+func (m *Mover) refreshObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
 		err = packs.Refresh()
@@ -124,8 +125,8 @@ func (m *Mover) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar adopts a checkpoint of a session that is stored on the session remote with the URL in the parameter at. It fetches
-// the checkpoint's commits and trees, and calls adoptFrom to make its contents available.
+// adoptFar adopts the checkpoint id of a session called of on the session remote with the URL at. It fetches the
+// checkpoint's commits and trees, and calls adoptFrom to make its contents available.
 func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	all := m.Catalog
 	far, err := all.MirrorOf(ctx, at, of)
@@ -157,14 +158,14 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	if err != nil {
 		return a, fault.SessionRemote(far.Remote(), err)
 	}
-	if err := m.sawObjects(repo); err != nil {
+	if err := m.refreshObjects(repo); err != nil {
 		return a, err
 	}
 	return a, m.adoptFrom(ctx, far.Remote(), a.checkpoint)
 }
 
-// adoptContents opens the session remote with the URL in the parameter at, and calls adoptFrom with it. The parameter of is the
-// name of the session to which the checkpoint p belongs. adoptContents does nothing if the URL is not that of a session remote.
+// adoptContents opens the session remote with the URL at, and calls adoptFrom with it. of is the name of the session of
+// the checkpoint p. It does nothing if at is not the URL of a session remote.
 func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
 	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
@@ -174,10 +175,10 @@ func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Chec
 	return m.adoptFrom(ctx, remote, p)
 }
 
-// adoptFrom makes the changed contents of the checkpoint p readable in this mount. These are the contents that differ from the
-// base tree and are missing among the session's own objects. If the parameter remote is also the session remote of the mount's
-// session, the contents are registered, and fetched when they are read. Otherwise they are fetched now, because the next
-// checkpoint has to push them to the session remote of the mount's session. A failed fetch is logged and is not an error.
+// adoptFrom makes the contents of the checkpoint p that differ from the base tree readable in this mount. If remote is
+// also the session remote of the mount's session, missing contents are registered, and fetched from there when they are
+// read. Otherwise they are fetched at once, because the next checkpoint has to push them to the session remote of the
+// mount's session. A failed fetch is only logged.
 func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
 	base, err := m.Mount.Record.Base()
 	if err != nil {

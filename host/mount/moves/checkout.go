@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// checkouts returns the parts of this mount that package checkout changes during a switch or restore. Finish, which sets
-// m.journal, must have been called.
+// checkouts returns a checkout.Checkout for this mount, which switches and restores use. Finish, which sets m.journal,
+// must have been called.
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.Tree, Kernel: m.Server, Mark: m.Handover, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
@@ -35,10 +35,10 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	}
 }
 
-// Finish opens the journal of unfinished changes, and completes the switches and restores that killed processes have started in
-// this mount. It is called before git commands can run and before Ready returns, and may be called again after a failure. If
-// the mount is read-only and does not follow a branch, Finish completes nothing; a later writable mount of the session then
-// completes the changes.
+// Finish opens the journal of unfinished changes, and completes the switches and restores that killed processes have
+// started in this mount. It is called before git commands can run and before Ready returns, and may be called again
+// after a failure. If the mount is read-only and does not follow a branch, Finish completes nothing; a later writable
+// mount of the session does.
 func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	m.journal.Store(checkout.OpenJournal(m.Mount.Home))
 	if !m.Mount.Writable && !m.Follow {
@@ -53,8 +53,8 @@ func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	}
 }
 
-// finish completes a change that was interrupted, or that has failed and could not be taken back. It returns nil if the change is
-// completed, or is abandoned.
+// finish completes the change p, which was interrupted, or has failed and could not be undone. It returns nil if the
+// change is completed or abandoned.
 func (m *Mover) finish(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	switch {
 	case p.Worktrees != nil:
@@ -71,9 +71,9 @@ func (m *Mover) finish(ctx context.Context, git *gitdir.Dir, p *checkout.Pending
 	return nil
 }
 
-// finishRest completes the changes that have failed and could not be taken back. It returns an error if one of them fails again, and
-// still can neither be completed nor taken back. Each new change calls it first.
-func (m *Mover) finishRest(ctx context.Context, git *gitdir.Dir) error {
+// finishUnfinished completes the changes that have failed and could not be undone. It returns an error if one of them
+// fails again and still can neither be completed nor undone. Each new change calls it first.
+func (m *Mover) finishUnfinished(ctx context.Context, git *gitdir.Dir) error {
 	m.finishing.Lock()
 	defer m.finishing.Unlock()
 	for _, p := range m.journal.Load().Unfinished() {
@@ -85,7 +85,7 @@ func (m *Mover) finishRest(ctx context.Context, git *gitdir.Dir) error {
 	return nil
 }
 
-// Unfinished returns a sentence for each change that has failed and could not be taken back.
+// Unfinished returns a message for each change that has failed and could not be undone.
 func (m *Mover) Unfinished() (list []string) {
 	if m == nil || m.journal.Load() == nil {
 		return nil
@@ -97,10 +97,10 @@ func (m *Mover) Unfinished() (list []string) {
 	return list
 }
 
-// abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err with the message what.
-// The working tree remains as the killed process has left it, and git status lists the differences. If ctx has ended, or if err is a
-// checkout.UnfinishedError, abandonCheckout keeps the entry, so that the next attempt or the next process that serves the mount tries
-// again.
+// abandonCheckout removes the journal entry p of a switch or restore that cannot be completed, and logs err with the
+// message what. The working tree remains as the killed process has left it, and git status lists the differences. If
+// ctx has ended, or if err is a checkout.UnfinishedError, abandonCheckout keeps the entry, so that the change is tried
+// again later.
 func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
 	var again checkout.UnfinishedError
 	if ctx.Err() == nil && !errors.As(err, &again) {
@@ -109,8 +109,8 @@ func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))
 }
 
-// mountsOver is the directory of a mount. Its methods report whether another file system is mounted at a path in that mount. If
-// the mount table cannot be read, they return true. The caller then treats every directory as covered by another mount.
+// mountsOver is the directory of a mount. It implements checkout.Mounts: its methods report whether another file system
+// is mounted at a path in that mount. If the mount table cannot be read, they return true.
 type mountsOver string
 
 // On reports whether another file system is mounted at the path p of the mount.
@@ -123,8 +123,7 @@ func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
-// any reports whether the mount table contains a mount point for which the function is returns true. If the mount table cannot
-// be read, any returns true.
+// any reports whether the mount table has a mount point for which the function is returns true, or cannot be read.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

@@ -36,19 +36,19 @@ import (
 //
 // HEAD and branches do not change. Afterwards the changes of the other session are staged, as after git merge --squash.
 
-// merging is the state of one merge. Only one goroutine uses it.
+// merging is the state of the merge of another session's checkpoint. Only one goroutine uses it.
 type merging struct {
 	m      *Mover
 	repo   *session.Repo      // repository of the mount's own session
 	theirs adopted            // checkpoint that is merged
 	now    session.Checkpoint // checkpoint of the working tree as it was before the merge
-	base   object.ID          // tree of the merge base; zero: the empty tree
+	base   object.ID          // tree of the merge base; zero for the empty tree
 	merge.Merged
-	objects string // directory to which git writes new objects; "": the object directory of the git directory
+	objects string // directory to which git writes new objects; "" for the object directory of the git directory
 }
 
-// Merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and names the
-// checkpoint with which the merge can be undone. Errors name the cause and a remedy.
+// Merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and
+// names the checkpoint with which the merge can be undone. Errors have a hint.
 func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.MergeReply, error) {
 	reply, err := m.merge(ctx, r)
 	if err != nil {
@@ -57,9 +57,9 @@ func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.Merg
 	return reply, nil
 }
 
-// merge does the work of Merge. It returns fault.ErrReadOnly or fault.ErrNoGitDir if the mount cannot merge, and
-// fault.ErrConflicts if the index still contains conflicts of an earlier merge. It does not change the working tree before its
-// last step.
+// merge implements Merge, without hints in its errors. It returns fault.ErrReadOnly or fault.ErrNoGitDir if the mount
+// cannot merge, and fault.ErrConflicts if the index still contains conflicts of an earlier merge. It does not change
+// the working tree before its last step.
 func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
@@ -117,8 +117,8 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	return reply, nil
 }
 
-// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both were forked from
-// the same checkpoint, the merge base is the checkpoint of the fork. Otherwise the result is that of commonCommit.
+// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both from the
+// same checkpoint, the merge base is the checkpoint of the fork. Otherwise the result is that of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
 	ours, _, err := session.ReadMeta(w.repo, m.Mount.Session)
@@ -145,8 +145,8 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	return w.commonCommit(ctx)
 }
 
-// commonCommit returns the tree of the base commit if both sessions have the same base commit, and otherwise the tree of the
-// merge base of their two base commits. It returns the zero id if one of the sessions was started on an unborn branch.
+// commonCommit returns the tree of the base commit if both sessions have the same base commit, and of the merge base of
+// their base commits otherwise. It returns the zero ID if one of the sessions was started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	ours, theirs := w.m.Mount.Record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {
@@ -155,7 +155,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	if ours != theirs {
 		base, err := merge.Base(w.runIn(ctx, w.m.Mount.GitDir), ours, theirs)
 		if err == nil && base.IsZero() {
-			err = errors.New("they have no common history")
+			err = errors.New("sessions have no common history")
 		}
 		if err != nil {
 			return object.ID{}, fmt.Errorf("find the merge base of the two sessions: %w", err)
@@ -169,7 +169,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// provide fetches, with one request, the contents that git must compare for the merge.
+// provide fetches the contents that git compares for the merge, with one request.
 func (w *merging) provide(ctx context.Context) error {
 	ids, _, err := treediff.ContentsToMerge(ctx, w.m.Contents.View.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
@@ -179,8 +179,8 @@ func (w *merging) provide(ctx context.Context) error {
 	return w.m.Mount.Owned.Provide(ctx, ids, nil)
 }
 
-// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git has created
-// to the repository of the session. name is the name that conflict markers show for the other session.
+// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git
+// has created to the session repository. name stands for the other session in conflict markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
 	commits, ours, theirs, err := session.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
@@ -213,7 +213,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	return w.take(ctx)
 }
 
-// take copies the objects that git has written from the temporary directory w.objects to the repository of the session.
+// take copies the objects that git has written to the directory w.objects into the session repository.
 func (w *merging) take(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(w.objects, "??", "*"))
 	if err != nil {
@@ -239,15 +239,16 @@ func (w *merging) take(ctx context.Context) error {
 	if err := w.repo.Write(ctx, out); err != nil {
 		return err
 	}
-	return w.m.sawObjects(w.repo)
+	return w.m.refreshObjects(w.repo)
 }
 
 // maxMerged is the maximum size, in bytes, of an object that a merge may create.
 const maxMerged = 512 << 20
 
-// record creates a checkpoint of the merge result, with the conflicts in its index. It returns the checkpoint, and the paths in
-// which the result differs from the working tree. If there are no such paths, it creates no checkpoint. Only a local ref
-// (session.AdoptedRef) leads to the checkpoint, so it is never pushed.
+// record creates a checkpoint of the merge result, with the conflicts in its index. It returns the checkpoint, and the
+// paths at which the result differs from the working tree. If there are no such paths, it creates no checkpoint. Only a
+// local ref (session.AdoptedRef) refers to the checkpoint, so it is never pushed. state is the checkpoint state before
+// the merge.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Checkpoint, err error) {
 	conflicted := w.Conflicted()
 	var edits bytes.Buffer
@@ -314,7 +315,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	p.Commit = commit.ID
 	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.Mount.Session, p.ID), New: p.Commit}})
 	if err == nil {
-		err = w.m.sawObjects(w.repo) // restore reads the checkpoint state through the mount, which must find the new objects
+		err = w.m.refreshObjects(w.repo) // restore reads the checkpoint state through the mount, which must find the new objects
 	}
 	return paths, p, err
 }
@@ -347,9 +348,9 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// git runs a git command with the git directory dir and returns its standard output. env is added to the environment, and in is
-// the standard input. The objects of the session and of the mount are alternates (further directories in which git looks for
-// objects). If w.objects is set, git writes new objects there.
+// git runs a git command with the git directory dir and returns its standard output. env is added to the environment,
+// and in is the standard input. The objects of the session and of the mount are alternates (further directories in
+// which git searches objects). If w.objects is set, git writes new objects there.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	at, err := guard.Open(ctx, dir)
 	if err != nil {
@@ -360,7 +361,7 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	return at.Output(ctx, string(in), args...)
 }
 
-// runIn returns the method git for a git directory, for package merge.
+// runIn returns a function that runs git like the method git in the git directory dir, for package merge.
 func (w *merging) runIn(ctx context.Context, dir string) merge.Run {
 	return func(args ...string) ([]byte, error) { return w.git(ctx, dir, nil, nil, args...) }
 }

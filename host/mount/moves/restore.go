@@ -23,18 +23,19 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// restoring is a restore in progress, with the repository of the session to which its checkpoints belong.
+// restoring is a restore of files in progress, with the repository of the session of its checkpoints.
 type restoring struct {
 	checkout.Restore
 	m    *Mover
 	repo *session.Repo
 	// capture creates the checkpoint that precedes the restore.
 	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
-	// failed are the linked worktrees that could not be restored, by path.
+	// failed has the linked worktrees that could not be restored, by path, with the causes.
 	failed map[string]error
 }
 
-// newRestoring returns a restore of the given paths, or of all files if paths is empty. The caller must set the field Target.
+// newRestoring returns a restore of the given paths, or of all files if paths is empty. The caller must set the field
+// Target.
 func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
 	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.Contents.View.Tree),
@@ -42,7 +43,7 @@ func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string
 	return w
 }
 
-// dirDiffer compares trees with treediff.WithDirs, which also finds empty directories.
+// dirDiffer implements checkout.Differ with treediff.WithDirs, which also finds empty directories.
 type dirDiffer treediff.Reader
 
 // Differences returns the paths at which two trees differ, including empty directories, in the order of treediff.WithDirs.
@@ -54,8 +55,8 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 	return list, err
 }
 
-// Restore changes files of the mount back to their state at a checkpoint. If r is a dry run, it only lists the changes. Errors
-// name the cause and a remedy.
+// Restore changes files of the mount back to their state at a checkpoint. If r is a dry run, it only lists the changes.
+// Errors have a hint.
 func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
 	start := time.Now()
 	reply, err := m.restore(ctx, r)
@@ -73,8 +74,8 @@ func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.
 	return reply, nil
 }
 
-// restore does the work of Restore; its errors contain no hints. It holds git's index lock from the comparison until all files
-// are written, so that no git command changes the index in between.
+// restore implements Restore, without hints in its errors. It holds git's index lock from the comparison until all
+// files are written, so that no git command changes the index in between.
 func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
@@ -88,7 +89,7 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
-	if err := m.finishRest(ctx, git); err != nil {
+	if err := m.finishUnfinished(ctx, git); err != nil {
 		return reply, err
 	}
 	paths, named, err := pathsInside(r.Paths)
@@ -140,25 +141,26 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	return reply, err
 }
 
-// apply changes the files according to Compare, and restores the linked worktrees with the paths in linked.
+// apply changes the files as Compare has computed, and restores the linked worktrees with the paths linked. It releases
+// lock if it succeeds.
 func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.Index, r control.RestoreRequest, linked []string) error {
 	if len(linked) == 0 {
-		return w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil)
+		return w.Apply(ctx, lock, w.stagedFunc(r.Staged), r.Nonce, nil)
 	}
 	intent := checkout.WorktreesIntent{State: w.Target.State.String(), Paths: linked}
 	pending, err := w.m.journal.Load().Begin(checkout.Intent{Worktrees: &intent})
 	if err != nil {
 		return err
 	}
-	if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
+	if err := w.Apply(ctx, lock, w.stagedFunc(r.Staged), r.Nonce, nil); err != nil {
 		return errors.Join(err, pending.End())
 	}
 	w.failed, err = w.m.finishWorktrees(ctx, git, pending)
 	return err
 }
 
-// restoreGit creates the file ".git" in the root of the mount again if a program has removed it, and reports whether it was removed. No
-// checkpoint contains this file. In a dry run, nothing is created.
+// restoreGit creates the file ".git" in the root of the mount again if a program has removed it, and returns whether it
+// was removed. No checkpoint contains this file. In a dry run, nothing is created.
 func (m *Mover) restoreGit(dry bool) (removed bool, err error) {
 	if removed = worktree.GitRemoved(m.Tree); !removed || dry {
 		return removed, nil
@@ -190,8 +192,8 @@ func pathsInside(paths []string) (inside []string, git bool, err error) {
 	return inside, git, nil
 }
 
-// reply returns the reply that lists the changes, and the restored linked worktrees in the parameter linked. dry is true if the
-// changes were not made.
+// reply returns the reply that lists the changed paths in list and the restored linked worktrees in linked. dry states
+// that the changes were not made.
 func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (control.RestoreReply, error) {
 	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {
@@ -226,20 +228,21 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 	return reply, nil
 }
 
-// Capture creates a checkpoint of the current state.
+// Capture creates a checkpoint of the current state. It implements checkout.Checkpoints.
 func (w *restoring) Capture(ctx context.Context) (session.Checkpoint, error) {
 	p, _, err := w.capture(ctx, session.Restore, "")
 	return p, err
 }
 
-// Dirs returns the permissions of the directories in a checkpoint, by path.
+// Dirs returns the permissions of the directories in a checkpoint, by path. It implements checkout.Checkpoints.
 func (w *restoring) Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error) {
 	state, err := w.stateOf(ctx, p)
 	return state.Dirs, err
 }
 
-// Hold creates a ref to the tree of a checkpoint. The working tree will show parts of this tree, so gc must not remove its
-// objects. Hold returns an error if gc has removed the checkpoint already.
+// Hold creates a ref to the tree of a checkpoint, because the working tree will show parts of this tree, so that gc
+// must not remove its objects. It returns an error if gc has removed the checkpoint already. It implements
+// checkout.Checkpoints.
 func (w *restoring) Hold(ctx context.Context, p session.Checkpoint) error {
 	defer w.repo.Working()()
 	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc has removed the checkpoint in the meantime

@@ -13,33 +13,34 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 )
 
-// finishRestore completes a restore that was interrupted, and adds a note to the status. If the restore cannot be completed,
-// finishRestore calls abandonCheckout and returns the error, and the note names the commands with which the user can repeat or undo the
-// restore.
+// finishRestore completes the restore p, which was interrupted, and adds a note to the status. If the restore cannot be
+// completed, finishRestore calls abandonCheckout and returns the error; the note then names the commands with which the
+// user can repeat or undo the restore.
 func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {
-		err = m.restoreRest(ctx, git, p)
+		err = m.completeRestore(ctx, git, p)
 	}
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.Mount.Dir, p.Restore.Before)
 	if err == nil {
-		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
+		m.Mount.Agent.AddNote(fmt.Sprintf("restore of checkpoint %s was interrupted, and then completed; run %s to undo it", p.Restore.Checkpoint, undo))
 		m.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Mount.Dir),
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return nil
 	}
 	var again checkout.UnfinishedError
 	if ctx.Err() == nil && !errors.As(err, &again) {
-		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
+		m.Mount.Agent.AddNote(fmt.Sprintf("restore of checkpoint %s was interrupted and cannot be completed automatically (%v): "+
 			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
 	}
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 	return err
 }
 
-// restoreRest completes a restore that was interrupted, and stores its reply for a client that repeats the request. It changes
-// only paths that still are in the state before or after the restore. A path in any other state was changed later.
-func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
+// completeRestore completes the restore p, which was interrupted, and stores its reply for a client that repeats the
+// request. It changes only paths that have the state before or after the restore, because a path in any other state was
+// changed later.
+func (m *Mover) completeRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
@@ -50,7 +51,8 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 		return err
 	}
 	w := m.newRestoring(git, repo, p.Restore.Paths)
-	// The method Capture waits until git works in the mount. Git works only after restoreRest has returned, so use CaptureNow.
+	// The method Capture waits until git works in the mount. Git works only after completeRestore has returned, so use
+	// CaptureNow.
 	w.capture = m.Mount.Agent.CaptureNow
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
@@ -62,7 +64,7 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if err := w.Compare(ctx); err != nil {
 		return err
 	}
-	if err := w.Apply(ctx, lock, w.stagedIf(p.Restore.Staged), p.Restore.Nonce, p); err != nil {
+	if err := w.Apply(ctx, lock, w.stagedFunc(p.Restore.Staged), p.Restore.Nonce, p); err != nil {
 		return err
 	}
 	whole, err := w.Whole(ctx) // the list includes the paths that the interrupted process has restored
@@ -79,7 +81,7 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	return nil
 }
 
-// takeRestored returns the reply of a restore that was interrupted and that this process has completed, if nonce is the nonce of
+// takeRestored returns the reply of an interrupted restore that this process has completed, if nonce is the nonce of
 // its request. It returns the reply once, and false after that.
 func (m *Mover) takeRestored(nonce string) (control.RestoreReply, bool) {
 	m.mu.Lock()
@@ -92,7 +94,7 @@ func (m *Mover) takeRestored(nonce string) (control.RestoreReply, bool) {
 	return reply, true
 }
 
-// restored is the reply for a restore that was interrupted and that this process has completed.
+// restored is the reply for an interrupted restore that this process has completed.
 type restored struct {
 	nonce string // nonce of the request
 	reply control.RestoreReply

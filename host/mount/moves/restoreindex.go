@@ -15,17 +15,18 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// stagedIf returns the method stagedThen if staged is true, and nil if it is false.
-func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
+// stagedFunc returns the method stagedChanges if staged is true, and nil otherwise.
+func (w *restoring) stagedFunc(staged bool) checkout.StagedOf {
 	if !staged {
 		return nil
 	}
-	return w.stagedThen
+	return w.stagedChanges
 }
 
-// stagedThen returns the differences between the index in checkpoint p and the index in the target of the restore, for the paths
-// that are restored. It copies the blobs of the changed entries to the git directory, so that git can read them.
-func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
+// stagedChanges returns the differences, for the paths that are restored, of the index in the target of the restore
+// from the index in the checkpoint p. It copies the blobs of the changed entries to the git directory, so that git can
+// read them.
+func (w *restoring) stagedChanges(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
 	now, err := w.repo.State(p)
 	if err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 	return x, w.keepForGit(ctx, x)
 }
 
-// stateOf returns the checkpoint state of p. If small files of the state are missing on this host, it fetches them from the
+// stateOf returns the checkpoint state of p. It fetches small files of the state that are missing on this host from the
 // session remote.
 func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
@@ -85,7 +86,7 @@ func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.
 	return w.repo.State(p)
 }
 
-// keepForGit copies blobs to the object store of the mount's git directory: the blobs to which x refers and that the session's
+// keepForGit copies blobs to the object store of the mount's git directory: those that x names and the session
 // repository owns, and the empty blob for files that were added with git add -N.
 func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/fault"
 )
 
-// Switch changes the working tree, the index and HEAD to another commit. Errors name the cause and a remedy.
+// Switch changes the working tree, the index and HEAD to another commit. Errors have a hint.
 func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	start := time.Now()
 	reply, err := m.switchTo(ctx, r, progress)
@@ -30,7 +30,7 @@ func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest, progress fu
 	return reply, nil
 }
 
-// switchTo does the work of Switch; its errors contain no hints.
+// switchTo implements Switch, without hints in its errors.
 func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.Mount.Writable {
 		return control.SwitchReply{}, fault.ErrReadOnly
@@ -42,17 +42,17 @@ func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	return m.MoveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, progress)
 }
 
-// MoveTo changes HEAD, the index and the working tree to the destination that the intent want describes. It first completes the changes
-// that have failed and could not be taken back.
+// MoveTo changes HEAD, the index and the working tree to the destination in the intent want. It first completes changes
+// that have failed and could not be undone.
 func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
 	progress func(control.Progress)) (control.SwitchReply, error) {
-	if err := m.finishRest(ctx, git); err != nil {
+	if err := m.finishUnfinished(ctx, git); err != nil {
 		return control.SwitchReply{}, err
 	}
 	return m.moveTo(ctx, git, want, nil, progress)
 }
 
-// moveTo does the work of MoveTo. pending is the interrupted switch that is repeated, or nil for a new switch.
+// moveTo implements MoveTo. pending is the interrupted switch that is repeated, or nil for a new switch.
 func (m *Mover) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
@@ -84,8 +84,8 @@ func (m *Mover) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 	}, nil
 }
 
-// forward returns the current branch, with want.Forward as its new commit, as the destination of a switch. The commit must be on
-// this host.
+// forward returns the destination of a switch that moves the current branch to the commit want.Forward, which must be
+// on this host.
 func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (gitdir.Destination, error) {
 	at, err := git.Commit(ctx, want.Forward)
 	if err == nil && at.Commit.IsZero() {
@@ -95,8 +95,8 @@ func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (
 	return gitdir.Destination{Head: at, Name: want.Ref}, err
 }
 
-// destination returns the commit to which HEAD is switched. If the branch, tag or commit is only on the remote, destination
-// fetches it and its trees with one request.
+// destination returns the commit to which the intent want switches HEAD. If the branch, tag or commit is only on the
+// remote, destination fetches it and its trees with one request.
 func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
@@ -125,7 +125,8 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats a switch that was interrupted. If the repetition fails, finishSwitch calls abandonCheckout, and returns the error.
+// finishSwitch repeats the switch p, which was interrupted. If that fails, finishSwitch calls abandonCheckout, and
+// returns the error.
 func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {

@@ -23,10 +23,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// A checkpoint contains the linked worktrees that were inside the mount (session.Worktree). Those whose directories are gone are made
-// again by a restore, and by the first mount of a session on this host. The files show blobs of a tree without fetching any of them, as
-// after a restore. After that, the files are created by which git finds the worktree: its directory in the git directory, and the file
-// .git in the working tree. A worktree whose directory exists is never changed.
+// A checkpoint contains the linked worktrees that were inside the mount (session.Worktree). Those whose directories do
+// not exist any more are created again by a restore, and by the first mount of a session on this host. Their files show
+// blobs of a tree, which are not fetched before they are read. Then the files are created by which git finds the
+// worktree: its directory in the git directory, and the file .git in the working tree. A worktree whose directory
+// exists is never changed.
 
 // relinking is a restore of linked worktrees in progress.
 type relinking struct {
@@ -36,8 +37,8 @@ type relinking struct {
 	list  []session.Worktree // worktrees to restore, sorted by path
 }
 
-// finishWorktrees restores linked worktrees as the intent of p says, and ends the intent. It adds a note to the status for each worktree
-// that cannot be restored, and returns these worktrees by path, with the causes.
+// finishWorktrees restores the linked worktrees of the intent p, and ends the intent. It adds a note to the status for
+// each worktree that cannot be restored, and returns these worktrees by path, with the causes.
 func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) (failed map[string]error, err error) {
 	failed = map[string]error{}
 	err = m.restoreWorktrees(ctx, git, p, failed)
@@ -60,7 +61,8 @@ func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkou
 	return failed, p.End()
 }
 
-// restoreWorktrees restores linked worktrees as the intent of p says. It adds those that it could not restore to failed, by path.
+// restoreWorktrees restores the linked worktrees of the intent p. It adds those that cannot be restored to failed, by
+// path.
 func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending, failed map[string]error) error {
 	if p.Err != nil {
 		return p.Err
@@ -95,7 +97,7 @@ func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checko
 	return nil
 }
 
-// linked returns the linked worktrees of a checkpoint, sorted so that those in another one follow it.
+// linked returns the linked worktrees of the checkpoint p, sorted so that those in another one follow it.
 func (w *restoring) linked(ctx context.Context, p session.Checkpoint) ([]session.Worktree, error) {
 	state, err := w.stateOf(ctx, p)
 	if err != nil {
@@ -108,7 +110,8 @@ func (w *restoring) linked(ctx context.Context, p session.Checkpoint) ([]session
 	return list, err
 }
 
-// nameWorktrees sets w.Elsewhere to the linked worktrees of the target. If they cannot be read, it logs the error.
+// nameWorktrees sets w.Elsewhere to the paths of the linked worktrees of the target. If they cannot be read, it logs
+// the error.
 func (w *restoring) nameWorktrees(ctx context.Context) {
 	has, err := w.repo.HasWorktrees(w.Target)
 	var list []session.Worktree
@@ -123,8 +126,8 @@ func (w *restoring) nameWorktrees(ctx context.Context) {
 	}
 }
 
-// missingWorktrees returns the elements of w.Elsewhere that are to be restored: their directories are gone, and they are among the
-// requested paths.
+// missingWorktrees returns the elements of w.Elsewhere that are to be restored: their directories do not exist, and
+// they are among the requested paths.
 func (w *restoring) missingWorktrees(ctx context.Context) (paths []string, err error) {
 	for _, path := range w.Elsewhere {
 		f, err := w.m.Tree.Find(ctx, path)
@@ -138,7 +141,8 @@ func (w *restoring) missingWorktrees(ctx context.Context) (paths []string, err e
 	return paths, nil
 }
 
-// restore restores a linked worktree, and those in it. The parameter first states that the mount starts with the checkpoint.
+// restore restores the linked worktree group[0], and the others in group, which are inside of it. first states that the
+// mount starts with the checkpoint.
 func (r *relinking) restore(ctx context.Context, group []session.Worktree, first bool) error {
 	m := r.m
 	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a linked worktree.
@@ -203,12 +207,12 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree, first
 	})
 }
 
-// maxOwned is the maximum number of commits of the session that fetchTrees follows.
+// maxOwned is the maximum number of commits of the session that fetchTrees follows to find their base commit.
 const maxOwned = 1000
 
-// fetchTrees fetches the trees of a commit from the mounted remote in one request, because a linked worktree may be on another branch than
-// the session. A commit of the session stands for the commit of the mounted remote on which it is based. If the fetch fails, each tree is
-// requested when it is read.
+// fetchTrees fetches all trees of the commit id from the mounted remote in one request. They can be missing, because a
+// linked worktree may be on another branch than the session. For a commit that only the session has, fetchTrees fetches
+// the trees of the newest ancestor that the mounted remote has. If the fetch fails, each tree is fetched when it is read.
 func (r *relinking) fetchTrees(ctx context.Context, id object.ID) {
 	for n := 0; !id.IsZero() && r.repo.Owned(id); n++ {
 		info, err := r.repo.Commit(id)
@@ -230,10 +234,12 @@ func (r *relinking) fetchTrees(ctx context.Context, id object.ID) {
 	}
 }
 
-// errInMain means that a checkpoint contains a path in its tree and as a linked worktree.
+// errInMain means that a checkpoint contains the same path in the tree of the main working tree and as a linked
+// worktree.
 var errInMain = errors.New("path is in the main working tree of the checkpoint")
 
-// filesOf returns the tree at a path below the tree full, and its files and empty directories as additions to the working tree.
+// filesOf returns the tree at a path in the tree full, and the files and empty directories of that tree as additions to
+// the working tree.
 func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (tree object.ID, list []gitdir.Difference, err error) {
 	e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, full, path)
 	if err == nil && e.Mode != object.ModeDir {
@@ -256,8 +262,8 @@ func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (t
 	return tree, list, err
 }
 
-// expect registers those contents of a linked worktree that are not in the base commit, so that they are requested from the session remote
-// first. The parameter tree is the tree of its files.
+// expect registers the contents of a linked worktree that are not in the base commit, so that they are requested from
+// the session remote first. tree is the tree of the worktree's files.
 func (r *relinking) expect(ctx context.Context, tree object.ID) {
 	base, err := r.m.Mount.Record.Base()
 	if err != nil || r.m.Contents.Objects.SessionRemote == nil {
@@ -275,18 +281,19 @@ func (r *relinking) expect(ctx context.Context, tree object.ID) {
 	}
 }
 
-// gitFiles are the files by which git finds a linked worktree, ready to be put into place.
+// gitFiles has the files by which git finds a linked worktree, in a temporary directory until they are moved to their
+// places.
 type gitFiles struct {
 	m      *Mover
 	path   string // path of the linked worktree in the mount
 	made   string // temporary directory with the files of dir
 	dir    string // directory of the linked worktree below worktrees/ in the git directory
 	seenAs string // path of dir as git in the mount sees it
-	again  bool   // dir exists, because the user has removed the directory of the worktree without git
-	linked bool   // the file .git was created
-	// operation are the names in made of files and directories that record an operation in progress.
+	again  bool   // whether dir exists, because the user has removed the directory of the worktree without git
+	linked bool   // whether the file .git was created
+	// operation has the names, in made, of files and directories that record an operation in progress.
 	operation []string
-	put       bool // the directory dir was created
+	put       bool // whether the directory dir was created
 }
 
 // madePrefix is the prefix of the names of temporary directories, in which the git directory of a linked worktree is made
@@ -304,7 +311,7 @@ func removeMade(gitDir string) {
 	}
 }
 
-// prepare writes the files of a linked worktree in the git directory to a temporary directory.
+// prepare writes the files that a linked worktree has in the git directory to a temporary directory.
 func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles, error) {
 	root, err := realDir(r.m.Mount.Dir)
 	if err != nil {
@@ -325,7 +332,7 @@ func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles,
 		if err != nil {
 			return nil, err
 		}
-		if !tip.IsZero() || l.Commit.IsZero() { // otherwise the branch was deleted
+		if !tip.IsZero() || l.Commit.IsZero() { // if neither is true, the branch was deleted
 			head = "ref: " + l.Branch
 		}
 	}
@@ -355,14 +362,14 @@ func (r *relinking) prepare(ctx context.Context, l session.Worktree) (*gitFiles,
 	return g, nil
 }
 
-// realDir returns the path of a mount without symbolic links above it, as git writes it.
+// realDir returns the path of a mount with the symbolic links in its parent directory resolved, as git writes it.
 func realDir(dir string) (string, error) {
 	above, err := filepath.EvalSymlinks(filepath.Dir(dir))
 	return filepath.Join(above, filepath.Base(dir)), err
 }
 
-// freeDir returns the directory dir or, if another linked worktree has it, that directory with the lowest free number behind it. link is
-// the contents of the file gitdir. The result again is true if the directory exists with these contents.
+// freeDir returns the directory dir or, if another linked worktree uses that, dir with the lowest free number as
+// suffix. link is the contents of the file gitdir in it. again is true if the directory exists with these contents.
 func freeDir(dir, link string) (free string, again bool, err error) {
 	for n := range session.MaxWorktrees {
 		at := dir
@@ -380,7 +387,7 @@ func freeDir(dir, link string) (free string, again bool, err error) {
 	return "", false, fmt.Errorf("create %s: %w", dir, os.ErrExist)
 }
 
-// writeIndex writes an index file, and copies staged contents to the git directory.
+// writeIndex writes the index of a checkpoint state to the file name, and copies staged contents to the git directory.
 func (r *relinking) writeIndex(ctx context.Context, name string, of *session.Index) error {
 	noSize := func(object.ID) (int64, bool) { return 0, false }
 	f := r.m.Mount.Store.Format()
@@ -402,7 +409,7 @@ func (r *relinking) writeIndex(ctx context.Context, name string, of *session.Ind
 	return errors.Join(err, file.Close())
 }
 
-// place puts the files into place. If it returns an error, it has changed nothing.
+// place moves the files to their places. If it returns an error, it has changed nothing.
 func (g *gitFiles) place() (err error) {
 	ctx := context.Background() // nothing here waits for the network
 	defer func() {
@@ -449,7 +456,7 @@ func (g *gitFiles) place() (err error) {
 	return nil
 }
 
-// remove takes back what place has created.
+// remove removes the files that place has created.
 func (g *gitFiles) remove() error {
 	var err error
 	if dir, e := g.m.Tree.Resolve(context.Background(), g.path); e == nil && g.linked {

@@ -1,5 +1,5 @@
-// Package origin describes from what a mount starts if its request names no commit: a checkpoint of a session on this host, or of
-// a session on a session remote.
+// Package origin describes what a mount starts from if its request names no commit: a checkpoint of a session on this
+// host, or of a session on a session remote.
 package origin
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Local is a checkpoint, of a session on this host, from which a mount starts.
+// Local is a checkpoint of a session on this host, from which a mount starts.
 type Local struct {
-	Home       string // home (directory below the state directory) of that session, or of a mount that shows one of its checkpoints
+	Home       string // home of that session, or of a mount that shows one of its checkpoints
 	Session    string
 	Record     statedir.Record
 	checkpoint session.Checkpoint
-	// Carried contains the session's options at the time of the fork.
+	// Carried has the session's options at the time of the fork.
 	Carried control.SessionOptions
 }
 
-// Resume converts the checkpoint to the type that package resume uses. remote is the session remote of the new mount, or nil.
-// ContentsFrom is set to the session remote of the parent session if that is a different one, because remote may lack contents of
-// the parent.
+// Resume converts the checkpoint into the type that package resume uses. remote is the session remote of the new mount,
+// or nil. ContentsFrom is set to the session remote of the parent session if that is a different one, because remote
+// may lack contents of the parent.
 func (o Local) Resume(remote *thin.Remote) resume.Local {
 	l := resume.Local{
 		RepoDir: filepath.Join(o.Home, statedir.SessionRepoName), Session: o.Session, Checkpoint: o.checkpoint, Ref: o.Record.Ref,
@@ -53,29 +53,30 @@ func (o Local) Resume(remote *thin.Remote) resume.Local {
 	return l
 }
 
-// SessionObjects returns the path of the object directory of a session, given its home (directory below the state directory).
+// SessionObjects returns the path of the object directory of the session repository in the directory home.
 func SessionObjects(home string) string {
 	return filepath.Join(home, statedir.SessionRepoName, "objects")
 }
 
-// Origin returns checkpoint p of the session as the checkpoint from which a mount starts.
+// Origin returns the checkpoint p of the session as the checkpoint from which a mount starts.
 func (h Home) Origin(p session.Checkpoint) *Local {
 	return &Local{Home: h.Dir, Session: h.Session, Record: h.Record, checkpoint: p, Carried: h.Carried}
 }
 
-// Home describes where a session is stored on this host, whether or not it is mounted: in its home, a directory below the state
-// directory. For a mount that shows one checkpoint read-only, it describes the home of that mount.
+// Home describes the home of a session on this host, whether or not the session is mounted. For a mount that shows one
+// checkpoint read-only, it describes the home of that mount.
 type Home struct {
 	Dir     string
 	Session string
 	Record  statedir.Record
 	Mounted *catalog.Mounted // mount that serves the session; nil if there is none
-	// Carried contains the options of the session, such as its session remote.
+	// Carried has the options of the session, such as its session remote.
 	Carried control.SessionOptions
 }
 
-// Complete returns r with the remote of the session. If r names no other remote, the result also contains the tokens of the
-// session's mount: the session token only if the session remote in r is on the host of the mount's session remote.
+// Complete returns the mount request r with the remote of the session. If r names no other remote, the result also has
+// the tokens of the session's mount: the session token only if the session remote in r is on the host of the mount's
+// session remote.
 func (h Home) Complete(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.Record.Remote {
 		r.Remote = h.Record.Remote
@@ -112,8 +113,8 @@ func (h Home) Shown() (session.Checkpoint, error) {
 	return repo.CheckpointAt(commit)
 }
 
-// Find returns the checkpoint of the session that has the given id, or the newest one if id is "". It returns the zero checkpoint
-// if id is "" and the session has no repository yet.
+// Find returns the checkpoint of the session with the given ID, or the newest one if id is "". It returns the zero
+// checkpoint if id is "" and the session has no repository yet.
 func (h Home) Find(ctx context.Context, id string) (session.Checkpoint, error) {
 	repo, err := h.Open()
 	// A session without a repository has no checkpoint yet.
@@ -127,7 +128,7 @@ func (h Home) Find(ctx context.Context, id string) (session.Checkpoint, error) {
 	return catalog.Find(ctx, repo, h.Mounted, id)
 }
 
-// Open opens the session's repository for reading. The error wraps fs.ErrNotExist if the session has no repository.
+// Open opens the session repository for reading. The error wraps fs.ErrNotExist if there is none.
 func (h Home) Open() (*session.Repo, error) {
 	base, err := h.Record.Base()
 	if err != nil {
@@ -151,24 +152,24 @@ func pathLines(text []byte) (paths []string) {
 	return paths
 }
 
-// Far is a checkpoint, of a session on a session remote, from which a mount starts as a fork.
+// Far is a checkpoint of a session on a session remote, from which a mount starts as a fork.
 type Far struct {
 	*resume.Parent
 	At string // URL of the session remote, which may contain a secret
 }
 
-// KnownSession is a session whose metadata was read from its session remote before the mount was added to the registry, because
-// the request does not name the repository to mount. The connection to the session remote remains open, so that the mount can use
-// it.
+// KnownSession is a session whose metadata were read from its session remote before the mount was added to the
+// registry, because the request does not name the repository to mount. The connection to the session remote remains
+// open, so that the mount can use it.
 type KnownSession struct {
 	*resume.Known
 	At    string         // URL of the session remote, which may contain a secret
 	Login *remotes.Login // login with which the connection was opened
-	taken bool           // Take has returned the connection, so Close must not close it
+	taken bool           // whether Take has returned the connection, so that Close must not close it
 }
 
-// Take returns the open connection to the session remote, which the caller must close. It returns nil if k is nil, if Take was
-// called before, or if the connection was opened with another URL than at or with other credentials than g.
+// Take returns the open connection to the session remote, which the caller must close. It returns nil if k is nil, if
+// Take was called before, or if the connection was opened with another URL than at or other credentials than g.
 func (k *KnownSession) Take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
 	if k == nil || k.taken || k.At != at || !all.Matches(k.Login, g) {
 		return nil
@@ -184,8 +185,8 @@ func (k *KnownSession) Close() {
 	}
 }
 
-// Explain returns an error that explains why the session of a mount, or the checkpoint that is to be shown, cannot be mounted.
-// err is the cause.
+// Explain returns an error, with a hint, that states why the session or the checkpoint in the mount request r cannot be
+// mounted. err is the cause.
 func Explain(r control.MountRequest, err error) *control.Error {
 	session := "session " + r.Session
 	return fault.Subject{

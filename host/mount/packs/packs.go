@@ -1,4 +1,4 @@
-// Package packs joins the packs of a mount into fewer ones when there are many of them.
+// Package packs joins the packs of a mount into fewer, larger ones when there are many.
 package packs
 
 import (
@@ -30,15 +30,15 @@ const (
 	// packsGather is the time between a change of a directory and the check of the directory, so that one check finds several new
 	// packs.
 	packsGather = 100 * time.Millisecond
-	// packsIdle is the pause before the next check if nothing changes. It doubles after each check. The check may start a join
-	// that was not possible before.
+	// packsIdle is the pause before the next check if nothing changes. It doubles after each check. The check may start
+	// a join that was not possible before.
 	packsIdle  = 10 * time.Second
 	packsRetry = 5 * time.Minute // maximum pause between checks, and maximum wait after a failed join
 	packsBlind = 2 * time.Second // maximum pause between checks if a directory cannot be watched
 )
 
-// Tender joins the packs in the git directory of one mount and in the store, so that their number stays small. Only one goroutine
-// uses it.
+// Tender joins the packs in the git directory of one mount and in the store, so that their number stays small. Only one
+// goroutine uses it.
 type Tender struct {
 	Dir   string // root of the mount, for the log
 	Log   *zap.Logger
@@ -46,7 +46,7 @@ type Tender struct {
 	Busy  func() bool    // reports whether a reader waits for the remote, so that joins must be slow
 }
 
-// NewDirectory returns a Directory for the packs in the object directory objects. join is the function that joins these packs.
+// NewDirectory returns a Directory for the packs in the object directory objects. join joins these packs.
 func NewDirectory(objects string, join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)) *Directory {
 	return &Directory{path: filepath.Join(objects, "pack"), join: join}
 }
@@ -91,7 +91,7 @@ func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 	}
 }
 
-// joinPacks joins the packs of directory d and logs the result. It returns nil if ctx has ended.
+// joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
 func (t *Tender) joinPacks(ctx context.Context, d *Directory) error {
 	start := time.Now()
 	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin, Reader: sameProgram})
@@ -135,7 +135,7 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// Directory is a directory of packs that a Tender watches.
+// Directory is a directory of packs that a Tender checks and watches.
 type Directory struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
@@ -147,8 +147,8 @@ type Directory struct {
 	failures int
 }
 
-// look reports whether a join should be tried at the time now. This is the case if the directory has changed since the last
-// attempt, or if packsIdle has passed. After a failed join, the time until the next attempt doubles each time, up to packsRetry.
+// look reports whether a join should be tried at the time now: the directory has changed since the last attempt, or
+// packsIdle has passed. After a failed join, the time until the next attempt doubles each time, up to packsRetry.
 func (d *Directory) look(now time.Time) bool {
 	// The modification time of a directory changes when an entry is added or removed. Reading it is cheaper than listing the
 	// entries.

@@ -1,5 +1,5 @@
-// Package phase contains the phase of a mount: it is being prepared, served or ended, or is gone. All goroutines that
-// start, end or watch a mount decide by its phase which of them acts.
+// Package phase has the phase of a mount: it is being prepared, served or ended, or is gone. The goroutines that start,
+// end or watch a mount use its phase to decide which of them acts.
 package phase
 
 import (
@@ -29,11 +29,11 @@ type Phase struct {
 	state   control.State      // state for the status
 	aborted bool               // whether Abort has cancelled the preparation
 	ending  bool               // whether End was called
-	cancel  context.CancelFunc // ends the background work; nil: Serve was not called
+	cancel  context.CancelFunc // ends the background work; nil until Serve is called
 	reply   control.MountReply // reply to the mount request; set by Serve
 }
 
-// New returns the phase of a mount that is being prepared. abort cancels the preparation; nil: it cannot be cancelled.
+// New returns the phase of a mount that is being prepared. abort cancels the preparation; it may be nil.
 func New(abort context.CancelFunc) *Phase {
 	if abort == nil {
 		abort = func() {}
@@ -41,8 +41,8 @@ func New(abort context.CancelFunc) *Phase {
 	return &Phase{abort: abort, started: make(chan struct{}), gone: make(chan struct{}), state: control.StatePreparing}
 }
 
-// Serve makes the phase "served", and calls begin, which starts the background work. cancel ends this work, and reply
-// is the reply to the mount request. If Abort was called before, Serve does nothing and returns false. No other
+// Serve changes the phase to "served", and calls begin, which starts the background work. cancel ends this work, and
+// reply is the reply to the mount request. If Abort was called before, Serve does nothing and returns false. No other
 // goroutine can begin the end of the mount until begin has returned. begin must not call methods of the phase.
 func (p *Phase) Serve(reply control.MountReply, cancel context.CancelFunc, begin func()) bool {
 	p.mu.Lock()
@@ -56,9 +56,8 @@ func (p *Phase) Serve(reply control.MountReply, cancel context.CancelFunc, begin
 	return true
 }
 
-// Abort cancels the preparation of the mount. It returns false and does nothing if the mount is not being prepared.
-// Serve and Abort exclude each other: either the caller of Abort or the goroutine that prepares the mount has to end
-// it, but not both.
+// Abort cancels the preparation of the mount. It does nothing and returns false if the mount is not being prepared.
+// Either the caller of Abort or the goroutine that prepares the mount has to end it, because after Abort, Serve fails.
 func (p *Phase) Abort() bool {
 	p.mu.Lock()
 	preparing := p.state == control.StatePreparing
@@ -70,8 +69,8 @@ func (p *Phase) Abort() bool {
 	return preparing
 }
 
-// End makes the phase "ending", cancels the background work and returns true. If End was called before, it waits until
-// the mount is gone, and returns false.
+// End changes the phase to "ending", cancels the background work and returns true. If End was called before, it waits
+// until the mount is gone, and returns false.
 func (p *Phase) End() bool {
 	p.mu.Lock()
 	if p.ending {
@@ -88,10 +87,10 @@ func (p *Phase) End() bool {
 	return true
 }
 
-// Close makes the phase "gone". It is called once, after the mount has released everything.
+// Close changes the phase to "gone". It is called once, after the mount has released everything.
 func (p *Phase) Close() { close(p.gone) }
 
-// State returns the state for the status, and whether this process serves the mount or has served it.
+// State returns the state of the mount for the status, and whether this process serves the mount or has served it.
 func (p *Phase) State() (state control.State, served bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +103,7 @@ func (p *Phase) Served() bool {
 	return served
 }
 
-// Reply returns the reply to the mount request. It is empty until the mount is served.
+// Reply returns the reply to the mount request. It is zero until the mount is served.
 func (p *Phase) Reply() control.MountReply {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package profiles records which files programs read in a mount, and finds the read profile that the mount prefetches.
+// Package profiles records which files programs read in a mount, and determines the read profile that the mount
+// prefetches.
 //
 // A recording begins with the mount, and ends when no program has read a new file for Options.Idle, after Options.Limit, when
 // readprofile.MaxPaths paths were recorded, or at unmount. It is then merged into the profile in the directory of the store and, if the
@@ -38,19 +39,19 @@ const (
 	remoteTime = 5 * time.Second
 	// countTime is the maximum time for counting the files of the tree at the end of a recording.
 	countTime = time.Second
-	// savedPrefix is the first part of the name of the file with a recording. The rest is the name of the profile.
+	// savedPrefix is the first part of the name of the file with a recording. The name of the profile follows.
 	savedPrefix = "reads-"
-	// fileName is the name of the profile in the tree of the ref's commit.
+	// fileName is the name of the file with the profile in the tree of a commit on the session remote.
 	fileName = "profile"
 )
 
-// View is the part of a fetch.RawView that is used.
+// View is the part of a fetch.RawView that this package uses.
 type View interface {
-	// Record makes the view record in r which files programs read; nil: nothing is recorded.
+	// Record makes the view record in r which files programs read. If r is nil, nothing is recorded.
 	Record(r *readprofile.Recorder)
 }
 
-// Options configures Profiles.
+// Options are the options of the read profile of a mount.
 type Options struct {
 	Name string          // name of the profile
 	Dir  readprofile.Dir // directory with the profiles of the store
@@ -58,21 +59,22 @@ type Options struct {
 	View View
 	// CountFiles returns the number of files of the shown tree, but at most limit.
 	CountFiles func(ctx context.Context, limit int) (int, error)
-	// Remote is the session remote with which the profile is shared; nil: the profile is not shared.
+	// Remote is the session remote with which the profile is shared; nil if it is not shared.
 	Remote *transport.Remote
 	Temp   string    // directory for temporary files
-	Since  time.Time // beginning of the mount
-	// Idle is the time without a new path after which the recording ends, and Limit the time since the beginning of the mount.
-	// 0: DefaultIdle and DefaultLimit.
+	Since  time.Time // time of the start of the mount
+	// Idle is the time without a new path after which the recording ends, and Limit the time since the start of the
+	// mount. 0 stands for DefaultIdle and DefaultLimit.
 	Idle, Limit time.Duration
 	Log         *zap.Logger
 }
 
-// Profiles is the read profile of one mount. All methods of a nil *Profiles do nothing. The methods may be called from any goroutine.
+// Profiles is the read profile of one mount, with its recording. All methods of a nil *Profiles do nothing. The methods
+// may be called from any goroutine.
 type Profiles struct {
 	o        Options
 	recorder *readprofile.Recorder
-	stored   int // number of paths that the file with the recording had at the beginning
+	stored   int // number of paths that the file with the recording had when Begin was called
 	end      sync.Once
 
 	mu     sync.Mutex
@@ -80,9 +82,9 @@ type Profiles struct {
 	ended  bool // whether the recording has ended
 }
 
-// Begin returns the read profile of a mount, and begins the recording. It must be called before programs can read files in the mount. If
-// takenOver is true, Begin continues the recording of a predecessor. If the predecessor has ended its recording, or was of a version that
-// recorded nothing, there is no file with a recording, and Begin records nothing either.
+// Begin returns the read profile of a mount, and starts the recording. It must be called before programs can read files
+// in the mount. If takenOver is true, Begin continues the recording of a predecessor. If there is none, because it has
+// ended or an older version has not recorded, Begin records nothing.
 func Begin(o Options, takenOver bool) *Profiles {
 	if o.Idle == 0 {
 		o.Idle = DefaultIdle
@@ -101,11 +103,11 @@ func Begin(o Options, takenOver bool) *Profiles {
 		}
 		p.recorder, p.stored = readprofile.NewRecorder(pathsOf(saved)), len(saved.Paths)
 	} else {
-		p.mergeLeft()
+		p.mergeLeftovers()
 		err = p.save(time.Now())
 	}
 	if err != nil {
-		o.Log.Warn("begin recording", zap.Error(err))
+		o.Log.Warn("start recording of reads", zap.Error(err))
 	}
 	o.View.Record(p.recorder)
 	return p
@@ -114,7 +116,7 @@ func Begin(o Options, takenOver bool) *Profiles {
 // saved returns the path of the file with the recording.
 func (p *Profiles) saved() string { return filepath.Join(p.o.Home, savedPrefix+p.o.Name) }
 
-// pathsOf returns the names of the paths of a profile.
+// pathsOf returns the names of the paths in a profile.
 func pathsOf(p readprofile.Profile) (paths []string) {
 	for _, path := range p.Paths {
 		paths = append(paths, path.Name)
@@ -122,8 +124,9 @@ func pathsOf(p readprofile.Profile) (paths []string) {
 	return paths
 }
 
-// mergeLeft merges the recordings of earlier mounts of the home that have died without an unmount.
-func (p *Profiles) mergeLeft() {
+// mergeLeftovers merges recordings of earlier mounts with the same home, which have died without an unmount, into their
+// profiles.
+func (p *Profiles) mergeLeftovers() {
 	left, _ := filepath.Glob(filepath.Join(p.o.Home, savedPrefix+"*")) // the only error is that of an invalid pattern
 	for _, path := range left {
 		name := strings.TrimPrefix(filepath.Base(path), savedPrefix)
@@ -137,8 +140,8 @@ func (p *Profiles) mergeLeft() {
 	}
 }
 
-// Load returns the profile to prefetch: that of the store or, if the store has none and the mount shares its profile, that of the
-// session remote, which is then stored in the store too. A profile that cannot be read counts as empty.
+// Load returns the profile to prefetch: that of the store or, if the store has none and the mount shares its profile,
+// that of the session remote, which is then added to the store. A profile that cannot be read counts as empty.
 func (p *Profiles) Load(ctx context.Context) readprofile.Profile {
 	if p == nil {
 		return readprofile.Profile{}
@@ -162,12 +165,12 @@ func (p *Profiles) Load(ctx context.Context) readprofile.Profile {
 	return found
 }
 
-// file returns the file of the session remote that contains the profile.
+// file returns the place of the profile on the session remote.
 func (p *Profiles) file() reffile.File {
 	return reffile.File{Ref: session.ProfilePrefix + p.o.Name, Name: fileName}
 }
 
-// fetch reads the profile from the session remote, which is not trusted, and stores it in the store.
+// fetch reads the profile from the session remote, which is not trusted, and adds it to the store.
 func (p *Profiles) fetch(ctx context.Context) (readprofile.Profile, error) {
 	ctx, cancel := context.WithTimeout(ctx, remoteTime)
 	defer cancel()
@@ -183,14 +186,15 @@ func (p *Profiles) fetch(ctx context.Context) (readprofile.Profile, error) {
 	return found, err
 }
 
-// Run saves the recording in the home until the recording has ended, or until ctx ends. The caller must call End afterwards.
+// Run saves the recording in the home until the recording has ended, or until ctx ends. The caller must call End
+// afterwards.
 func (p *Profiles) Run(ctx context.Context) {
 	if p == nil || p.isEnded() {
 		return
 	}
 	saved, pause := p.stored, savePause
 	for {
-		// A mount at rest must not wake its process: wait for a path, or for the end of the recording.
+		// An idle mount must not wake its process: wait for a path, or for the end of the recording.
 		if n, last := p.recorder.Len(); n == saved {
 			select {
 			case <-p.recorder.Added():
@@ -219,8 +223,8 @@ func (p *Profiles) Run(ctx context.Context) {
 	}
 }
 
-// limit returns the time at which the recording ends if no further path is added. n is the number of paths, and last the time at which
-// the last one was added.
+// limit returns the time at which the recording ends if no further path is added. n is the number of paths, and last
+// the time at which the last one was added.
 func (p *Profiles) limit(n int, last time.Time) time.Time {
 	end := p.o.Since.Add(p.o.Limit)
 	if idle := last.Add(p.o.Idle); n > 0 && idle.Before(end) {
@@ -236,13 +240,14 @@ func (p *Profiles) isEnded() bool {
 	return p.ended
 }
 
-// save writes the recording into the home, as a profile that consists of this recording.
+// save writes the recording into the home, as a profile that has only this recording.
 func (p *Profiles) save(now time.Time) error {
 	saved := readprofile.Profile{}.Merge(readprofile.Recording{Paths: p.recorder.Paths(), Ended: now})
 	return disk.WriteFileUnsynced(p.saved(), saved.Encode(), 0o600)
 }
 
-// End ends the recording, and merges it into the profile. Further calls do nothing. Without any recorded path, the profile is not changed.
+// End ends the recording, and merges it into the profile. Further calls do nothing. If no path was recorded, the
+// profile is not changed.
 func (p *Profiles) End(ctx context.Context) {
 	if p == nil {
 		return
@@ -263,7 +268,7 @@ func (p *Profiles) End(ctx context.Context) {
 	})
 }
 
-// recording returns the recording of these paths.
+// recording returns the recording that has the given paths.
 func (p *Profiles) recording(ctx context.Context, paths []string) readprofile.Recording {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
@@ -275,7 +280,7 @@ func (p *Profiles) recording(ctx context.Context, paths []string) readprofile.Re
 	return readprofile.NewRecording(paths, files, time.Now())
 }
 
-// merge merges a recording into the profile of the store and that of the session remote.
+// merge merges a recording into the profile in the store and into that on the session remote.
 func (p *Profiles) merge(ctx context.Context, r readprofile.Recording) {
 	if err := p.o.Dir.Add(p.o.Name, r); err != nil {
 		p.o.Log.Warn("store read profile", zap.String("name", p.o.Name), zap.Error(err))
@@ -298,7 +303,7 @@ func (p *Profiles) merge(ctx context.Context, r readprofile.Recording) {
 	}
 }
 
-// Status returns the state of the profile; nil if the mount has none.
+// Status returns the state of the profile and its recording, or nil if the mount has none.
 func (p *Profiles) Status() *readprofile.Usage {
 	if p == nil {
 		return nil

@@ -1,5 +1,4 @@
-// Package staging compares the index that a checkpoint contains with the tree of a mount, so that the differences can be added to
-// git's index.
+// Package staging compares the index in a checkpoint with a tree, so that the differences can be added to git's index.
 package staging
 
 import (
@@ -18,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Against returns the differences between the index x and a tree. size returns the size of a blob in bytes, and false if the size
-// is not known.
+// Against returns the differences of the index x from a tree. read returns the entries of a tree. size returns the size
+// of a blob in bytes, or false if the size is not known.
 func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
 	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
@@ -76,17 +75,17 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 	return s, nil
 }
 
-// EmptyBlob returns the blob without contents. For a file that was added with git add -N, the index refers to this blob, and git
-// expects it in its object store.
+// EmptyBlob returns the blob without contents. The index names this blob for a file that was added with git add -N, and
+// git expects it in its object store.
 func EmptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
 
-// plainEntry converts an index entry of package session to an index entry of package index.
+// plainEntry converts an index entry of package session into one of package index.
 func plainEntry(e session.IndexEntry) index.Entry {
 	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
 }
 
-// treesOf returns a function that returns the tree of a directory below root. It returns false if the directory does not exist or
-// cannot be read. The function caches the trees that it has read, and must not be called concurrently.
+// treesOf returns a function that returns the tree of a directory below root, or false if the directory does not exist
+// or cannot be read. The function caches the trees that it has read, and must not be called concurrently.
 func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID
@@ -118,8 +117,8 @@ func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir
 	}
 }
 
-// EntriesOf returns a function that returns the entry of a path in the tree root. It returns the zero entry if the path does not
-// exist in the tree or is a directory.
+// EntriesOf returns a function that returns the entry of a path in the tree root, or the zero entry if the path is not
+// in the tree or is a directory.
 func EntriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {

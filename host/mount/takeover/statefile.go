@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// Phase is how far a mount had come when its process died.
+// Phase states how far a mount was when its process died.
 type Phase string
 
 const (
@@ -26,8 +26,8 @@ const (
 	Served    Phase = "served"    // the mount is in use, so a successor takes it over
 )
 
-// State is the information about a mount that a successor needs in addition to the open files and the files in the mount's home.
-// It contains secrets, so it is stored only in memory.
+// State is the information about a mount that a successor needs in addition to the open files and the files in the
+// mount's home. It contains secrets, so it is stored only in memory.
 type State struct {
 	Phase Phase     `json:"phase"`
 	ID    string    `json:"id"`
@@ -36,10 +36,12 @@ type State struct {
 	Made  []string  `json:"made,omitempty"` // directories that were created for the mount, the deepest one last
 
 	Request control.MountRequest `json:"request"`
-	Token   string               `json:"token,omitempty"` // token of Request, because the JSON form of Request leaves it out
+	// token of Request, which the JSON form of Request does not contain
+	Token string `json:"token,omitempty"`
 
-	SessionToken string `json:"session_token,omitempty"` // session token of Request, because the JSON form leaves it out
-	Environment  []byte `json:"environment,omitempty"`   // environment of Request, because the JSON form leaves it out
+	// session token of Request, which the JSON form does not contain
+	SessionToken string `json:"session_token,omitempty"`
+	Environment  []byte `json:"environment,omitempty"` // environment of Request, which the JSON form does not contain
 	// ParentDir is the directory of the mount that contains this one, if this one is a submodule; "" for other mounts.
 	ParentDir string             `json:"around,omitempty"`
 	Resumed   bool               `json:"resumed,omitempty"` // whether the session existed before the mount
@@ -58,20 +60,20 @@ type State struct {
 	Filled   bool `json:"filled,omitempty"`    // whether git's index contains all sizes that are known
 	// Events is the event process of the mount (package inotify).
 	Events fuse.EventProcess `json:"events,omitzero"`
-	// Stale is true while files are changed whose old contents may be in the kernel's cache.
+	// Stale is whether files are being changed whose old contents may be in the kernel's cache.
 	Stale bool `json:"stale,omitempty"`
-	// Discard is true if the mount is being unmounted and its session is to be discarded.
+	// Discard is whether the mount is being unmounted and its session is to be discarded.
 	Discard bool `json:"discard,omitempty"`
 	Trash   bool `json:"trash,omitempty"` // whether the session is moved to the trash; used only if Discard is true
 	Died    int  `json:"died,omitempty"`  // number of processes in a row that have died while they took over the mount
 
-	// Keep is how long the session is kept after the unmount that is in progress; 0 if none is in progress.
+	// Keep is the time for which the session is kept after the unmount that is in progress; 0 if none is in progress.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 }
 
-// stateFile stores a State in a memory file (memfd_create(2)), whose descriptor a successor inherits. A process that writes to
-// the file may be killed at any moment. Therefore the file has two slots that are written alternately, each with a number and a
-// checksum. The current state is in the valid slot with the higher number.
+// stateFile stores a State in a memory file (memfd_create(2)), whose descriptor a successor inherits. Because a process
+// that writes to the file may be killed at any moment, the file has two slots that are written alternately, each with a
+// number and a checksum. The current state is in the valid slot with the higher number.
 type stateFile struct {
 	file *os.File
 
@@ -96,7 +98,7 @@ var (
 	slotNumbers = binary.LittleEndian
 )
 
-// newStateFile creates a memory file that contains the state h.
+// newStateFile returns a new memory file that contains the state h.
 func newStateFile(h State) (*stateFile, error) {
 	fd, err := unix.MemfdCreate("artifactfs-mount", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -109,7 +111,7 @@ func newStateFile(h State) (*stateFile, error) {
 	return s, nil
 }
 
-// openStateFile reads the state that a dead process has written. It returns errNoState if neither slot is valid.
+// openStateFile returns the state file f of a dead process. It returns errNoState if neither slot is valid.
 func openStateFile(f *os.File) (*stateFile, error) {
 	s := &stateFile{file: f}
 	found := false
@@ -132,7 +134,8 @@ func openStateFile(f *os.File) (*stateFile, error) {
 	return s, nil
 }
 
-// readSlot reads the slot at the given offset in bytes (parameter at). ok is false if the checksum does not match.
+// readSlot returns the number and the text of the slot at the offset at, in bytes. ok is false if the checksum does not
+// match.
 func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	head := make([]byte, slotHeader)
 	if _, err := f.ReadAt(head, at); err != nil {
@@ -150,8 +153,8 @@ func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	return slotNumbers.Uint64(head[4:]), text, sum == slotNumbers.Uint32(head)
 }
 
-// update calls change to modify the state, and writes the result to the older slot. The previous state remains valid until that
-// write is complete.
+// update calls the function change to modify the state, and writes the result to the older slot. The previous state
+// remains valid until that write is complete.
 func (s *stateFile) update(change func(h *State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +181,7 @@ func (s *stateFile) update(change func(h *State)) error {
 	return nil
 }
 
-// get returns the current state.
+// get returns the current state of the mount.
 func (s *stateFile) get() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/collector"
 )
 
-// behindWait is the maximum time for which background work of a mount waits for the takeover of other mounts. git
+// maxTakeoverWait is the maximum time for which background work of a mount waits until other mounts are taken over. Git
 // commands wait for the same time.
-const behindWait = time.Second
+const maxTakeoverWait = time.Second
 
 // Succession connects a mount with the process that served it before this one, and with the process that may serve it
 // next.
@@ -21,10 +21,10 @@ const behindWait = time.Second
 //
 // The methods may be called from any goroutine, unless they say otherwise.
 type Succession struct {
-	Handover            // stores state and descriptors for a successor
+	Handover            // passes state and descriptors to a successor
 	Inherited Inherited // descriptors of the predecessor that are not in use yet
 
-	done   chan struct{} // closed when the takeover has ended; nil: this process has started the mount
+	done   chan struct{} // closed when the takeover has ended; nil if this process has started the mount
 	turned chan struct{} // closed when the mount has had its turn after a takeover; see CatchUp
 }
 
@@ -32,20 +32,20 @@ type Succession struct {
 // to the result of Begin.
 func NewSuccession() *Succession { return &Succession{} }
 
-// SuccessionOf returns the Succession of a mount whose predecessor has died. k contains the state that the predecessor
-// has stored, and in contains its descriptors.
+// SuccessionOf returns the Succession of a mount whose predecessor has died. k has the state that the predecessor has
+// stored, and in has its descriptors.
 func SuccessionOf(k Handover, in Inherited) *Succession {
 	return &Succession{Handover: k, Inherited: in, done: make(chan struct{}), turned: make(chan struct{})}
 }
 
-// End ends the takeover of the mount, successfully or not.
+// End records that the takeover of the mount has ended, successfully or not.
 func (s *Succession) End() { close(s.done) }
 
-// Turned returns a channel that is closed when the mount has had its turn after a takeover. It returns nil if this
-// process has started the mount.
+// Turned returns a channel that is closed when the mount has had its turn after a takeover, or nil if this process has
+// started the mount.
 func (s *Succession) Turned() <-chan struct{} { return s.turned }
 
-// TakenOver reports whether another process has started the mount.
+// TakenOver reports whether an earlier process has started the mount.
 func (s *Succession) TakenOver() bool { return s.done != nil }
 
 // Await waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was
@@ -62,23 +62,23 @@ func (s *Succession) Await(ctx context.Context) error {
 	}
 }
 
-// AwaitOthers delays the background work of a mount that was taken over. File-system calls in a mount block until the
-// mount is served, so AwaitOthers waits until all mounts of the same takeover are served, which closes the channel
-// served, but at most for the time behindWait. For a mount that was not taken over, it returns at once.
+// AwaitOthers delays the background work of a mount that was taken over, because programs wait for the other mounts of
+// the same takeover: it waits until all of them are served, which closes the channel served, but at most for
+// maxTakeoverWait. For a mount that was not taken over, it returns at once.
 func (s *Succession) AwaitOthers(ctx context.Context, served <-chan struct{}) {
 	if !s.TakenOver() {
 		return
 	}
 	select {
 	case <-served:
-	case <-time.After(behindWait):
+	case <-time.After(maxTakeoverWait):
 	case <-ctx.Done():
 	}
 }
 
-// CatchUp waits until a mount that was taken over may open its session and push what is not pushed: no program waits
-// for that. The function done, which the caller must call once or more often, ends the turn and closes turned.
-// Meanwhile, garbage is collected less often.
+// CatchUp waits until a mount that was taken over may open its session and push what is not pushed, because no program
+// waits for that. The function done, which the caller must call at least once, ends the turn and closes turned. Until
+// then, garbage is collected less often.
 func (s *Succession) CatchUp(ctx context.Context, t *turns.Turns) (done func()) {
 	ended, relaxed := t.CatchUp(ctx), collector.Relax()
 	return sync.OnceFunc(func() {
@@ -88,8 +88,8 @@ func (s *Succession) CatchUp(ctx context.Context, t *turns.Turns) (done func()) 
 	})
 }
 
-// Release releases the descriptors of the mount, here and in the keeper, so that nothing of it is left for a successor.
-// Only the goroutine that ends the mount may call it.
+// Release closes the descriptors of the mount and removes them from the keeper, so that a successor does not find the
+// mount. Only the goroutine that ends the mount may call it.
 func (s *Succession) Release() {
 	s.Inherited.Close()
 	s.Drop()

@@ -31,7 +31,7 @@ func TestTakeoverIsAwaited(t *testing.T) {
 		}
 		start := time.Now()
 		s.AwaitOthers(t.Context(), nil)
-		if waited := time.Since(start); waited != behindWait {
+		if waited := time.Since(start); waited != maxTakeoverWait {
 			t.Errorf("waited %v for other mounts", waited)
 		}
 		done := s.CatchUp(t.Context(), turns.New())

@@ -9,23 +9,26 @@ import (
 )
 
 const (
-	turnPause = 100 * time.Millisecond // pause after the start of a mount, in which the next one of a series is usually started
-	turnLimit = time.Second            // maximum time for which the mount that has the turn waits for mounts that are being started
+	// pause after the start of a mount, because another mount is often started soon after it
+	turnPause = 100 * time.Millisecond
+	// maximum time for which the mount that has the turn waits for mounts that are being started
+	turnLimit = time.Second
 )
 
-// Turns delays the background work of mounts while other mounts are being started. To write the index of a large tree takes 250
-// ms of processor time, and ten forks in a row would write ten indexes at the same time. With turns, only one mount at a time
-// does such work, after it has waited until no mount is being started. Work for which a client waits does not need a turn.
+// Turns delays the background work of mounts while other mounts are being started. Writing the index of a large tree
+// takes 250 ms of processor time, and ten forks in a row would write ten indexes at the same time. With turns, only one
+// mount at a time does such work, after it has waited until no mount is being started. Work for which a client waits
+// does not need a turn.
 //
-// The same holds after a takeover: fifty mounts that connect to their session remotes at the same moment would take all of the
-// processor time from the programs that have just waited for the takeover.
+// Turns also delays work after a takeover: fifty mounts that connect to their session remotes at the same moment would
+// take all of the processor time from the programs that have just waited for the takeover.
 type Turns struct {
-	token    chan struct{} // holds one value while a mount has its turn
-	catching chan struct{} // holds a value for each mount that catches up after a takeover
+	token    chan struct{} // full while a mount has its turn
+	catching chan struct{} // contains a value for each mount that catches up after a takeover
 
 	mu     sync.Mutex
 	making int       // number of mounts that are being started
-	made   time.Time // time at which the last of them was served or has failed
+	made   time.Time // time at which the last of these mounts was served or has failed
 }
 
 // New returns the Turns of the mounts of one process.
@@ -33,8 +36,9 @@ func New() *Turns {
 	return &Turns{token: make(chan struct{}, 1), catching: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// CatchUp waits until a mount that was taken over may do the work that has waited for the takeover of all mounts. At most half as
-// many mounts do so at a time as there are processors. The caller must call done. CatchUp returns early, without a turn, if ctx ends.
+// CatchUp waits until a mount that was taken over may do the work that was delayed until all mounts were taken over. At
+// most half as many mounts do so at a time as there are processors. The caller must call done. CatchUp returns early,
+// without a turn, if ctx ends.
 func (t *Turns) CatchUp(ctx context.Context) (done func()) {
 	select {
 	case t.catching <- struct{}{}:
@@ -58,9 +62,9 @@ func (t *Turns) StartMount() (ended func()) {
 	})
 }
 
-// Take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if a
-// value can be received from wanted (a client waits for the work), or if a value can be received from changed (the user is
-// changing files in the mount). Both channels may be nil.
+// Take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx
+// ends, if a value can be received from wanted (a client waits for the work), or if a value can be received from
+// changed (the user changes files in the mount). Both channels may be nil.
 func (t *Turns) Take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:

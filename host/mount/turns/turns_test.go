@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// One caller has its turn at a time, in the order of arrival. A caller whose result another process waits for gets no turn, and starts
-// at once.
+// TestTurnsAreTakenOneAtATime checks that one caller at a time has its turn, in the order of arrival. A caller whose
+// result another process waits for starts immediately without a turn.
 func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns, start := New(), time.Now()
@@ -53,7 +53,8 @@ func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	})
 }
 
-// After a takeover, a few mounts at a time catch up; a mount that is needed does not wait.
+// TestMountsCatchUpOneAfterTheOther checks that after a takeover only a few mounts at a time do their delayed work, and
+// that a mount that is used does not wait.
 func TestMountsCatchUpOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns, start := New(), time.Now()
@@ -87,7 +88,8 @@ func TestMountsCatchUpOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// No turn starts while mounts are being made, nor in the short pauses between them, but turns start after a limit.
+// TestTurnsLetMountsGoFirst checks that no turn starts while mounts are being made or in the short pauses between them,
+// but that turns start after a time limit.
 func TestTurnsLetMountsGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := New()

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 )
 
-// Watcher watches directories for new files. All watched directories of a daemon share one inotify descriptor (see inotify(7)).
+// Watcher watches directories for new files. All watched directories of a daemon share one inotify descriptor (see
+// inotify(7)).
 type Watcher struct {
 	keeper takeover.Keeper // nil if the descriptor ends with this process
 	// mu guards file and wakes.
@@ -33,7 +34,7 @@ type waker struct {
 	except []string // prefixes of the names that are not reported
 }
 
-// Kept is the name with which the keeper (the interface to the supervisor) holds the inotify descriptor.
+// Kept is the name under which the keeper (the interface to the supervisor) holds the inotify descriptor.
 const Kept = "watch"
 
 // New returns a Watcher. It uses before, the inotify descriptor of the previous process, unless before is nil. Otherwise it
@@ -82,7 +83,8 @@ func pollable(f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-var errNoWatch = errors.New("changes cannot be watched")
+// errNoWatch means that a Watcher cannot watch directories.
+var errNoWatch = errors.New("no inotify descriptor could be created")
 
 // Add watches the directory dir. Whenever a file appears in dir, the Watcher sends a value to wake, unless that would
 // block, until stop is called. Files whose names begin with an element of except are not reported. Several channels may
@@ -114,7 +116,8 @@ func (w *Watcher) Add(dir string, wake chan<- struct{}, except ...string) (stop 
 	return func() { w.forget(key, wake) }, true, nil
 }
 
-// forget stops sending events of the watch descriptor key to wake. If no other channel uses the descriptor, it removes the watch.
+// forget stops sending events of the watch descriptor key to wake. If no other channel uses the descriptor, it removes
+// the watch.
 func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

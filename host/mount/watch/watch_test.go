@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// reported reports whether wake has a value, or gets one within await.Patience.
+// reported reports whether wake has a value or receives one within await.Patience.
 func reported(wake <-chan struct{}) bool {
 	select {
 	case <-wake:
@@ -108,7 +108,7 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 	}
 }
 
-// keepOne is a keeper that holds the last descriptor that it received.
+// keepOne is a Keeper that holds only the last descriptor that it received.
 type keepOne struct{ file *os.File }
 
 func (k *keepOne) Keep(name string, f *os.File) (err error) {
@@ -129,7 +129,8 @@ func (k *keepOne) Drop(string) error {
 	return err
 }
 
-// The keeper holds the descriptor, since the end of a process that holds it alone takes longer.
+// TestTheWatchOutlivesItsProcess checks a watch whose descriptor is held by a Keeper. If the ended process were the
+// only holder, its end would take longer.
 func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	keep := new(keepOne)
 	dir, wake := t.TempDir(), make(chan struct{}, 1)
@@ -141,7 +142,7 @@ func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := first.file.Close(); err != nil { // the end of its process
+	if err := first.file.Close(); err != nil { // simulates the end of the process
 		t.Fatal(err)
 	}
 	first.done.Wait()
