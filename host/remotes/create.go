@@ -16,18 +16,19 @@ import (
 	"github.com/artifactfs/artifactfs/host/fault"
 )
 
-// Creation creates the session remote of a mount if it does not exist. Only one goroutine uses it.
+// Creation creates the session remote of a mount if the repository does not exist. Only one goroutine may use it.
 type Creation struct {
 	Remotes *Remotes
 	Store   *fetch.Store                // store of the mounted remote
 	Request control.MountRequest        // original request of the mount
 	Now     func() control.MountRequest // returns the request with the current credentials
-	Format  string                      // object format that the session's record contains; "": not known
+	Format  string                      // object format in the session's record; "" if it is not known
 }
 
-// Run creates the session remote of the request if it is missing. If the session remote is a path, Run creates a bare
-// repository. If it is a URL, Run executes the command of --session-remote-create, if the request contains one. A path that was
-// read from the session's record is not created, because the repository may be on a disk that is not mounted at the moment.
+// Run creates the session remote of the request if the repository does not exist. If the session remote is a path, Run
+// creates a bare repository. If it is a URL, Run executes the command of --session-remote-create, if the request has
+// one. A repository at a path in the record of the session is not created again, because it may be on a disk that is
+// not mounted at the moment.
 func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := SessionURL(c.Request)
 	if kind == "" && !filepath.IsAbs(at) && len(c.Request.CreateRemote) > 0 && !c.Request.ReadOnly {
@@ -46,7 +47,7 @@ func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) err
 	if err := makeBare(ctx, at, format); err != nil {
 		e := &control.Error{Code: control.ExitUsage, Verb: "create session remote", Object: at, Cause: err.Error()}
 		if errors.Is(err, fs.ErrNotExist) {
-			e.Cause, e.Hint = "the directory "+filepath.Dir(at)+" does not exist", "mkdir -p "+filepath.Dir(at)+" makes it"
+			e.Cause, e.Hint = "directory "+filepath.Dir(at)+" does not exist", "run mkdir -p "+filepath.Dir(at)+" to create it"
 		}
 		return e
 	}
@@ -54,8 +55,8 @@ func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) err
 	return nil
 }
 
-// formatOfRemote returns the object format of the mounted remote. If the session's record does not contain the format,
-// formatOfRemote asks the remote for its format.
+// formatOfRemote returns the object format of the mounted remote, from the session's record or, if that does not
+// contain the format, from the remote.
 func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
 	if c.Format != "" {
 		return object.ParseFormat(c.Format)
@@ -67,9 +68,9 @@ func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
 	return caps.Format, err
 }
 
-// makeBare creates a bare repository with mode 0700 at the path in the parameter at. It creates the repository with a temporary
-// name and then renames it, so that a crash does not leave an incomplete repository at this path. If another process creates a
-// repository at the same path first, makeBare keeps the repository of the other process.
+// makeBare creates a bare repository with mode 0700 at the path at. It creates the repository under a temporary name
+// and renames it, so that a crash leaves no incomplete repository. If another process creates a repository at the same
+// path first, makeBare keeps that.
 func makeBare(ctx context.Context, at string, f object.Format) error {
 	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // MkdirTemp creates a directory with mode 0700
 	if err != nil {

@@ -22,18 +22,19 @@ import (
 const (
 	// createTime is the maximum run time of the command of --session-remote-create.
 	createTime = time.Minute
-	// createOutput is the maximum number of bytes, from the end of the command's output, that an error message contains.
+	// createOutput is the maximum number of bytes that an error message contains of the end of the output of the
+	// command of --session-remote-create.
 	createOutput = 4 << 10
 
-	// shortestSecret is the minimum length, in bytes, of an argument of the command that is treated as a possible secret and
-	// removed from the command's output.
+	// shortestSecret is the minimum length, in bytes, of an argument of the command of --session-remote-create that may
+	// be a secret, and is therefore removed from the command's output.
 	shortestSecret = 8
 )
 
-// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of
-// the session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push
-// reports that error. createByHook holds the mutex Remotes.creating: if several mounts start with the same new session remote,
-// the first mount runs the command, and the others find the repository.
+// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the
+// URL of the session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because
+// the first push reports that error. createByHook holds Remotes.creating: of several mounts that start with the same
+// new session remote, only the first runs the command.
 func (c *Creation) createByHook(ctx context.Context, progress func(control.Progress)) error {
 	c.Remotes.creating.Lock()
 	defer c.Remotes.creating.Unlock()
@@ -55,20 +56,20 @@ func (c *Creation) createByHook(ctx context.Context, progress func(control.Progr
 		if out != "" {
 			cause += ": " + out
 		}
-		return failed("the command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
+		return failed("command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
 	}
 	if url, err = c.lacksRemote(ctx); err != nil {
 		return err
 	} else if url != "" {
-		return failed("the command of --session-remote-create ended without an error, and there is still no repository",
-			"git ls-remote URL shows what the server says")
+		return failed("command of --session-remote-create has succeeded, but the repository does not exist",
+			"run git ls-remote URL to see the answer of the server")
 	}
 	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(c.Request.SessionOptions.Remote)})
 	return nil
 }
 
-// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does
-// not exist. Otherwise it returns "". If the server cannot be reached, it returns "" and no error.
+// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository
+// does not exist. Otherwise, or if the server cannot be reached, it returns "".
 func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
 	remote, _, err := c.Remotes.Session(c.Request)
 	if err != nil || remote == nil {
@@ -81,11 +82,11 @@ func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
 	return "", ctx.Err()
 }
 
-// runHook runs the command of --session-remote-create, with parameters in environment variables named ARTIFACTFS_*. out is the
-// last createOutput bytes of the command's output as one line, in which the secrets of the request are replaced by "***". After
-// createTime, runHook kills the command and its child processes.
+// runHook runs the command of --session-remote-create, with parameters in environment variables named ARTIFACTFS_*.
+// After createTime, it kills the command and its child processes. out has the last createOutput bytes of the command's
+// output as one line, in which the secrets of the request are replaced by "***".
 func (c *Creation) runHook(ctx context.Context, url, format string) (out string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("command took longer than %s", createTime))
 	defer cancel()
 	r := c.Now()
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)

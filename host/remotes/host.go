@@ -8,14 +8,14 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/hoststore"
 )
 
-// sharedHost is the state directory of another daemon, with the number of stores that read from it.
+// sharedHost is the open state directory of another daemon, with the number of stores that read from it.
 type sharedHost struct {
 	*hoststore.Host
 	users int // protected by Remotes.mu
 }
 
-// holdHostLocked returns the open state directory at path for one store; nil if path is "" or is the state directory of this daemon. The
-// store must call releaseHost at its end. The caller holds mu.
+// holdHostLocked returns the open state directory at path for one more store, or nil if path is "" or the state
+// directory of this daemon. The caller must call releaseHost when the store is closed. The caller holds r.mu.
 func (r *Remotes) holdHostLocked(path string) *sharedHost {
 	if path == "" || filepath.Clean(path) == filepath.Clean(r.state) {
 		return nil
@@ -29,7 +29,7 @@ func (r *Remotes) holdHostLocked(path string) *sharedHost {
 	return h
 }
 
-// store returns the store in the directory stores/NAME; nil if h is nil.
+// store returns the store in the directory stores/NAME of the state directory, or nil if h is nil.
 func (h *sharedHost) store(name string) *hoststore.Store {
 	if h == nil {
 		return nil
@@ -37,7 +37,8 @@ func (h *sharedHost) store(name string) *hoststore.Store {
 	return h.Store(name)
 }
 
-// releaseHost records that one store no longer uses h, which may be nil. When the last store stops, releaseHost closes the directory.
+// releaseHost records that one store no longer uses h, which may be nil. After the last store, it closes the state
+// directory at path.
 func (r *Remotes) releaseHost(path string, h *sharedHost) {
 	if h == nil {
 		return

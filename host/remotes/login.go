@@ -11,23 +11,23 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
-// Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login,
-// so that these mounts, their stores, submodules and session remotes all use a new token at once.
+// Login has the credentials for the remotes on one host. Mounts with equal credentials for the same host share one
+// Login, so that these mounts, their stores, submodules and session remotes all use a new token at once.
 type Login struct {
 	*transport.Login       // the present credentials; has its own lock
 	given            Given // protected by Remotes.mu, except place and user, which do not change
 }
 
-// User returns the user name in the URL of the remote, or "" if the URL contains none.
+// User returns the user name in the URL of the remote, or "" if the URL has none.
 func (l *Login) User() string { return l.given.user }
 
-// IsWeb reports whether the login is for remotes with an http or https URL. Only these remotes accept tokens.
+// IsWeb reports whether the login is for remotes with http or https URLs. Only these remotes accept tokens.
 func (l *Login) IsWeb() bool {
 	return strings.HasPrefix(l.given.place, "http://") || strings.HasPrefix(l.given.place, "https://")
 }
 
-// Given contains the credentials that a user has specified for one host. Mounts share a Login if their values of this type are
-// equal.
+// Given has the credentials that a user has specified for one host. Mounts with equal values of this type share a
+// Login.
 type Given struct {
 	place          string // scheme and host of the remote in lower case; "" for an address such as host:path, and for a path
 	user, password string // from the URL of the remote
@@ -45,9 +45,9 @@ func GivenFor(remote, token, file string) Given {
 	return g
 }
 
-// GivenForSession returns the credentials for the session remote with the URL in the parameter at. These are the session token
-// of the request r. If r contains no session token and both remotes are on the same host, they are the token of the mounted
-// remote instead. The token of the mounted remote is never sent to another host.
+// GivenForSession returns the credentials for the session remote with the URL at: the session token of the request r
+// or, if r has none and the session remote is on the host of the mounted remote, the token of the mounted remote. The
+// token of the mounted remote is never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && (r.Remote == "" || endpoint.SameHost(at, r.Remote)) {
@@ -56,16 +56,15 @@ func GivenForSession(r control.MountRequest, at string) Given {
 	return GivenFor(at, token, file)
 }
 
-// Token returns the token that the user has specified, or "" if there is none.
+// Token returns the token that the user has specified, or "" if the user has specified none.
 func (g Given) Token() string { return g.token }
 
-// Secrets returns the token and the password. Either may be "".
+// Secrets returns the token and the password that the user has specified. Either may be "".
 func (g Given) Secrets() []string { return []string{g.token, g.password} }
 
-// The method stock returns a function that returns the current credentials of g and l. The store passes these credentials to
-// stock git, which it runs for remotes that package transport does not support. A password in the URL is used until the token
-// is replaced.
-func (g Given) stock(l *transport.Login, env transport.Environment) func() fetch.Credential {
+// gitCredentials returns a function that returns the current credentials of g and l for stock git, which the store runs
+// for remotes that package transport does not support. A password in the URL is used until the token is replaced.
+func (g Given) gitCredentials(l *transport.Login, env transport.Environment) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
 			return fetch.Credential{User: g.user, Secret: g.password}
@@ -82,15 +81,14 @@ func (g Given) stock(l *transport.Login, env transport.Environment) func() fetch
 	}
 }
 
-// Login returns the login that mounts already use for the credentials g. If no mount uses these credentials, it returns a new
-// login.
+// Login returns the login that mounts use for the credentials g, or a new login if no mount uses these credentials.
 func (r *Remotes) Login(g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.login(g)
 }
 
-// login does the same as Login. The caller holds r.mu.
+// login returns the login for the credentials g, as Login does. The caller holds r.mu.
 func (r *Remotes) login(g Given) *Login {
 	for _, logins := range r.held {
 		for _, l := range logins {
@@ -102,7 +100,7 @@ func (r *Remotes) login(g Given) *Login {
 	return &Login{transport.NewLogin(g.token, g.file), g}
 }
 
-// Hold returns the login for the credentials g, and records that holder, the request of a mount, uses it. Until Drop is
+// Hold returns the login for the credentials g, and records that holder, a mount or its request, uses it. Until Drop is
 // called for holder, mounts with the same credentials get the same login.
 func (r *Remotes) Hold(holder any, g Given) *Login {
 	r.mu.Lock()
@@ -112,22 +110,23 @@ func (r *Remotes) Hold(holder any, g Given) *Login {
 	return l
 }
 
-// HoldLogin records that holder uses the login l. It is used instead of Hold if the caller already has the login.
+// HoldLogin records that holder, a mount or its request, uses the login l. It replaces Hold if the caller already has
+// the login.
 func (r *Remotes) HoldLogin(holder any, l *Login) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held[holder] = append(r.held[holder], l)
 }
 
-// Drop records that holder uses no logins any more.
+// Drop records that holder, a mount or its request, uses no logins any more.
 func (r *Remotes) Drop(holder any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.held, holder)
 }
 
-// Renew replaces the credentials of the login l by a new token or token file. Mounts that are created with the new token later
-// share this login. The returned function reports whether a holder was using the login at the time when Renew was called.
+// Renew replaces the credentials of the login l by a new token or token file. Mounts that are created later with the
+// new token share this login. The function uses reports whether a holder was using the login when Renew was called.
 func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) bool) {
 	l.Renew(token, file)
 	r.mu.Lock()

@@ -22,17 +22,18 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// DefaultDeadline is the maximum time for which a file-system call waits for contents, if the mount request contains no other
-// time.
+// DefaultDeadline is the maximum time for which a file-system call waits for contents, if the mount request sets no
+// other limit.
 const DefaultDeadline = time.Minute
 
-// retries is the maximum number of repetitions of a request to a remote that has failed.
+// retries is the maximum number of repetitions of a failed request to a remote.
 const retries = 3
 
-// Remotes contains the open stores and the logins of all mounts of a daemon. The methods may be called from any goroutine.
+// Remotes has the open stores and the logins of all mounts of a daemon. The methods may be called from any goroutine.
 type Remotes struct {
-	state  string // path of the state directory
-	from   string // state directory of another daemon, for requests that name none; "": none
+	state string // path of the state directory
+	// state directory of another daemon, from which stores read if the request names no other; "" if there is none
+	from   string
 	log    *zap.Logger
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
@@ -40,18 +41,18 @@ type Remotes struct {
 	readers fetch.Readers   // times at which readers of any store last began to wait; prefetches are delayed while readers wait
 	ahead   transport.Ahead // servers that refuse a command if it is sent before their capabilities are known
 
-	creating sync.Mutex // held while the command of a request is creating a session remote
+	creating sync.Mutex // held while the command of --session-remote-create runs
 
 	// The fields below are protected by mu.
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores
-	relays map[string]*via.Relay     // relays of the requests so far, by their URLs
-	held   map[any][]*Login          // logins that each mount uses
+	relays map[string]*via.Relay     // relays that requests have named, by their URLs
+	held   map[any][]*Login          // logins that mounts use, by the mount or its request
 	hosts  map[string]*sharedHost    // open state directories of other daemons, by path
 }
 
-// New returns the remotes of a daemon with the given state directory and caches. The parameter from is the state directory of another
-// daemon that requests use if they name none, or "".
+// New returns a Remotes for a daemon with the given state directory and caches. The parameter from is the state
+// directory of another daemon, from which stores read if the request names no other, or "".
 func New(state, from string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
 	return &Remotes{
 		state: state, from: from, log: log, memory: memory, blobs: blobs,
@@ -60,18 +61,18 @@ func New(state, from string, log *zap.Logger, memory *cache.Memory, blobs *cache
 	}
 }
 
-// sharedStore is a store with the number of mounts that use it. Store and err may be read after opened was closed.
+// sharedStore is a store with the number of mounts that use it. Store and err may be read once opened is closed.
 type sharedStore struct {
 	*fetch.Store
 	users  int           // number of mounts that use the store; protected by the field mu of Remotes
 	opened chan struct{} // closed when Store or err is set
 	err    error         // error because of which the store could not be opened
-	leave  func()        // releases the lock that prevents other processes from removing the store
+	leave  func()        // releases the lock that keeps other processes from removing the store
 	host   *sharedHost   // state directory of another daemon, from which the store reads; nil if there is none
 }
 
-// storeKey identifies an open store. Mounts share a store if all fields of their keys are equal. The fields are those on which
-// the options of the store depend.
+// storeKey identifies an open store. Mounts with equal keys share a store. The fields are those on which the options of
+// the store depend.
 type storeKey struct {
 	dir, remote string        // dir: name of the store's directory; remote: the remote as the request names it
 	login       *Login        // shared by mounts with the same credentials
@@ -81,14 +82,14 @@ type storeKey struct {
 	from        string        // state directory of another daemon; "": none
 }
 
-// options returns the options for a connection with login l to a remote of the request req.
+// options returns the options for connections to a remote of the request req with the login l.
 func (r *Remotes) options(req control.MountRequest, l *Login) transport.Options {
 	return transport.Options{Login: l.Login, Env: Environment(req), Retries: retries, Log: r.log,
 		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead,
 		BundleDir: func(url string) string { return statedir.BundleDir(r.state, url) }}
 }
 
-// deadline returns the maximum time for which a file-system call in the mount waits for contents.
+// deadline returns the maximum time for which a file-system call in the mount of the request req waits for contents.
 func deadline(req control.MountRequest) time.Duration {
 	if req.Timeout == 0 {
 		return DefaultDeadline
@@ -96,9 +97,9 @@ func deadline(req control.MountRequest) time.Duration {
 	return req.Timeout
 }
 
-// Store returns the store for the mounted remote of the request req. The parameter l is the login of the mount. If no other
-// mount uses the store, Store opens it. If another call is opening the store, Store waits until that call has finished. The
-// caller must call release once when it no longer uses the store. If Store returns an error, release is nil.
+// Store returns the store for the mounted remote of the request req, for a mount with the login l. It opens the store
+// if no other mount uses it, or waits for another call that is opening it. The caller must call release once when it no
+// longer uses the store. If Store returns an error, release is nil.
 func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
 	options := r.options(req, l)
 	if options.Via, err = r.relay(req.Via); err != nil {
@@ -135,7 +136,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
-				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login, Environment(req)),
+				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").gitCredentials(l.Login, Environment(req)),
 				Host: shared.host.store(dir), Notice: notice, Log: r.log.With(zap.String("remote", remote.URL())),
 			})
 		}
@@ -149,7 +150,8 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 	return shared.Store, release, nil
 }
 
-// relay returns the relay at a URL, which all stores share, so that its failures are noticed once. It returns nil if the URL is "".
+// relay returns the relay at the URL at, or nil if the URL is "". All stores share one object for a URL, so that each
+// failure of the relay is noticed once.
 func (r *Remotes) relay(at string) (*via.Relay, error) {
 	if at == "" {
 		return nil, nil
@@ -167,8 +169,8 @@ func (r *Remotes) relay(at string) (*via.Relay, error) {
 	return relay, nil
 }
 
-// release records that one mount has stopped using the store. When the last mount stops, release closes the store. It does not
-// hold r.mu while it closes the store, because closing waits for the disk.
+// release records that one mount has stopped using the store shared. After the last mount, it closes the store. It does
+// not hold r.mu then, because closing waits for the disk.
 func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	r.mu.Lock()
 	shared.users--
@@ -190,16 +192,16 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	}
 }
 
-// Session opens the session remote that a request names. remote is nil if the session has no session remote, or if it uses the
-// embedded one. kind is one of the constants of package control, or "" if the request names a URL. The token of the mounted
-// remote is not sent to another host. The caller must close remote.
+// Session opens the session remote that a request names. remote is nil if the session has no session remote, or the
+// embedded one. kind is one of the constants of package control, or "" if the request names a URL. The token of the
+// mounted remote is not sent to another host. The caller must close remote.
 func (r *Remotes) Session(req control.MountRequest) (remote *thin.Remote, kind string, err error) {
 	remote, _, kind, err = r.SessionLogin(req)
 	return remote, kind, err
 }
 
-// SessionLogin does the same as Session. It also returns the login with which it has opened the session remote; no mount is
-// recorded as a user of this login yet.
+// SessionLogin opens the session remote that a request names, as Session does, and returns also the login that it uses.
+// The caller must record a user of this login with HoldLogin.
 func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l *Login, kind string, err error) {
 	at, kind := SessionURL(req)
 	if at == "" {
@@ -218,8 +220,8 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 // tokenTime is the maximum time for which TryToken waits for the remote to accept or refuse a token.
 const tokenTime = 15 * time.Second
 
-// TryToken sends a request for HEAD to a remote, with a token, or with the token in a file. The parameter at is the URL of the
-// remote, without a password. TryToken returns nil if the remote accepts the token within the time tokenTime.
+// TryToken checks a token, or the token in a file, with a request for HEAD to the remote at the URL at, which has no
+// password. It returns nil if the remote accepts the token within tokenTime.
 func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
 	l := transport.NewLogin(token, file)
 	if _, err := l.Token(env); err != nil {

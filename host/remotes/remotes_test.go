@@ -32,7 +32,7 @@ func TestLocalAndReadableRemotes(t *testing.T) {
 		"host:r.git":              {false, true},
 		"ssh://host/r.git":        {false, true},
 		"https://host/r.git":      {false, true},
-		"ext::sh -c true":         {false, true}, // like git, which reads the text before the colon as a host
+		"ext::sh -c true":         {false, true}, // as in git, which takes the text before the colon as a host
 		"https://u:p@host/r.git":  {false, true},
 		"HTTPS://HOST:8443/r.git": {false, true},
 	} {
@@ -45,7 +45,7 @@ func TestLocalAndReadableRemotes(t *testing.T) {
 	}
 }
 
-// A token for one host must not reach another host, another port or another scheme.
+// TestSessionTokenStaysOnItsHost checks that a token for one host is not sent to another host, port or scheme.
 func TestSessionTokenStaysOnItsHost(t *testing.T) {
 	r := control.MountRequest{Remote: "https://a.example/r.git", MountLogin: control.MountLogin{Token: "secret"}}
 	for url, want := range map[string]string{
@@ -61,7 +61,8 @@ func TestSessionTokenStaysOnItsHost(t *testing.T) {
 	}
 }
 
-// The token of a session remote must not reach another session remote, or the mounted remote, unless it is on the same host.
+// TestOtherSessionRemoteGetsNoToken checks that the token of a session remote is not sent to another session remote or
+// to the mounted remote, unless it is on the same host.
 func TestOtherSessionRemoteGetsNoToken(t *testing.T) {
 	r := control.MountRequest{Remote: "https://a.example/r.git", MountLogin: control.MountLogin{Token: "main", SessionToken: "secret"},
 		SessionOptions: control.SessionOptions{Remote: "https://b.example/s.git", Policy: "off"}}

@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/endpoint"
 )
 
-// Environment returns the environment variables that a request sets for connections to its remotes. It returns nil if the request
+// Environment returns the environment variables that a mount request sets for connections to its remotes, or nil if it
 // sets none.
 func Environment(r control.MountRequest) transport.Environment {
 	if len(r.Environment) == 0 {
@@ -18,8 +18,9 @@ func Environment(r control.MountRequest) transport.Environment {
 	return transport.Environment(r.Environment)
 }
 
-// SessionURL returns the URL of the session remote of a request, and its kind. kind is one of the constants of package control,
-// or "" if the request names a URL. The URL is "" if the session has no session remote, or if it uses the embedded one.
+// SessionURL returns the URL of the session remote of a mount request, and its kind, which is one of the constants of
+// package control, or "" if the request names a URL. The URL is "" if the session has no session remote, or the
+// embedded one.
 func SessionURL(r control.MountRequest) (at, kind string) {
 	switch r.SessionOptions.Remote {
 	case "", control.RemoteEmbedded:
@@ -37,9 +38,10 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	return r.SessionOptions.Remote, ""
 }
 
-// WithSessionRemote returns the request r with another session remote: the URL or the path in the parameter at, or one of the constants
-// of package control. The result contains the session token of r only if both session remotes are on the same host. Every function
-// that opens a second remote with the request of a mount uses WithSessionRemote, so that no host receives the token of another one.
+// WithSessionRemote returns the request r with the session remote at, which is a URL, a path, or one of the constants
+// of package control. The result has the session token of r only if both session remotes are on the same host. Every
+// function that opens a further remote with the request of a mount uses WithSessionRemote, so that no host receives the
+// token of another one.
 func WithSessionRemote(r control.MountRequest, at string) control.MountRequest {
 	if own, _ := SessionURL(r); !endpoint.SameHost(own, at) {
 		r.SessionToken, r.SessionTokenFile = "", ""
@@ -48,8 +50,8 @@ func WithSessionRemote(r control.MountRequest, at string) control.MountRequest {
 	return r
 }
 
-// LikeUser returns the URL in the parameter remote with the user and password of the URL in the parameter other, if both URLs
-// have the same host and remote contains no user. Otherwise it returns remote unchanged.
+// LikeUser returns the URL remote with the user and password of the URL other, if both URLs have the same host and
+// remote has no user. Otherwise it returns remote unchanged.
 func LikeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
@@ -60,7 +62,7 @@ func LikeUser(remote, other string) string {
 	return u.String()
 }
 
-// WithoutPassword returns a URL without its password, but with its user name.
+// WithoutPassword returns the URL of a remote without its password. The result keeps the user name.
 func WithoutPassword(remote string) string {
 	u, err := url.Parse(remote)
 	if err != nil || u.User == nil {
@@ -73,7 +75,8 @@ func WithoutPassword(remote string) string {
 	return u.String()
 }
 
-// WithUser returns a URL with the given user name and without a password. If user is "", the result contains no user name.
+// WithUser returns the URL of a remote with the given user name, or with no user name if user is "". The result has no
+// password.
 func WithUser(remote, user string) string {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -85,8 +88,8 @@ func WithUser(remote, user string) string {
 	return u.String()
 }
 
-// IsLocal reports whether a remote is on this machine. Callers use it to refuse a local submodule in a repository that is not
-// local, as git does.
+// IsLocal reports whether a remote is a path or a file URL. Callers use it to refuse a local submodule in a repository
+// that is not local, as git does.
 func IsLocal(remote string) bool {
 	// As in git-clone(1), a remote without a scheme and host is a local path.
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
@@ -96,9 +99,9 @@ func IsLocal(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// Readable returns remote unchanged if other machines can probably reach the repository by the same URL. This is the case for
-// the schemes http, https, ssh and git, and for addresses such as host:path. For all other remotes it returns "", because a
-// local path may be another directory on another machine.
+// Readable returns remote unchanged if other machines can probably read the repository by the same URL: for the schemes
+// http, https, ssh and git, and for addresses such as host:path. Otherwise it returns "", because a local path may be
+// another directory on another machine.
 func Readable(remote string) string {
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		switch strings.ToLower(scheme) {
