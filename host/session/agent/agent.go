@@ -5,8 +5,8 @@
 //	git directory   refs, watched by refcopy.Copier     -> session repository
 //	session repository                    -> writeback.Queue -> session remote
 //
-// Nothing that must survive a crash exists only in the memory of this process. Checkpoints and refs are stored in the
-// session's repository. Small files beside it record which of them the session remote has acknowledged, so that the
+// The memory of this process has nothing that must survive a crash. Checkpoints and refs are stored in the session
+// repository. Small files beside it record which checkpoints and refs the session remote has acknowledged, so that the
 // next process can continue after a crash.
 //
 // A lane is the chain of checkpoints of one writer; a segment is a part of a lane that has a separate ref, so that gc
@@ -41,10 +41,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
 )
 
-// ErrEnded is the error of an operation that fails because the mount is being unmounted.
+// ErrEnded means that an operation has failed because the mount is being unmounted.
 var ErrEnded = errors.New("mount is being unmounted")
 
-// pauses are the pauses before a failed operation is repeated.
+// pauses defines the time between two attempts of an operation that fails.
 var pauses = backoff.Backoff{First: time.Second, Longest: 30 * time.Second}
 
 // Agent makes and pushes the checkpoints of one mount. Its methods may be called from any goroutine.
@@ -55,62 +55,65 @@ type Agent struct {
 	// checkpointLock is held while checkpoints are made or removed.
 	checkpointLock
 	opening  sync.Mutex  // held while Open opens the repository
-	git      gitSigns    // changes of the git directory since the last checkpoint
+	git      gitSigns    // changes of the mount's git directory since the last checkpoint
 	claim    laneClaim   // claim of this process on a lane
 	problems problems    // operations that failed at their last attempt
-	merged   mergedNotes // notes refs that this process has updated
-	looked   lastLook    // last git process that looked for its repository
+	merged   mergedNotes // notes refs that this process has updated with notes of other sessions
+	looked   lastLook    // git process that last searched for its repository
 	place    place       // set by Configure, before any other method is called
-	turn     turn        // wait of Start after a takeover
+	turn     turn        // time for which Start waits after a takeover
 
 	// The lock mu protects the fields below.
-	mu          sync.Mutex
-	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
-	schedule    schedule               // policy of the field options, which decides when checkpoints are made
-	work        work                   // repository and connections that Open has opened; empty before Open
-	meta        session.Meta           // metadata of the session after this process last claimed a lane or lost its lane to another writer
-	lane        session.Lane           // lane in which this mount makes checkpoints
-	previous    string                 // host that has continued the session before this process claimed the lane; "" if none has
-	closed      bool                   // End was called, so Open fails
-	followed    chan struct{}          // closed, and replaced by a new channel, after each change by another writer was processed
+	mu       sync.Mutex
+	options  control.SessionOptions // options in force; the URL of the session remote may contain a secret
+	schedule schedule               // policy of the field options, which decides when checkpoints are made
+	work     work                   // repository and connections that Open has opened; empty before Open
+	// metadata of the session when this process last claimed a lane, or lost its lane to another writer
+	meta session.Meta
+	lane session.Lane // lane in which this mount makes checkpoints
+	// host that continued the session before this process claimed the lane; "" if none did
+	previous    string
+	closed      bool          // whether End was called; then Open fails
+	followed    chan struct{} // closed, and replaced by a new channel, after each change by another writer was processed
 	checkpoints checkpoints
 	notes       []string // lines for the user, which Notices returns
 	ending      ending   // progress of ending the mount
 }
 
-// place contains the directories of the mount's session, and the store of the mounted remote.
+// place has the directories of the mount's session, and the store of the mounted remote.
 type place struct {
-	home    string // directory of the session below the state directory; "" before Configure
+	home    string // home of the session; "" before Configure
 	gitDir  string // git directory of the mount
 	store   Store
 	baseURL string // URL of the mounted remote without secrets; "" if other machines cannot use that URL
 }
 
-// work contains everything that Open opens and End closes.
+// work has the repository and the connections that Open opens and End closes.
 type work struct {
 	repo     *session.Repo    // the session's repository; nil if not opened yet
-	capturer Capturer         // makes checkpoints; nil if not opened yet
+	capturer Capturer         // creates checkpoints; nil if not opened yet
 	copier   *refcopy.Copier  // nil until Start watches the refs of the git directory
-	queue    *writeback.Queue // pushes the repository; nil if not opened yet
+	queue    *writeback.Queue // pushes the refs of the repository; nil if not opened yet
 	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if there
 	// is no session remote.
 	origin *transport.Remote
 }
 
-// checkpoints describes the checkpoints of the session, as far as this process knows them.
+// checkpoints has what this process knows about the checkpoints of the session.
 type checkpoints struct {
 	newest  session.Checkpoint // newest checkpoint that this process has made or found
 	leftOut []capture.LeftOut  // files that the checkpoint newest does not contain, with the reasons
 	unread  []string           // ignore files that could not be read when the checkpoint newest was made
 	count   int64              // number of checkpoints in all lanes
-	old     int                // at the time of the last count, number of checkpoints that gc would have dropped
-	seen    time.Time          // start of the latest capture; the checkpoint newest contains all changes before this time
-	made    Figures
+	old     int                // number of checkpoints that gc would have dropped when they were last counted
+	// time of the start of the latest capture; the checkpoint newest contains all changes before it
+	seen time.Time
+	made Figures
 }
 
 // Figures counts the checkpoints that this process has made for the mount, and the time that they took.
 type Figures struct {
-	Made   int           // number of checkpoints that were made
+	Made   int           // number of checkpoints
 	Paused time.Duration // longest time for which a checkpoint blocked writers
 	Took   time.Duration // total duration of all checkpoints
 	Pushed writeback.Figures
@@ -125,9 +128,9 @@ func New(c Config) *Agent {
 	return a
 }
 
-// Settings is the part of the configuration that is known only after the session's directory was locked.
+// Settings is the part of the configuration of an Agent that is known only after the home of the session was locked.
 type Settings struct {
-	Home    string // directory of the session below the state directory
+	Home    string // home of the session
 	GitDir  string // git directory of the mount
 	Store   Store
 	BaseURL string // URL of the mounted remote without secrets; "" if other machines cannot use that URL
@@ -154,8 +157,8 @@ func (a *Agent) Configure(s Settings) error {
 	return nil
 }
 
-// combine returns the options o of a mount request. It replaces unset options by the recorded ones or, if none is recorded,
-// by the defaults.
+// combine returns the options o of a mount request, in which unset options are replaced by the recorded ones or, if
+// none is recorded, by the defaults.
 func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	if o.Remote == "" {
 		o.Remote = recorded.Remote
@@ -189,7 +192,7 @@ func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	return o
 }
 
-// Rules returns the rules that decide which files checkpoints contain.
+// Rules returns the rules that decide which files checkpoints contain, from the options of a session.
 func Rules(o control.SessionOptions) capture.Rules {
 	return capture.Rules{Include: o.Include, Exclude: o.Exclude, NoDenyList: o.NoDenyList, MaxFileSize: o.MaxFileSize}
 }
@@ -201,51 +204,54 @@ func (a *Agent) Options() control.SessionOptions {
 	return a.options
 }
 
-// Active reports whether the mount makes and pushes checkpoints.
+// Active reports whether the mount makes checkpoints and pushes them: it is writable and has a session remote, which
+// may be the embedded one.
 func (a *Agent) Active() bool {
 	return a.config.Writable && a.Options().Remote != control.RemoteNone
 }
 
-// Automatic reports whether checkpoints are made without an explicit request.
+// Automatic reports whether the mount makes checkpoints without an explicit request.
 func (a *Agent) Automatic() bool {
 	return a.Active() && a.policy() != control.PolicyOff
 }
 
-// policy returns the policy of the options in force.
+// policy returns the checkpoint policy of the options in force.
 func (a *Agent) policy() control.Policy {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.schedule.kind
 }
 
-// opened returns a copy of a.work, which is empty before Open.
+// opened returns a copy of a.work, which is empty before Open. The caller must not hold a.mu.
 func (a *Agent) opened() work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.work
 }
 
-// Repo returns the session's repository and the queue that pushes it; both are nil before Open. The caller must not close them.
+// Repo returns the session repository and the queue that pushes its refs; both are nil before Open. The caller must not
+// close them.
 func (a *Agent) Repo() (*session.Repo, *writeback.Queue) {
 	w := a.opened()
 	return w.repo, w.queue
 }
 
-// Retry makes the queue retry a failed push immediately.
+// Retry makes the push queue repeat a failed push immediately.
 func (a *Agent) Retry() {
 	if queue := a.opened().queue; queue != nil {
 		queue.Wake()
 	}
 }
 
-// AddNote adds a line to the result of Notices. The line is lost when this process ends.
+// AddNote adds a line to the notes for the user that Notices returns. The line is lost when this process ends.
 func (a *Agent) AddNote(note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.notes = append(a.notes, note)
 }
 
-// Figures returns the counts and times of the checkpoints that this process has made, and the figures of its push queue.
+// Figures returns the counts and durations of the checkpoints that this process has made, and the figures of its push
+// queue.
 func (a *Agent) Figures() Figures {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,7 +262,7 @@ func (a *Agent) Figures() Figures {
 	return f
 }
 
-// problems records which operations failed at their last attempt, and with which errors.
+// problems has the operations of an Agent whose last attempt has failed, with the errors.
 type problems struct {
 	log *zap.Logger
 
@@ -264,8 +270,9 @@ type problems struct {
 	failed map[string]error // error of the last attempt, by operation; protected by mu
 }
 
-// note records the result of an operation. A nil error removes the recorded failure of the operation. The result of a canceled
-// operation is ignored. Each failure is logged as a warning, and the first success after a failure is also logged.
+// note records the result of an attempt of an operation. A nil error removes the recorded failure of the operation. The
+// result of a canceled operation is ignored. Each failure is logged as a warning, and the first success after a failure
+// is also logged.
 func (p *problems) note(operation string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return

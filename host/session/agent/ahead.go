@@ -15,28 +15,30 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// withdrawTime is the timeout for releasing a lane on the session remote after the mount has failed to start.
+// withdrawTime is the timeout for releasing a lane on the session remote after the mount of the session has failed to
+// start.
 const withdrawTime = 5 * time.Second
 
-// AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount does not
-// have to wait for both in sequence. If the push fails, because another writer was faster or the session remote does not answer,
-// Agent.Claim pushes the claim again.
+// AheadClaim is a claim on a lane that is pushed while the checkpoints of the session are still being fetched, so that
+// the mount does not have to wait for both in sequence. If the push fails, because another writer was faster or the
+// session remote does not answer, Agent.Claim pushes the claim again.
 type AheadClaim struct {
 	agent  *Agent
 	ref    string             // metadata ref of the session
 	old    object.ID          // commit of ref on the session remote
 	cancel context.CancelFunc // cancels the push
-	opened chan *thin.Push    // holds one value; nil if the push could not be opened
+	opened chan *thin.Push    // receives the open push; nil if it could not be opened
 	done   chan struct{}      // closed when the goroutine that Begin starts has returned; nil if Begin was not called
 
-	// The caller may read the fields below after the channel done was closed.
+	// The fields below may be read after the channel done was closed.
 	now   object.ID // commit that was sent as the new commit of ref; zero if nothing was sent
-	acked bool      // the session remote has acknowledged the commit that was sent
+	acked bool      // whether the session remote has acknowledged the commit now
 	err   error     // error of the push or of the claim
 }
 
-// ClaimAhead opens a push to ref, the metadata ref of the session, in the background. old is the commit of ref on the session
-// remote. ClaimAhead returns nil if the mount makes no checkpoints and so needs no claim. The caller must call End.
+// ClaimAhead opens a push to ref, the metadata ref of the session, in the background, for a later AheadClaim.Begin. old
+// is the commit of ref on the session remote. ClaimAhead returns nil if the mount makes no checkpoints and so needs no
+// claim. The caller must call End.
 func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *AheadClaim {
 	if !a.Active() {
 		return nil
@@ -54,8 +56,8 @@ func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string,
 	return c
 }
 
-// Begin claims the lane in repo, which must have the same metadata as the session remote, and pushes the claim in the background.
-// It does nothing if c is nil.
+// Begin claims a lane in the metadata in repo, which must be the same as on the session remote, and pushes the claim in
+// the background. It does nothing if c is nil.
 func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	if c == nil {
 		return
@@ -69,8 +71,8 @@ func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	}()
 }
 
-// claim claims the lane in repo and pushes the claim with the push that ClaimAhead has opened. If another writer has changed the
-// metadata on the session remote, claim undoes the change in repo.
+// claim claims a lane in the metadata in repo, and pushes the claim with the push that ClaimAhead has opened. If
+// another writer has changed the metadata on the session remote, claim undoes its change in repo.
 func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	l := &c.agent.claim
 	if _, err := l.claimLane(ctx, repo, c.agent.Options().TakeOver); err != nil {
@@ -101,8 +103,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// Wait waits until the push that Begin started has finished. It returns an error if another writer has the lane or the
-// session is closed. After any other error it returns nil, because Agent.Claim repeats the claim. It returns nil if c is nil.
+// Wait waits until the push that Begin started has ended. It returns an error if another writer has the lane, or the
+// session is closed. It returns nil after any other error, because Agent.Claim repeats the claim, and if c is nil.
 func (c *AheadClaim) Wait() error {
 	if c == nil {
 		return nil
@@ -116,9 +118,10 @@ func (c *AheadClaim) Wait() error {
 	return nil // any other error is ignored, because Agent.Claim repeats the claim
 }
 
-// AddTo adds the metadata ref, with the commit that the session remote has acknowledged for this ref, to the map acknowledged.
-// This is the commit that was sent or, without an acknowledgement, the old commit; in the second case AddTo also adds the commit
-// that was sent to the map asked. The caller must have called Wait. AddTo does nothing if c is nil or if no commit was sent.
+// AddTo adds the metadata ref to the map acknowledged, with the commit that the session remote has acknowledged: the
+// commit that was pushed or, without an acknowledgement, the previous one. In the second case AddTo also adds the
+// commit that was pushed to the map asked. The caller must have called Wait. AddTo does nothing if c is nil or if
+// nothing was pushed.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
@@ -130,7 +133,7 @@ func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	}
 }
 
-// End cancels the push, waits until it has ended, and closes it. It may be called after Wait. It does nothing if c is nil.
+// End cancels the push of the claim, waits until it has ended, and closes it. It does nothing if c is nil.
 func (c *AheadClaim) End() {
 	if c == nil {
 		return
@@ -144,11 +147,12 @@ func (c *AheadClaim) End() {
 	}
 }
 
-// notMade is the reason that is recorded in the metadata when the lane of a failed mount is released.
-const notMade = "session could not be mounted"
+// reasonNotMounted is the reason that the metadata records when the lane of a mount that has failed to start is
+// released.
+const reasonNotMounted = "session could not be mounted"
 
-// withdraw releases the lane of a mount that has claimed the lane and then failed to start. Without the release, other
-// machines would have to take the lane over. Errors are logged.
+// withdraw releases the lane that a mount has claimed before it failed to start. Without the release, other machines
+// would have to take the lane over. Errors are logged.
 func (l *laneClaim) withdraw() {
 	a := l.agent
 	l.mu.Lock()
@@ -164,7 +168,7 @@ func (l *laneClaim) withdraw() {
 	defer cancel()
 	err := func() error {
 		if w.queue != nil {
-			_, err := session.Withdraw(ctx, w.repo, a.config.Session, lane, writer, before, notMade, session.Actor())
+			_, err := session.Withdraw(ctx, w.repo, a.config.Session, lane, writer, before, reasonNotMounted, session.Actor())
 			return errors.Join(err, a.Push(ctx, nil))
 		}
 		return l.withdrawAhead(ctx, writer, before)
@@ -174,8 +178,8 @@ func (l *laneClaim) withdraw() {
 	}
 }
 
-// withdrawAhead releases a lane that only an AheadClaim has claimed: no queue was opened, so withdrawAhead pushes the release
-// itself. The parameter before is the commit of the metadata before the claim.
+// withdrawAhead releases a lane that only an AheadClaim has claimed. Because no queue was opened then, it pushes the
+// release itself. before is the commit of the metadata before the claim.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
 	repo, err := c.Repository.OpenMeta(before.Format())
@@ -187,7 +191,7 @@ func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, be
 	if err != nil {
 		return err
 	}
-	if _, err := session.Withdraw(ctx, repo, c.Session, laneOf(meta, writer), writer, before, notMade, session.Actor()); err != nil {
+	if _, err := session.Withdraw(ctx, repo, c.Session, laneOf(meta, writer), writer, before, reasonNotMounted, session.Actor()); err != nil {
 		return err
 	}
 	ref := session.MetaRef(c.Session)

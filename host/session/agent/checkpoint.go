@@ -19,21 +19,22 @@ import (
 )
 
 const (
-	fewSegments = 4 // if the lanes have more segments than this, a goroutine counts the checkpoints after Open has returned
-	// manyOld is the number of droppable checkpoints from which Notices suggests gc. The number matters because each
-	// checkpoint has to be read when checkpoints are counted or listed.
-	manyOld = 1000
+	fewSegments = 4 // number of segments above which a goroutine counts the checkpoints after Open has returned
+	// oldLimit is the number of checkpoints that gc would drop from which Notices suggests gc. The number matters
+	// because each checkpoint has to be read when checkpoints are counted or listed.
+	oldLimit = 1000
 )
 
-// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest checkpoint, Checkpoint
-// returns the newest checkpoint, and made is false.
+// Checkpoint creates a checkpoint of the working tree. If nothing has changed since the newest checkpoint, it returns
+// that, and made is false.
 func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Checkpoint, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
 
-// Capture makes a checkpoint like Checkpoint, and also returns a report on the files that it left out. It waits until
-// the git directory was created, because the state of the git directory is part of a checkpoint.
+// Capture creates a checkpoint like Checkpoint, and returns also a report, which names the files that the checkpoint
+// does not contain. It waits until the git directory was created, because the state of the git directory is part of a
+// checkpoint.
 func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Checkpoint{}, capture.Report{}, ErrEnded
@@ -41,7 +42,7 @@ func (a *Agent) Capture(ctx context.Context, reason session.Reason, message stri
 	return a.CaptureNow(ctx, reason, message)
 }
 
-// CaptureNow makes a checkpoint like Capture, without waiting for the git directory.
+// CaptureNow creates a checkpoint like Capture, but does not wait until the git directory was created.
 func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (
 	p session.Checkpoint, report capture.Report, err error,
 ) {
@@ -52,8 +53,8 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	// Remove the token even if the policy ignores changes of the git directory: in this case no goroutine waits for the token, so
-	// no other code removes it.
+	// Take the token even if the policy ignores changes of the git directory, because in this case no goroutine takes
+	// it.
 	signed := signal.Take(a.git.moved)
 	if signed {
 		a.git.noteChange()
@@ -82,7 +83,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	return p, report, nil
 }
 
-// CheckpointHead makes a checkpoint if HEAD points to another commit than in the newest checkpoint of repo.
+// CheckpointHead creates a checkpoint if HEAD refers to another commit than in the newest checkpoint in repo.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
 	if newest, err := repo.Checkpoints(1); err != nil {
@@ -98,10 +99,12 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	return err
 }
 
-// checkpointLock is a lock whose Lock stops waiting when a context ends. The channel has capacity 1 and is full while the lock is held.
+// checkpointLock is a lock whose method Lock stops waiting when a context ends. The channel has capacity 1 and is full
+// while the lock is held.
 type checkpointLock chan struct{}
 
-// Lock waits until no other goroutine makes or removes checkpoints. If ctx ends first, Lock returns the cause of its end.
+// Lock acquires the lock under which checkpoints are made or removed. If ctx ends first, it returns the cause of this
+// end.
 func (t checkpointLock) Lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
@@ -111,26 +114,27 @@ func (t checkpointLock) Lock(ctx context.Context) error {
 	}
 }
 
-// Unlock releases the lock.
 func (t checkpointLock) Unlock() { <-t }
 
-// Newest returns the newest checkpoint that this process has made or found, and the name of the lane of the next checkpoint.
+// Newest returns the newest checkpoint that this process has made or found, and the name of the lane in which the next
+// checkpoint is made.
 func (a *Agent) Newest() (p session.Checkpoint, lane string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.newest, a.lane.Name
 }
 
-// LeftOut returns the files that exist in the working tree but not in the checkpoint id, as of the last comparison with the
-// working tree. It returns false if id is not the newest checkpoint, or if this process has made no comparison. A different list,
-// that of the files that were left out when a checkpoint was made, is stored in the checkpoint state.
+// LeftOut returns the files of the working tree that the checkpoint id does not contain, as of the last comparison with
+// the working tree. It returns false if id is not the newest checkpoint, or if this process has made no comparison. The
+// checkpoint state stores another list: the files that were left out when the checkpoint was created.
 func (a *Agent) LeftOut(id session.CheckpointID) ([]capture.LeftOut, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.leftOut, a.checkpoints.newest.ID == id && a.checkpoints.leftOut != nil
 }
 
-// Recount counts the checkpoints in the repository again. It must be called after checkpoints were added or removed there.
+// Recount counts the checkpoints in the session repository again. It must be called after checkpoints were added or
+// removed there by other code.
 func (a *Agent) Recount() {
 	a.mu.Lock()
 	repo, made := a.work.repo, a.checkpoints.made.Made
@@ -146,7 +150,7 @@ func (a *Agent) Recount() {
 	c.count, c.old = int64(len(checkpoints))+int64(c.made.Made-made), oldCheckpoints(checkpoints, time.Now())
 }
 
-// oldCheckpoints returns the number of checkpoints that are older than session.DefaultAll. Of these checkpoints, gc keeps only the
+// oldCheckpoints returns the number of checkpoints that are older than session.DefaultAll. Of these, gc keeps only the
 // last one of each day and those that are pinned. The checkpoints must be sorted, newest first.
 func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
 	i := slices.IndexFunc(checkpoints, func(p session.Checkpoint) bool { return now.Sub(p.Time) > session.DefaultAll })
@@ -162,7 +166,7 @@ func (c *Config) massRemoved() bool {
 	return many
 }
 
-// unsaved reports whether files or the git directory may have changed since the last checkpoint.
+// unsaved reports whether files or the git directory may have changed since the newest checkpoint.
 func (a *Agent) unsaved() bool {
 	repo := a.opened().repo
 	if a.config.Tree.Changed() > 0 || a.config.massRemoved() ||
@@ -176,15 +180,15 @@ func (a *Agent) unsaved() bool {
 	return err == nil && !untouched
 }
 
-// isEmpty reports whether a repository contains nothing except the metadata of its session.
+// isEmpty reports whether a session repository has no refs except the metadata of its session.
 func isEmpty(repo *session.Repo) bool {
 	refs, err := repo.Refs("")
 	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
-// KeepAll stores all changes in the repository: the refs of the git directory and, unless the policy is off, a checkpoint. If
-// the policy is off, it makes a checkpoint only for the reason session.Manual. KeepAll returns an UnsavedError if some
-// changes could not be stored.
+// KeepAll stores all changes in the session repository: the refs of the git directory and a checkpoint. If the policy
+// is off, it creates a checkpoint only for the reason session.Manual. KeepAll returns an UnsavedError if some changes
+// could not be stored.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
 		return nil
@@ -205,8 +209,9 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	return unsavedError(err)
 }
 
-// KeepNewest makes a checkpoint if files or the git directory of the mount of a may have changed since the newest checkpoint. It does
-// nothing if the mount makes no checkpoints, or if nothing was ever changed, so that such a session gets no repository.
+// KeepNewest creates a checkpoint in the mount of the agent a if files or the git directory may have changed since the
+// newest checkpoint. It does nothing if the mount makes no checkpoints, or if nothing was ever changed, so that no
+// session repository is created.
 func KeepNewest(ctx context.Context, a *Agent) error {
 	if !a.Active() || !a.unsaved() {
 		return nil
@@ -215,9 +220,9 @@ func KeepNewest(ctx context.Context, a *Agent) error {
 	return err
 }
 
-// Flush copies the current refs of the git directory into the session's repository.
+// Flush copies the current refs of the git directory into the session repository.
 func (a *Agent) Flush(ctx context.Context) error {
-	a.turn.hurry(ctx)
+	a.turn.endWait(ctx)
 	copier := a.opened().copier
 	if copier == nil {
 		return nil
@@ -225,10 +230,10 @@ func (a *Agent) Flush(ctx context.Context) error {
 	return copier.Flush(ctx)
 }
 
-// UnsavedError means that some of the latest changes are not stored in the session's repository.
+// UnsavedError means that some of the latest changes are not stored in the session repository.
 type UnsavedError struct{ cause error }
 
-// unsavedError wraps err in an UnsavedError. It returns nil if err is nil.
+// unsavedError returns err wrapped in an UnsavedError, or nil if err is nil.
 func unsavedError(err error) error {
 	if err == nil {
 		return nil
@@ -236,7 +241,7 @@ func unsavedError(err error) error {
 	return UnsavedError{err}
 }
 
-// Error returns the text of the cause.
+// Error returns the message of the cause.
 func (e UnsavedError) Error() string { return e.cause.Error() }
 
 // Unwrap returns the cause.

@@ -33,22 +33,24 @@ type laneClaim struct {
 	// The lock mu protects the fields below.
 	mu      sync.Mutex
 	writer  session.Writer // identity with which the lane is claimed; zero before the first claim
-	pending bool           // the mount is starting, and the session remote has not answered the claim yet
-	refused error          // why the session remote does not allow the claim: a *session.HeldError or ErrClosed; nil if it does
-	claimed bool           // a starting mount has claimed the lane, so withdraw must release the lane if the mount fails
-	before  object.ID      // commit of the session's metadata before the first claim of this process
-	waited  time.Duration  // time for which AheadClaim.Wait has waited for the session remote
+	pending bool           // whether the mount is starting, and the session remote has not answered the claim yet
+	// reason why the session remote refuses the claim: a *session.HeldError or ErrClosed; nil if it does not
+	refused error
+	// whether a starting mount has claimed the lane, so that withdraw must release it if the mount fails
+	claimed bool
+	before  object.ID     // commit of the session's metadata before the first claim of this process
+	waited  time.Duration // time for which AheadClaim.Wait has waited for the session remote
 }
 
-// ClaimOptions configures Claim.
+// ClaimOptions are the options of Agent.Claim.
 type ClaimOptions struct {
-	Resumed bool // the session was mounted on this host before
-	Confirm bool // wait until the session remote has acknowledged the claim, for at most confirmTime
+	Resumed bool // whether the session was mounted on this host before
+	Confirm bool // whether Claim waits until the session remote has acknowledged the claim, for at most confirmTime
 }
 
-// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It must be called before
-// the mount is attached to the kernel. It returns an error only if IsRefusal is true for the error, or if ctx has ended. After any
-// other error the claim is repeated later.
+// Claim makes this state directory the writer of a lane of the session, if there is a session repository. It must be
+// called before the mount is attached to the kernel. It returns an error only if IsRefusal is true for the error, or if
+// ctx has ended. After any other error the claim is repeated later.
 func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if !a.Active() || !statedir.HasSessionRepo(a.place.home) {
 		return nil
@@ -84,7 +86,8 @@ func IsRefusal(err error) bool {
 	return errors.As(err, &held) || errors.Is(err, session.ErrClosed) || errors.As(err, &gone)
 }
 
-// Refused returns a *session.HeldError if, according to meta, another writer has the lane that this mount would claim.
+// Refused returns a *session.HeldError if, according to the metadata meta, another writer has the lane that this mount
+// would claim.
 func (a *Agent) Refused(meta session.Meta) error {
 	if !a.Active() || a.Options().TakeOver {
 		return nil
@@ -99,15 +102,15 @@ func (a *Agent) Refused(meta session.Meta) error {
 	return nil
 }
 
-// identity returns the identity under which this mount writes to the session.
+// identity returns the identity with which this mount writes to the session.
 func (l *laneClaim) identity() (session.Writer, error) {
 	w, err := l.agent.config.Writer()
 	w.Identity = l.agent.Options().Identity
 	return w, err
 }
 
-// lease returns the duration of the lease with which this mount claims a lane. It is 0 without a session remote, to which signs of life
-// could be pushed.
+// lease returns the duration of the lease with which this mount claims a lane. It is 0 without a session remote,
+// because signs of life are then not pushed.
 func (l *laneClaim) lease() time.Duration {
 	if l.agent.config.Remotes.Session() == nil {
 		return 0
@@ -115,43 +118,44 @@ func (l *laneClaim) lease() time.Duration {
 	return cmp.Or(l.agent.Options().Lease, session.DefaultLease)
 }
 
-// setPending records whether the mount is starting and still waits for the session remote to answer the claim.
+// setPending records whether the mount is starting and waits for the session remote to answer the claim.
 func (l *laneClaim) setPending(pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pending = pending
 }
 
-// setClaimed records whether a starting mount has claimed the lane, so that withdraw has to release it.
+// setClaimed records whether a starting mount has claimed the lane, so that withdraw must release it if the mount
+// fails.
 func (l *laneClaim) setClaimed(claimed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claimed = claimed
 }
 
-// setWaited records the duration for which the mount has already waited for the session remote to answer the claim.
+// setWaited records for how long the mount has already waited for the session remote to answer the claim.
 func (l *laneClaim) setWaited(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waited = d
 }
 
-// refusal returns the reason why the session remote does not allow the claim; nil if it does.
+// refusal returns the reason why the session remote refuses the claim, or nil if it does not.
 func (l *laneClaim) refusal() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// owner returns the identity with which this process claims lanes.
+// owner returns the identity with which this process has claimed a lane.
 func (l *laneClaim) owner() session.Writer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.writer
 }
 
-// claimLane claims a lane in the session's repository, without pushing the claim. If takeOver is set, it claims the lane even
-// if another writer has claimed the lane.
+// claimLane claims a lane in the metadata in the session repository, without pushing the claim. If takeOver is set, it
+// claims the lane even if another writer holds it.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
 	writer, err := l.identity()
@@ -177,7 +181,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	})
 }
 
-// laneOf returns the name of the lane that writer w claimed last. It returns "", which stands for the main lane, if w has
+// laneOf returns the name of the lane that the writer w claimed last, or "", which stands for the main lane, if w has
 // claimed none.
 func laneOf(meta session.Meta, w session.Writer) string {
 	var newest session.Lane
@@ -189,10 +193,9 @@ func laneOf(meta session.Meta, w session.Writer) string {
 	return newest.Name
 }
 
-// confirm waits until the session remote has acknowledged the claim, for at most confirmTime. It returns a *session.HeldError if
-// another writer has the lane, session.ErrClosed if the session was closed elsewhere, and a *writeback.DeletedError if it was deleted. It
-// returns nil if the session remote does not
-// answer.
+// confirm waits until the session remote has acknowledged the claim, for at most confirmTime. It returns a
+// *session.HeldError if another writer has the lane, session.ErrClosed if the session was closed elsewhere, and a
+// *writeback.DeletedError if it was deleted. It returns nil if the session remote does not answer.
 func (l *laneClaim) confirm(ctx context.Context) error {
 	a := l.agent
 	l.mu.Lock()
@@ -226,8 +229,8 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 	}
 }
 
-// update fetches the session's metadata from the session remote. It reports whether the fetched metadata is newer than
-// the metadata on this host.
+// update fetches the session's metadata from the session remote, and stores them if they are newer than those on this
+// host. It returns whether they were newer.
 func (l *laneClaim) update(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	defer cancel()
@@ -238,8 +241,8 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
-// fetchMeta fetches the metadata of the session remote. If the fetched metadata is a descendant of the metadata on this host,
-// fetchMeta stores the fetched metadata, and the result newer is true.
+// fetchMeta fetches the session's metadata from the session remote. If their commit is a descendant of the commit on
+// this host, fetchMeta stores it, and newer is true.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
@@ -273,8 +276,9 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: theirs}})
 }
 
-// giveUp undoes the claim of a starting mount if another writer has the lane or has closed the session, and reports whether the claim was
-// undone. If the mount has started already, or if the mount takes over the lane, giveUp keeps the claim and returns false.
+// giveUp undoes the claim of a starting mount if another writer has the lane or has closed the session, and returns
+// whether the claim was undone. If the mount has started already, or takes over the lane, giveUp keeps the claim and
+// returns false.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()

@@ -15,12 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
-// Config connects an Agent with its mount. The Agent uses the interfaces after Configure; parts of the mount, such as its git
-// directory, may still be missing then.
+// Config connects an Agent with its mount. The Agent may use the interfaces after Configure was called; parts of the
+// mount, such as its git directory, may still be missing then.
 type Config struct {
 	Session  string // name of the session; "" if the mount has none
 	Dir      string // directory of the mount, which appears in logs and recorded reasons
-	Writable bool   // the mount can be written to
+	Writable bool   // whether the mount can be written to
 	Log      *zap.Logger
 
 	Tree       Tree
@@ -31,20 +31,21 @@ type Config struct {
 	Remotes    Remotes
 	Objects    Objects
 
-	// Writer returns the identity under which this state directory and this process write to sessions.
+	// Writer returns the identity with which this state directory and this process write to sessions.
 	Writer func() (session.Writer, error)
 	// Watch starts to send to the channel wake, without blocking, whenever an entry is created in the directory dir,
 	// unless its name begins with an element of except. The returned function stop ends the watch. If Watch was called
 	// before with the same dir and wake, fresh is false and stop is nil.
 	Watch func(dir string, wake chan<- struct{}, except ...string) (stop func(), fresh bool, err error)
-	// Turn is set for a mount that was taken over from an earlier process. It waits until this mount may open its session and push what
-	// that process has left, and returns a function that the agent calls when it has. It returns at once if ctx has ended.
+	// Turn is set for a mount that was taken over from an earlier process. It waits until this mount may open its
+	// session and push what the earlier process has not pushed, or ctx has ended. The agent calls the function done
+	// after that push.
 	Turn func(ctx context.Context) (done func())
-	// Background runs the function work in a goroutine, and reports a panic of work. The unmount waits until work has
-	// returned.
+	// Background runs the function work in a goroutine, and reports a panic of work. The end of the mount waits until
+	// work has returned.
 	Background func(name string, work func())
-	// Followed reports whether every change of the working tree was made by following the branch on the remote, so that no
-	// checkpoint is needed.
+	// Followed reports whether all changes of the working tree were made by following the branch on the remote, so that
+	// no checkpoint is needed.
 	Followed func(ctx context.Context) bool
 }
 
@@ -58,8 +59,8 @@ type Tree interface {
 	Noticed() <-chan struct{}
 }
 
-// Removals reports that many files were removed or overwritten at once. The contents of these files are kept until the next
-// checkpoint.
+// Removals reports that many files were removed or overwritten at once in the mount. The contents of these files are
+// kept until the next checkpoint.
 type Removals interface {
 	// MassRemoval returns a channel that holds one token after many files were removed.
 	MassRemoval() <-chan struct{}
@@ -70,8 +71,8 @@ type Removals interface {
 
 // GitDir reports the state of the mount's git directory.
 type GitDir interface {
-	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount ends before
-	// that.
+	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount
+	// ends first.
 	Await(ctx context.Context) bool
 	// Exists reports whether this process or a predecessor has created the git directory, so that git may have been used.
 	Exists() bool
@@ -86,41 +87,44 @@ type Captures interface {
 	NewCapturer(r CaptureRequest) (Capturer, error)
 }
 
-// CaptureRequest contains the parameters of a Capturer.
+// CaptureRequest has the parameters for a new Capturer.
 type CaptureRequest struct {
 	Repo  *session.Repo
-	Lane  session.Lane // lane of the checkpoints that the Capturer makes
+	Lane  session.Lane // lane in which the Capturer creates checkpoints
 	Rules capture.Rules
-	// MergedNotes returns the commit that a notes ref was set to when notes of other sessions were merged into it; zero if no
-	// notes were merged.
+	// MergedNotes returns the commit to which a notes ref was set when notes of other sessions were merged into it;
+	// zero if no notes were merged.
 	MergedNotes func(ref string) object.ID
 }
 
-// Capturer makes checkpoints of the working tree. It is implemented by *capture.Capturer, which documents the methods.
+// Capturer creates checkpoints of the working tree. It is implemented by *capture.Capturer, which documents the
+// methods.
 type Capturer interface {
 	Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error)
 	Last() (session.Checkpoint, bool)
 	SetLane(lane string, segment int)
 }
 
-// Repository opens the session's repository. The caller closes the result.
+// Repository opens the session repository. The caller closes the result.
 type Repository interface {
 	// Open opens the repository for checkpoints and refs, and creates it if it is missing.
 	Open() (*session.Repo, error)
-	// OpenMeta opens the repository, whose object format is f, to change the metadata. It can be called before the base commit of the
-	// mount is known.
+	// OpenMeta opens the repository, whose object format is f, to change the metadata. It can be called before the base
+	// commit of the mount is known.
 	OpenMeta(f object.Format) (*session.Repo, error)
 	// Meta returns the metadata of a new session.
 	Meta() session.Meta
 }
 
-// Remotes are the remotes of the mount.
+// Remotes returns the remotes of the mount.
 type Remotes interface {
-	// Session returns the session remote; nil if the session has no session remote other than the embedded one.
+	// Session returns the session remote, or nil if the session has none or only the embedded one.
 	Session() *thin.Remote
-	// SessionRef returns the value of a ref of the session remote; zero if the ref does not exist. Session must not be nil.
+	// SessionRef returns the value of a ref of the session remote, or zero if the ref does not exist. There must be a
+	// session remote.
 	SessionRef(ctx context.Context, name string) (object.ID, error)
-	// Parent returns the name of the parent session and a connection to that session's remote; nil if there is no parent.
+	// Parent returns the name of the parent session and a connection to its session remote, which is nil if there is no
+	// parent.
 	Parent() (name string, remote *transport.Remote)
 	// OpenOrigin opens another connection to the mounted remote. The caller closes it.
 	OpenOrigin() (*transport.Remote, error)
@@ -128,13 +132,13 @@ type Remotes interface {
 
 // Objects fetches objects from session remotes.
 type Objects interface {
-	// FetchMeta fetches the commit want, a version of the session's metadata, into the session's repository, which already has the
-	// commit have.
+	// FetchMeta fetches the commit want, a version of the session's metadata, into the session repository, which has
+	// the commit have.
 	FetchMeta(ctx context.Context, want, have object.ID) error
-	// ReadMeta reads commit id of another session's metadata from its session remote, without storing it.
+	// ReadMeta reads the metadata of another session in the commit id from its session remote, without storing them.
 	ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error)
-	// Contents returns a function that fetches contents of the session that exist only on its session remote; nil if there
-	// are none.
+	// Contents returns a function that fetches contents of the session that are only on its session remote, or nil if
+	// there are none.
 	Contents(ctx context.Context) func(ids []object.ID) error
 }
 

@@ -21,25 +21,26 @@ import (
 const SyncTime = 30 * time.Second
 
 const (
-	keepTime = 30 * time.Second // timeout for the last checkpoint
-	// drainTime is the timeout for a push in progress, before the session is deleted on the session remote.
-	drainTime = 5 * time.Second
-	restTime  = 15 * time.Second // timeout for the final push, after the session remote has answered BeforeUnmount
+	keepTime = 30 * time.Second // timeout for the last checkpoint of a mount
+	// drainTime is the timeout for a push in progress when a session is deleted; the session is deleted on the session
+	// remote after that.
+	drainTime     = 5 * time.Second
+	finalPushTime = 15 * time.Second // timeout for the final push, after the session remote has answered BeforeUnmount
 )
 
-// ending is the progress and the result of ending the mount.
+// ending has the progress and the result of ending the mount.
 type ending struct {
 	patience time.Duration         // timeout for waiting for the session remote; 0 means SyncTime; if negative, the mount does not wait
-	tried    bool                  // BeforeUnmount has run
+	tried    bool                  // whether BeforeUnmount has run
 	why      error                 // reason why refs are missing on the session remote; nil if the reason is unknown or no ref is missing
 	unsaved  error                 // reason why the latest changes are in no checkpoint; nil if a checkpoint contains them
 	pending  int64                 // number of refs that are not pushed
 	diverged []control.DivergedRef // refs that were pushed under another name
-	empty    bool                  // the repository contains nothing except metadata
+	empty    bool                  // whether the session repository has nothing except metadata
 }
 
-// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set and files
-// have changed, it waits until the git directory was created before it makes the checkpoint.
+// BeforeUnmount creates a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set and
+// files have changed, it first waits until the git directory was created.
 func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
 	if !a.Active() {
 		return
@@ -66,8 +67,8 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	a.ending.tried, a.ending.why = true, err
 }
 
-// patience returns the timeout for the push in BeforeUnmount: the duration wait, or SyncTime if wait is 0. The result is at
-// most half of the time until the deadline of ctx, so that there is time for the unmount itself.
+// patience returns the timeout for the push in BeforeUnmount: the duration wait, or SyncTime if wait is 0, but at most
+// half of the time until the deadline of ctx, so that there is time for the unmount itself.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	if wait == 0 {
 		wait = SyncTime
@@ -78,24 +79,24 @@ func patience(ctx context.Context, wait time.Duration) time.Duration {
 	return wait
 }
 
-// SetPatience sets the timeout for pushing when the mount ends. 0 means SyncTime. If d is negative, the mount ends without
-// waiting for the session remote.
+// SetPatience sets the timeout for the push when the mount ends. 0 stands for SyncTime. If d is negative, the mount
+// ends without waiting for the session remote.
 func (a *Agent) SetPatience(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ending.patience = d
 }
 
-// EndRequest states how a mount ends.
+// EndRequest has the parameters of Agent.End.
 type EndRequest struct {
-	Served bool           // the mount was attached to the kernel
-	Opened bool           // the working tree of the mount is open
-	Keep   bool           // the changes are kept; if false, the changes are discarded with the mount
+	Served bool           // whether the mount was attached to the kernel
+	Opened bool           // whether the working tree of the mount is open
+	Keep   bool           // whether the changes are kept; if false, they are discarded with the mount
 	Reason session.Reason // reason that is recorded in the last checkpoint
 }
 
-// End stores the remaining changes, releases the lane, and closes everything that Open has opened. The mount must be detached from
-// the kernel, and Start must have returned.
+// End stores the remaining changes of the mount, releases the lane, and closes everything that Open has opened. The
+// mount must be detached from the kernel, and Start must have returned.
 func (a *Agent) End(r EndRequest) {
 	if a.place.home == "" {
 		return
@@ -147,7 +148,7 @@ func (a *Agent) End(r EndRequest) {
 	}
 }
 
-// endWork stores all remaining changes in the repository, releases the lane, and pushes both.
+// endWork stores all remaining changes in the session repository, releases the lane, and pushes both.
 func (a *Agent) endWork(reason session.Reason) {
 	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
 	defer cancel()
@@ -168,7 +169,7 @@ func (a *Agent) endWork(reason session.Reason) {
 		err = errors.Join(err, releaseErr)
 	}
 	if wait >= 0 && reason != session.Discard && (!tried || before == nil || answered(before)) {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, fault.ErrSlow)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), finalPushTime, fault.ErrSlow)
 		defer cancel()
 		err = errors.Join(err, a.Push(ctx, nil))
 	} else if err == nil {
@@ -182,7 +183,7 @@ func (a *Agent) endWork(reason session.Reason) {
 	a.ending.why = err
 }
 
-// count records the number of refs that are not pushed and, if no reason is recorded yet, the reason.
+// count records the number of refs that are not pushed and, if no reason is recorded yet, the reason why.
 func (e *ending) count(st writeback.Status) {
 	e.pending, e.diverged = int64(st.Pending), divergedRefs(st)
 	if e.why == nil {
@@ -190,21 +191,21 @@ func (e *ending) count(st writeback.Status) {
 	}
 }
 
-// Empty reports, after End, whether the repository contains nothing except metadata.
+// Empty reports whether the session repository has nothing except metadata. It must be called after End.
 func (a *Agent) Empty() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ending.empty
 }
 
-// Left describes the refs that are missing on the session remote after End.
+// Left describes the refs that are not on the session remote after the end of a mount.
 type Left struct {
 	Pending  int64                 // number of refs that are not pushed; 0 if all refs were pushed
 	Why      string                // reason why refs are not pushed; "" if Pending is 0
 	Diverged []control.DivergedRef // refs that were pushed under another name
 }
 
-// Left returns the refs that are missing on the session remote, as a number with a reason. It must be called after End.
+// Left returns the number of refs that are not on the session remote, with the reason. It must be called after End.
 func (a *Agent) Left() Left {
 	a.mu.Lock()
 	defer a.mu.Unlock()

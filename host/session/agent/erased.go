@@ -13,19 +13,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A fork contains the transcript of its parent up to the checkpoint that the fork started from. If records are erased from
-// the parent, session.json of the parent records the erasure (session.Erasure). If the fork is on the same host, the command
-// that erases the records also erases them from the fork. A fork on another host reads session.json from the parent's session
-// remote when the fork is mounted, and again at the interval eraseEvery, and erases the same records. Then the fork records
-// the erasure in its own session.json, where forks of the fork find it.
+// A fork contains the transcript of its parent up to the checkpoint that the fork started from. If records are erased
+// from the parent, session.json of the parent records the erasure (session.Erasure). If the fork is on the same host,
+// the command that erases the records also erases them from the fork. A fork on another host reads session.json from
+// the parent's session remote when the fork is mounted, and again at the interval eraseInterval, and erases the same
+// records. Then the fork records the erasure in its own session.json, where forks of the fork find it.
 
-// eraseEvery is the interval at which a mounted fork reads the erasures of its parent.
-const eraseEvery = 30 * time.Second
+// eraseInterval is the interval at which a mounted fork reads which records its parent session has erased.
+const eraseInterval = 30 * time.Second
 
-// parentErasures erases the records from the session that were erased from its parent session.
+// parentErasures erases records from the transcript of a fork that were erased from its parent session.
 type parentErasures struct{ agent *Agent }
 
-// follow erases all records from the session that are erased from its parent. It returns when ctx ends.
+// follow erases all records that the parent session has erased, at once and at the interval eraseInterval. It returns
+// when ctx ends.
 func (e parentErasures) follow(ctx context.Context) {
 	a := e.agent
 	parent, remote := a.config.Remotes.Parent()
@@ -38,14 +39,14 @@ func (e parentErasures) follow(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			a.log.Debug("read records erased by the parent session", zap.String("session", a.config.Session), zap.Error(err))
 		}
-		if seen = id; !clock.Wait(ctx, eraseEvery) {
+		if seen = id; !clock.Wait(ctx, eraseInterval) {
 			return
 		}
 	}
 }
 
-// look reads the parent's metadata, and repeats all erasures that the metadata lists. The parameter seen is the commit of the
-// metadata whose erasures were repeated before; if the metadata still has this commit, look does nothing. look returns the commit
+// look reads the parent's metadata, and repeats all erasures that the metadata lists. seen is the commit of the
+// metadata whose erasures were repeated before; if it is still the newest, look does nothing. look returns the commit
 // whose erasures have been repeated.
 func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
@@ -82,7 +83,7 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 	return now, nil
 }
 
-// repeat erases the records of one erasure of the parent from the session's transcript.
+// repeat erases the records of one erasure of the parent from the transcript of the fork.
 func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure session.Erasure) error {
 	a := e.agent
 	r := transcript.EraseRequest{

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// testMount replaces a mount: its working tree is a number of changed paths.
+// testMount replaces a mount in tests. Instead of a working tree, it has a number of changed paths.
 type testMount struct {
 	t       *testing.T
 	home    string
@@ -33,8 +33,8 @@ type testMount struct {
 	mu      sync.Mutex
 	changed int64
 	at      time.Time
-	reasons []session.Reason // reasons of the checkpoints that were made
-	fails   error            // error of the next capture
+	reasons []session.Reason // reasons of the checkpoints that were made so far
+	fails   error            // error that the next capture returns
 }
 
 func newTestMount(t *testing.T) *testMount {
@@ -66,7 +66,7 @@ func (m *testMount) agent(o control.SessionOptions) *Agent {
 	return a
 }
 
-// change changes a path.
+// change increases the number of changed paths.
 func (m *testMount) change() {
 	m.mu.Lock()
 	m.changed++
@@ -174,7 +174,7 @@ func TestTheRepositoryIsOpenUntilTheEnd(t *testing.T) {
 		t.Errorf("status: got %+v", s)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
-	if _, err := a.Open(t.Context()); err != nil { // the repository is closed, but the agent still knows it
+	if _, err := a.Open(t.Context()); err != nil { // the repository is closed, but the agent still has it in its state
 		t.Errorf("open after the end of the agent: %v", err)
 	}
 	if made := m.made(); len(made) != 2 || made[1] != session.Unmount {
@@ -260,7 +260,8 @@ func TestChangesOfGitAreInACheckpointSoon(t *testing.T) {
 	a.End(EndRequest{Opened: true})
 }
 
-// A mount that was taken over waits for its turn. A command that needs the refs of the git directory ends the wait.
+// TestStartWaitsForItsTurn checks that a mount that was taken over waits for its turn, and that a command that needs
+// the refs of the git directory ends this wait.
 func TestStartWaitsForItsTurn(t *testing.T) {
 	m := newTestMount(t)
 	a := m.agent(control.SessionOptions{})
@@ -270,7 +271,7 @@ func TestStartWaitsForItsTurn(t *testing.T) {
 		<-ctx.Done()
 		return func() {}
 	}
-	if err := a.Flush(t.Context()); err != nil { // before Start, there is nothing to wait for
+	if err := a.Flush(t.Context()); err != nil { // before Start, Flush has nothing to wait for
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -282,7 +283,7 @@ func TestStartWaitsForItsTurn(t *testing.T) {
 	if a.opened().copier != nil {
 		t.Error("refs are watched before the turn")
 	}
-	_ = a.Flush(t.Context()) // the git directory does not exist
+	_ = a.Flush(t.Context()) // returns an error, because the git directory does not exist
 	if a.opened().copier == nil {
 		t.Error("Flush did not wait until refs are watched")
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/refcopy"
 )
 
-// Open returns the session's repository. The first call creates the repository if it is missing, claims a lane, and starts
-// the queue that pushes. The error is fault.ErrNoSessionRemote if the mount makes no checkpoints, ErrEnded after End, or an
-// error of the claim (see IsRefusal).
+// Open returns the session repository. The first call creates the repository if it is missing, claims a lane, and
+// starts the queue that pushes. The error is fault.ErrNoSessionRemote if the mount makes no checkpoints, ErrEnded after
+// End, or an error of the claim (see IsRefusal).
 func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	a.opening.Lock()
 	defer a.opening.Unlock()
@@ -42,7 +42,7 @@ func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	return repo, nil
 }
 
-// join makes this process a writer of the session, and starts to push the contents of the repository.
+// join claims a lane of the session in repo, and starts the queue that pushes the refs of repo.
 func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	o, remote := a.Options(), a.config.Remotes.Session()
 	log := a.log.With(zap.String("session", a.config.Session))
@@ -94,7 +94,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	w.copier = a.work.copier
 	a.work, a.meta, a.lane = w, claimed.Meta, claimed.Lane
 	a.checkpoints.newest, _ = w.capturer.Last()
-	// Without a session remote, the checkpoints of the previous writer are in this repository.
+	// Without a session remote, the checkpoints of the previous writer are in this repository, too.
 	if p := claimed.Previous; remote != nil || a.checkpoints.newest.Segment == p.Segment {
 		a.previous = p.Writer.Host
 	}
@@ -110,7 +110,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// BaseMode returns the queue's mode for a value of the option --session-base.
+// BaseMode returns the mode of the push queue for a value of the option --session-base.
 func BaseMode(base control.BaseMode) writeback.Mode {
 	if base == control.BaseAuto || base == "" {
 		return writeback.ModeUnknown
@@ -118,9 +118,9 @@ func BaseMode(base control.BaseMode) writeback.Mode {
 	return writeback.Mode(base)
 }
 
-// Start watches the refs of the git directory, and makes checkpoints according to the policy. It returns when ctx ends, or earlier
-// if the policy makes no checkpoints. It must be called after the git directory was created or its creation has failed. format is
-// the object format of the mounted repository.
+// Start watches the refs of the git directory, and creates checkpoints according to the policy. It returns when ctx
+// ends, or earlier if the policy is off. It must be called after the git directory was created or its creation has
+// failed. format is the object format of the mounted repository.
 func (a *Agent) Start(ctx context.Context, format object.Format) {
 	if !a.Active() {
 		return
@@ -137,8 +137,8 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 }
 
-// resume opens the session's repository, if it exists, so that refs that an earlier process has not pushed are pushed.
-// It retries until ctx ends. It calls opened after the first attempt and, if that has succeeded, the first push.
+// resume opens the session repository, if it exists, so that refs that an earlier process has not pushed are pushed. It
+// retries until ctx ends. It calls opened after the first attempt and, if that has succeeded, the first push.
 func (a *Agent) resume(ctx context.Context, opened func()) {
 	for failures := 1; statedir.HasSessionRepo(a.place.home); failures++ {
 		_, err := a.Open(ctx)
@@ -153,7 +153,7 @@ func (a *Agent) resume(ctx context.Context, opened func()) {
 	}
 }
 
-// watchRefs starts to copy each ref of the git directory that is updated into the session's repository.
+// watchRefs starts to copy the refs of the git directory into the session repository, each when it is updated.
 func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	o := refcopy.Options{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },

@@ -20,9 +20,9 @@ import (
 // riskTime is the maximum time for which BeforeGit delays a git command.
 const riskTime = 10 * time.Second
 
-// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: such a command either
-// does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A command that
-// is not listed may be an alias, so it counts as risky unless the function risky has a rule for it.
+// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: such a command
+// does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A
+// command that is not listed may be an alias, so it counts as risky unless the function risky has a rule for it.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
@@ -36,8 +36,8 @@ var harmless = []string{
 	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
-// risky reports whether a process with the arguments argv may discard changes that exist only in the working tree, the index,
-// or the stashes. For an unknown command it returns true, because an unnecessary checkpoint does no harm.
+// risky reports whether a process with the arguments argv may discard changes that are only in the working tree, the
+// index, or the stashes. For an unknown git command it returns true, because an unnecessary checkpoint does no harm.
 func risky(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -83,8 +83,8 @@ func risky(argv []string) bool {
 	return true
 }
 
-// option returns a function that reports whether an argument is one of the listed options. A long option may be followed by "="
-// and a value. A short option may be alone, or combined with other short options after one dash.
+// option returns a function that reports whether an argument of a command is one of the given options. A long option
+// may be followed by "=" and a value. A short option may be alone, or combined with other short options after one dash.
 func option(options ...string) func(arg string) bool {
 	return func(arg string) bool {
 		for _, o := range options {
@@ -100,10 +100,10 @@ func option(options ...string) func(arg string) bool {
 	}
 }
 
-// errPatience is the cause with which the context of a checkpoint in BeforeGit ends after riskTime.
-var errPatience = errors.New("limit for delaying git was reached")
+// errPatience is the cause with which the context of the checkpoint before a git command ends after riskTime.
+var errPatience = errors.New("time limit for a checkpoint before a git command was reached")
 
-// Guards reports whether a checkpoint is made before git commands that may discard changes.
+// Guards reports whether the mount creates a checkpoint before git commands that may discard changes.
 func (a *Agent) Guards() bool {
 	if !a.Active() {
 		return false
@@ -113,9 +113,9 @@ func (a *Agent) Guards() bool {
 	return (a.schedule.kind == control.PolicyIdle || a.schedule.kind == control.PolicyBeforeRisk) && !a.closed
 }
 
-// BeforeGit makes a checkpoint if there are changes that the git command argv of process pid may discard. The command waits
-// until BeforeGit returns. A git command looks for its repository several times, and BeforeGit is called each time; only the
-// first call for a process makes a checkpoint.
+// BeforeGit creates a checkpoint if there are changes that the git command argv of process pid may discard. The command
+// waits until BeforeGit returns. Because a git command searches for its repository several times, and BeforeGit is
+// called each time, only the first call for a process creates a checkpoint.
 func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	if !a.Guards() || !risky(argv) || !a.looked.isFirst(pid) {
 		return
@@ -130,15 +130,15 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 		zap.Error(err))
 }
 
-// lastLook identifies the git process that last looked for its repository.
+// lastLook identifies the git process that last searched for its repository.
 type lastLook struct {
 	mu sync.Mutex
 	// process is the identity of the process (proc.Identity); protected by mu.
 	process string
 }
 
-// isFirst reports whether process pid is another process than in the previous call. It returns true if the process cannot be
-// identified.
+// isFirst reports whether the process pid is another process than in the previous call. It returns true if the process
+// cannot be identified.
 func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
 	l.mu.Lock()

@@ -38,7 +38,7 @@ func TestCommandsThatThrowWorkAwayAreKnown(t *testing.T) {
 		"git status":                        false,
 		"git commit -am x":                  false,
 		"git push -f":                       false,
-		"git nuke":                          true, // it may be an alias for anything
+		"git nuke":                          true, // unknown commands may be aliases for any command
 		"/usr/lib/git-core/git-checkout .":  true,
 		"git":                               false,
 		"git --version":                     false,

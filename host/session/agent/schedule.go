@@ -9,56 +9,57 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// These times determine when checkpoints are made automatically.
+// These times determine when checkpoints are created automatically.
 const (
-	idleRest = 2 * time.Second // a checkpoint is made when no file has changed for this duration
-	// idleMost is the maximum time until a change is in a checkpoint, and the minimum time between two checkpoints while a
-	// program keeps writing.
-	idleMost = 10 * time.Second
+	idleQuiet = 2 * time.Second // a checkpoint is created when no file has changed for this time
+	// maxIdleDelay is the maximum time until a change is in a checkpoint, and the minimum time between two checkpoints
+	// while a program keeps writing.
+	maxIdleDelay = 10 * time.Second
 
-	gitRest = 200 * time.Millisecond // a git command counts as finished when it has updated no ref for this time
-	// gitMost is the maximum time until an updated ref is in a checkpoint, and the minimum time between two checkpoints while
-	// a command keeps updating refs.
-	gitMost = time.Second
+	gitQuiet = 200 * time.Millisecond // a git command counts as finished when it has updated no ref for this time
+	// maxGitDelay is the maximum time until an updated ref is in a checkpoint, and the minimum time between two
+	// checkpoints while a command keeps updating refs.
+	maxGitDelay = time.Second
 
-	removalRest = time.Second // minimum time between two checkpoints while a program keeps removing files
+	removalPause = time.Second // minimum time between two checkpoints while a program keeps removing files
 )
 
-// schedule is the policy that decides when checkpoints are made, with its interval.
+// schedule is the policy that decides when checkpoints are created.
 type schedule struct {
 	kind  control.Policy
 	every time.Duration // interval between checkpoints with PolicyInterval
 }
 
-// due returns the time at which a checkpoint of changed files has to be made. The parameters first and last are the times of the
+// due returns the time at which a checkpoint of changed files has to be created. first and last are the times of the
 // first and the last change since the last checkpoint, and made is the time of the last checkpoint.
 func (s schedule) due(first, last, made time.Time) time.Time {
 	if s.kind == control.PolicyInterval {
 		return first.Add(s.every)
 	}
-	at := last.Add(idleRest)
-	if most := first.Add(idleMost); most.Before(at) {
+	at := last.Add(idleQuiet)
+	if most := first.Add(maxIdleDelay); most.Before(at) {
 		at = most
 	}
-	if least := made.Add(idleMost); !made.IsZero() && at.Before(least) {
+	if least := made.Add(maxIdleDelay); !made.IsZero() && at.Before(least) {
 		at = least
 	}
 	return at
 }
 
-// waiting is the state of makeCheckpoints: the channels that report changes, and the times of past changes and checkpoints.
+// waiting is the state of the loop that creates checkpoints: the channels that report changes, and the times of past
+// changes and checkpoints.
 type waiting struct {
 	agent          *Agent
 	noticed, signs <-chan struct{} // channels for changes of files and of the git directory; nil if such changes cause no checkpoints
 	removed        <-chan struct{} // channel that reports removals of many files
 	first          time.Time       // time of the first change since the last checkpoint; zero if there is none
 	made           time.Time       // time of the last checkpoint
-	tried          time.Time       // time of the last decision whether to make a checkpoint
-	took           time.Duration   // duration of that decision and, if a checkpoint was made, of making it
+	tried          time.Time       // time of the last decision whether to create a checkpoint
+	took           time.Duration   // duration of that decision and, if a checkpoint was created, of its creation
 }
 
-// makeCheckpoints makes checkpoints according to the policy until ctx ends. It blocks until the working tree or the git directory
-// reports a change, so an idle mount uses no processor time.
+// makeCheckpoints creates checkpoints according to the policy until ctx ends. It blocks until the working tree or the
+// git directory reports a change, so an idle mount uses no processor time.
 func (w *waiting) makeCheckpoints(ctx context.Context) {
 	a := w.agent
 	w.removed = a.config.Removals.MassRemoval()
@@ -146,8 +147,7 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	}
 }
 
-// next returns the time at which the next checkpoint is due according to the known changes, and the reason for the
-// checkpoint. The time is zero if no checkpoint is due.
+// next returns the time at which the next checkpoint is due, and its reason. The time is zero if no checkpoint is due.
 func (w *waiting) next() (time.Time, session.Reason) {
 	a := w.agent
 	at, reason := a.git.due(w.tried, w.took), session.Git
@@ -170,9 +170,9 @@ func (w *waiting) next() (time.Time, session.Reason) {
 		signal.Take(w.removed)
 		// A removal causes no checkpoint before the time in the variable soon. Until then the contents of the removed files are
 		// kept, so that the checkpoint can still contain them.
-		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))
+		soon := w.tried.Add(min(max(removalPause, 5*w.took), maxIdleDelay))
 		// Wait until no file has been removed for a while, because hashing the files would slow the removal down.
-		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) {
+		if rested := latest.Add(removalPause / 4); !full && rested.After(soon) {
 			soon = rested
 		}
 		if at.IsZero() || soon.Before(at) {

@@ -59,12 +59,12 @@ func (a *Agent) Status() control.SessionStatus {
 	return s
 }
 
-// Notices returns the notes for the user that the status of the mount shows.
+// Notices returns the notes for the user that the status of the mount shows: warnings about checkpoints and pushes.
 func (a *Agent) Notices() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	notes := slices.Clone(a.notes)
-	if a.checkpoints.old >= manyOld {
+	if a.checkpoints.old >= oldLimit {
 		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last checkpoint of each day "+
 			"and pinned checkpoints", a.checkpoints.old))
 	}
@@ -78,34 +78,36 @@ func (a *Agent) Notices() []string {
 	}
 	st := a.work.queue.Status()
 	if st.Seeding {
-		notes = append(notes, fmt.Sprintf("the history of the base commit is pushed to the session remote first: %s", seedText(st)))
+		notes = append(notes, fmt.Sprintf("history of the base commit is pushed to the session remote first: %s", seedProgress(st)))
 	}
 	for _, ref := range st.Behind {
 		name, id, _ := strings.Cut(ref, ": ")
 		notes = append(notes, AheadText(name, id))
 	}
 	for _, ref := range st.Refused {
-		notes = append(notes, "the session remote rejected "+ref)
+		notes = append(notes, "session remote rejected "+ref)
 	}
 	return append(notes, st.Notices...)
 }
 
-// AheadText returns the note for a ref that has commits on the session remote that this host does not have. id is the commit
-// of the ref on the session remote.
+// AheadText returns the note for the user about a ref that has commits on the session remote that this host does not
+// have. id is the commit of the ref on the session remote.
 func AheadText(ref, id string) string {
 	return fmt.Sprintf("%s on the session remote has commits that are not in the newest checkpoint; run git merge %.12s to merge them",
 		statedir.ShortRef(ref), id)
 }
 
-// seedText returns the progress, in MiB, of the push that copies the mounted remote's history to the session remote.
-func seedText(st writeback.Status) string {
+// seedProgress returns the progress, in MiB, of the push that copies the history of the mounted remote to the session
+// remote.
+func seedProgress(st writeback.Status) string {
 	if st.SeedSize == 0 {
 		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)
 	}
 	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
 }
 
-// ShowNewest adds the newest checkpoint p to a status. It does nothing if p has no id, that is, if there is no checkpoint.
+// ShowNewest adds the newest checkpoint p to a status. It does nothing if p has no ID, which means that there is no
+// checkpoint.
 func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	if p.ID == "" {
 		return
@@ -114,7 +116,7 @@ func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	s.LastCheckpoint, s.LastCheckpointAt = string(p.ID), &at
 }
 
-// ShowQueue adds the status of a queue to the status of its session.
+// ShowQueue adds the status of a push queue to the status of its session.
 func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	s.Mode, s.Pending, s.Branches = string(st.Mode), int64(st.Pending), st.Layout.Pattern()
 	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
@@ -138,7 +140,7 @@ func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	}
 }
 
-// divergedRefs returns the diverged refs of a queue in the form that a status uses.
+// divergedRefs returns the diverged refs in the status of a push queue in the form of a session status.
 func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
 	for _, d := range st.Diverged {
 		refs = append(refs, control.DivergedRef{Ref: d.Ref, RemoteRef: d.There, KeptRef: d.Ours, BlockedBy: d.InWay})

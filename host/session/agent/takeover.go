@@ -25,8 +25,9 @@ const (
 	followWait  = 2 * time.Second
 )
 
-// Push waits until everything in the repository is pushed. If another writer has changed a ref of the session, Push waits until that
-// change was processed and then pushes again, with at most followTries attempts. progress is called while the push is running.
+// Push waits until everything in the session repository is pushed. If another writer has changed a ref of the session,
+// Push waits until that change was processed and pushes again, with at most followTries attempts. progress is called
+// during the push.
 func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error {
 	queue := a.opened().queue
 	if queue == nil {
@@ -50,13 +51,13 @@ func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error
 	}
 }
 
-// otherWriters processes the changes that other machines make to the session: they take over the lane, change the metadata, or make
-// checkpoints in the same segment. After each change it closes Agent.followed.
+// otherWriters processes the changes that other machines make to the session: they take over the lane, change the
+// metadata, or create checkpoints in the same segment. After each change it closes Agent.followed.
 type otherWriters struct{ agent *Agent }
 
-// follow is called by the queue when another writer has changed a ref of the session: that writer has taken over the lane,
-// changed the metadata or made a checkpoint. Before the call, the queue has fetched the objects of the ref's new value. This
-// mount continues to write under other refs, so that neither writer's checkpoints are lost.
+// follow processes the change t of a ref of the session by another writer, which has taken over the lane, changed the
+// metadata or created a checkpoint. The push queue calls it after it has fetched the objects of the ref's new value.
+// This mount continues to write to other refs, so that neither writer's checkpoints are lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
 	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
@@ -87,8 +88,8 @@ func (o otherWriters) follow(t writeback.Taken) {
 	}
 }
 
-// yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount, yield
-// moves this mount to a new lane and adds a note for the user. It also adds a note if that writer has closed the session.
+// yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount,
+// yield moves this mount to a new lane. It adds a note for the user then, and if that writer has closed the session.
 func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	a.mu.Lock()
@@ -118,16 +119,16 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	}
 	if ours.Name != lane.Name {
 		a.work.capturer.SetLane(ours.Name, ours.Segment)
-		text := takenText(meta, lane.Name, ours.Name)
+		text := takeoverNote(meta, lane.Name, ours.Name)
 		a.notes = append(a.notes, text)
 		a.log.Warn("taken over: "+text, zap.String("dir", a.config.Dir))
 	}
 	return nil
 }
 
-// takenText returns the note for the user that another host has taken over the lane in the parameter theirs, and that this mount
-// continues in the lane in the parameter ours.
-func takenText(meta session.Meta, theirs, ours string) string {
+// takeoverNote returns the note for the user that another host has taken over the lane theirs, and that this mount
+// continues in the lane ours.
+func takeoverNote(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
 			return fmt.Sprintf("%s took over session %s at %s: checkpoints of this mount go to lane %s",
@@ -137,7 +138,8 @@ func takenText(meta session.Meta, theirs, ours string) string {
 	return fmt.Sprintf("session %s was taken over: checkpoints of this mount go to lane %s", meta.Session, ours)
 }
 
-// takenBy returns the host that has taken over the lane in which this mount started; "" if no host has. The caller must hold a.mu.
+// takenBy returns the host that has taken over the lane in which this mount started, or "" if no host has. The caller
+// must hold a.mu.
 func (a *Agent) takenBy() string {
 	if a.lane.Name == "" || a.lane.Name == session.MainLane {
 		return ""
@@ -151,17 +153,18 @@ func (a *Agent) takenBy() string {
 	return ""
 }
 
-// ContinuedBy returns the host that has continued the session after this host's last mount of it; "" if none has. The result newest is
-// the checkpoint that this host had as the newest one of the lane when the mount claimed it; "" if there is none.
+// ContinuedBy returns the host that has continued the session after the last mount of it on this host, or "" if none
+// has. newest is the newest checkpoint of the lane that was on this host when the mount claimed the lane, or "" if
+// there was none.
 func (a *Agent) ContinuedBy() (host string, newest session.CheckpointID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return cmp.Or(a.takenBy(), a.previous), a.checkpoints.newest.ID
 }
 
-// yieldSegment processes a change by another writer who has made checkpoints in a segment of this mount. It sets the ref of
-// the segment to the other writer's commit. If that commit does not contain this mount's checkpoints, yieldSegment moves this
-// mount's checkpoints to a new segment.
+// yieldSegment processes the change t: another writer has created checkpoints in a segment of this mount. It sets the
+// ref of the segment to the other writer's commit. If that commit does not contain this mount's checkpoints,
+// yieldSegment moves them to a new segment.
 func (o otherWriters) yieldSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
@@ -201,7 +204,8 @@ func (o otherWriters) yieldSegment(ctx context.Context, t writeback.Taken) error
 	return nil
 }
 
-// isOnTop reports whether the checkpoint other is equal to checkpoint, or is an ancestor of checkpoint in the same segment.
+// isOnTop reports whether other is the given checkpoint, or one of its ancestors in the same segment. Both are commits
+// of checkpoints.
 func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	for at := checkpoint; !at.IsZero(); {
 		if at == other {
@@ -218,14 +222,14 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	return false, nil
 }
 
-// A mount that pushes learns from the reply whether its lane was taken over. A mount that has nothing to push requests the
-// metadata ref at the interval lookEvery while its files change, and at the interval lookIdle if they have not changed for
-// idleAfter; more often if the lease is so short. A mount whose session was never pushed requests nothing, because other machines cannot
-// take over such a session.
+// Intervals at which a mount that pushes nothing requests the metadata ref, to learn whether its lane was taken over (a
+// push returns the same information): lookInterval while its files change, and lookIdleInterval if they have not
+// changed for idleAfter; more often if the lease is short. A mount whose session was never pushed requests nothing,
+// because other machines cannot take over such a session.
 const (
-	lookEvery = 4 * time.Second
-	lookIdle  = 30 * time.Second
-	idleAfter = 10 * time.Minute
+	lookInterval     = 4 * time.Second
+	lookIdleInterval = 30 * time.Second
+	idleAfter        = 10 * time.Minute
 )
 
 // look requests the changes of the session by other writers at regular intervals until ctx ends.
@@ -235,23 +239,23 @@ func (o otherWriters) look(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	for wait := lookEvery; clock.Wait(ctx, wait); {
+	for wait := lookInterval; clock.Wait(ctx, wait); {
 		active := a.config.Tree.LastChange()
 		if active.Before(began) {
 			active = began
 		}
-		if wait = min(lookEvery, a.claim.lease()/3); time.Since(active) > idleAfter {
-			wait = min(lookIdle, a.claim.lease()/3)
+		if wait = min(lookInterval, a.claim.lease()/3); time.Since(active) > idleAfter {
+			wait = min(lookIdleInterval, a.claim.lease()/3)
 		}
 		if err := o.lookOnce(ctx); err != nil && ctx.Err() == nil {
 			a.log.Debug("read claim of session", zap.String("session", a.config.Session), zap.Error(err))
-			wait = lookIdle
+			wait = lookIdleInterval
 		}
 	}
 }
 
-// lookOnce requests the metadata ref from the session remote. If another writer has changed it, lookOnce makes the queue fetch the
-// change and call follow.
+// lookOnce requests the metadata ref from the session remote. If another writer has changed the ref, the push queue
+// fetches the change and calls follow.
 func (o otherWriters) lookOnce(ctx context.Context) error {
 	a := o.agent
 	w := a.opened()
@@ -279,7 +283,8 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 	return w.queue.Sync(ctx, nil)
 }
 
-// renew adds a sign of life to the metadata, which the queue then pushes, if a third of the lease has passed since the last one.
+// renew renews the lease of this writer: if a third of the lease has passed since the last renewal, it records the
+// current time in the metadata, which the queue then pushes.
 func (o otherWriters) renew(ctx context.Context, repo *session.Repo) error {
 	a := o.agent
 	a.mu.Lock()

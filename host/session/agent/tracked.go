@@ -11,8 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// tracked moves the ref of the mount's git directory that shows a branch of the mounted remote, after this session has pushed the branch
-// (writeback.QueueOptions.Tracked). It leaves the ref as it is if git has seen a newer value meanwhile.
+// tracked updates the remote-tracking ref in the mount's git directory for a branch of the mounted remote, after this
+// session has pushed the branch (see writeback.QueueOptions.Tracked). It does not change the ref if git has fetched a
+// newer value meanwhile.
 func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, old, now object.ID) error {
 	ref := refname.Tracking(p.gitDir, branch)
 	shown, err := session.NewRefDir(p.gitDir, repo.Format()).Ref(ref)

@@ -10,21 +10,22 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// pushTurn is the longest time for which a mount that was taken over keeps other mounts waiting while it pushes (Config.Turn). It is
-// short, because the session remote may not answer.
+// pushTurn is the maximum time for which a mount that was taken over makes other mounts wait while it pushes (see
+// Config.Turn). It is short, because the session remote may not answer.
 const pushTurn = 500 * time.Millisecond
 
-// turn is the wait of Start for Config.Turn.
+// turn calls Config.Turn, by which Start waits for its turn among the mounts of the process.
 type turn struct {
-	take func(ctx context.Context) (done func()) // Config.Turn; nil: Start does not wait
+	take func(ctx context.Context) (done func()) // Config.Turn; nil if Start does not wait
 	// begun is closed when Start watches the refs of the git directory.
 	begun chan struct{}
 
 	mu      sync.Mutex
-	hurried func() // ends the wait; nil before Start; protected by mu
+	hurried func() // ends the wait for the turn; nil before Start; protected by mu
 }
 
-// wait waits for the turn of this mount, until ctx ends or hurry is called.
+// wait waits for the turn of this mount until ctx ends or endWait is called. The caller must call done at the end of
+// the turn.
 func (t *turn) wait(ctx context.Context) (done func()) {
 	if t.take == nil {
 		return func() {}
@@ -37,9 +38,9 @@ func (t *turn) wait(ctx context.Context) (done func()) {
 	return t.take(ctx)
 }
 
-// hurry ends the wait for the turn of this mount, and waits until Start watches the refs of the git directory or ctx ends. If Start was
-// not called, hurry returns at once.
-func (t *turn) hurry(ctx context.Context) {
+// endWait ends the wait for the turn of this mount, and waits until Start watches the refs of the git directory or ctx
+// ends. If Start was not called, endWait returns at once.
+func (t *turn) endWait(ctx context.Context) {
 	t.mu.Lock()
 	hurried := t.hurried
 	t.mu.Unlock()
@@ -53,7 +54,8 @@ func (t *turn) hurry(ctx context.Context) {
 	}
 }
 
-// use waits within the turn until the session remote of the agent a has the claim of this process, at most for pushTurn.
+// use waits until the session remote has the claim of this process on a lane, for at most pushTurn. It is called during
+// the turn of the mount.
 func (t *turn) use(ctx context.Context, a *Agent) {
 	if t.take == nil {
 		return
