@@ -21,9 +21,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-var errFullID = errors.New("a commit on a session remote must be named by its full ID")
+// errFullID means that a request names a commit on a session remote by something else than its full ID.
+var errFullID = errors.New("commit on a session remote is not named by its full ID")
 
-// SessionAnnotate begins a thread of annotations, or adds to a thread. The annotation is on the session remote when it returns.
+// SessionAnnotate begins a thread of annotations on a session, or adds to a thread. The annotation is on the session
+// remote when SessionAnnotate returns.
 func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
 	reply, err := annotateSession(ctx, rev.Catalog, r)
 	if err != nil {
@@ -32,7 +34,7 @@ func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotat
 	return reply, nil
 }
 
-// annotateSession does the work of SessionAnnotate, which explains its errors.
+// annotateSession implements SessionAnnotate, without hints in its errors.
 func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
 	var o *opened
 	if r.SessionRemote == "" {
@@ -81,8 +83,9 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	return reply, err
 }
 
-// withFiles makes sure that a mounted session has a repository. If the request is about a file in the working tree, it makes a
-// checkpoint of the working tree. It returns the session that the caller has to close instead of o.
+// withFiles returns o, or a newly opened session in which the files of the request can be found; the caller closes the
+// result, and not o. For a mounted session without a repository, withFiles creates one; for a file in the working tree,
+// it creates a checkpoint.
 func withFiles(ctx context.Context, all *Catalog, o *opened, r control.SessionAnnotateRequest) (*opened, error) {
 	now := r.Path != "" && r.ID == "" && r.Commit == ""
 	if o.mount == nil || !o.mount.Agent.Active() || o.Repo != nil && !now {
@@ -104,7 +107,7 @@ func withFiles(ctx context.Context, all *Catalog, o *opened, r control.SessionAn
 	return again, nil
 }
 
-// annotationPlace returns the object of a new thread.
+// annotationPlace returns the place of a new thread: the session, a checkpoint, a commit, a file or lines of a file.
 func (o *opened) annotationPlace(ctx context.Context, r control.SessionAnnotateRequest) (on annotate.Place, err error) {
 	var tree object.ID
 	switch {
@@ -131,8 +134,8 @@ func (o *opened) annotationPlace(ctx context.Context, r control.SessionAnnotateR
 	return annotate.On(ctx, &annotatedFiles{o: o}, on, tree, r.Path, r.Line, r.End)
 }
 
-// checkpointOrBase returns the checkpoint that the parameter id names. If id is "" and the session has no checkpoint, because nothing
-// has changed, it returns the base tree.
+// checkpointOrBase returns the checkpoint that the parameter id names. If id is "" and the session has no checkpoint,
+// because nothing has changed, it returns the base tree instead.
 func (o *opened) checkpointOrBase(ctx context.Context, id string) (p session.Checkpoint, base object.ID, err error) {
 	if p, err = o.Find(ctx, id); err != nil && id == "" && lacksCheckpoint(err) {
 		p = session.Checkpoint{}
@@ -141,14 +144,15 @@ func (o *opened) checkpointOrBase(ctx context.Context, id string) (p session.Che
 	return p, base, err
 }
 
-// annotatedCommit returns the id and the tree of a commit. On a session remote, the name must be a full id.
+// annotatedCommit returns the ID and the tree of the commit that a request names. On a session remote, the name must be
+// the full ID.
 func (o *opened) annotatedCommit(ctx context.Context, name string) (id string, tree object.ID, err error) {
 	if o.far != nil {
 		commit, err := object.ParseIDOf(o.Repo.Format(), name)
 		if err != nil {
 			return "", tree, errFullID
 		}
-		if tree, err = o.Repo.TreeOf(commit); err != nil { // the commit is not the parent of a checkpoint
+		if tree, err = o.Repo.TreeOf(commit); err != nil { // no repository on this host has the commit
 			if tree, err = o.far.Snapshot(ctx, commit); err != nil {
 				return "", tree, fault.SessionRemote(o.far.Remote(), err)
 			}
@@ -170,8 +174,8 @@ func (o *opened) annotatedCommit(ctx context.Context, name string) (id string, t
 	return id, tree, err
 }
 
-// revision returns the id of the object that git finds in a git directory by a name. It returns transcript.ErrNoCommit if there is
-// none.
+// revision returns the ID of the object that a revision names in the git directory dir. It returns
+// transcript.ErrNoCommit if there is none.
 func revision(ctx context.Context, dir, name string) (string, error) {
 	repo, err := guard.Open(ctx, dir)
 	if err != nil {
@@ -185,7 +189,7 @@ func revision(ctx context.Context, dir, name string) (string, error) {
 }
 
 // need fetches the contents with the given ids that this host lacks.
-func (o *opened) need(ctx context.Context, ids ...object.ID) error {
+func (o *opened) fetchMissing(ctx context.Context, ids ...object.ID) error {
 	ids = slices.DeleteFunc(slices.Clone(ids), o.Repo.Owned)
 	if err := o.provide(ctx, ids); err != nil {
 		return fmt.Errorf("fetch contents: %w", err)
@@ -193,8 +197,9 @@ func (o *opened) need(ctx context.Context, ids ...object.ID) error {
 	return nil
 }
 
-// annotations is the file with the annotations of a session, on its session remote. The repository of a session on this host may
-// have annotations that were made before the session had this session remote. They are merged whenever the file is read or written.
+// annotations is the file with the annotations of a session on its session remote. The session repository on this host
+// may have annotations that were made before the session had this session remote; they are merged whenever the file is
+// read or written.
 type annotations struct {
 	file  reffile.File
 	store interface {
@@ -202,13 +207,13 @@ type annotations struct {
 		Change(ctx context.Context, f reffile.File, message string,
 			edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
 	}
-	remote  *transport.Remote // session remote; nil if it is the repository of the session on this host
-	here    []byte            // annotations in the repository of the session on this host, unless the repository is the session remote
-	explain func(error) error // adds the session remote to its failures
+	remote  *transport.Remote // session remote; nil if it is the session repository on this host
+	here    []byte            // annotations in the session repository on this host, unless that is the session remote
+	explain func(error) error // marks an error as a failure of the session remote
 	close   func()
 }
 
-// openAnnotations returns the annotations of an open session. The caller calls close.
+// openAnnotations opens the file with the annotations of the session o. The caller calls close.
 func openAnnotations(ctx context.Context, all *Catalog, o *opened) (*annotations, error) {
 	remote, err := all.openRemote(o.remoteRequest())
 	if err != nil {
@@ -242,7 +247,7 @@ func openAnnotations(ctx context.Context, all *Catalog, o *opened) (*annotations
 	return a, nil
 }
 
-// read returns the contents of the file.
+// read returns the contents of the file with the annotations, without changing it.
 func (a *annotations) read(ctx context.Context) ([]byte, error) {
 	v, err := a.store.Read(ctx, a.file)
 	if err != nil {
@@ -251,7 +256,8 @@ func (a *annotations) read(ctx context.Context) ([]byte, error) {
 	return annotate.Merge(v.Content, a.here), nil
 }
 
-// change replaces the file by the result of edit, and returns the new contents. Errors of edit are returned as they are.
+// change replaces the contents of the file with the annotations by the result of edit, and returns them. It returns
+// errors of edit unchanged.
 func (a *annotations) change(ctx context.Context, edit func(file []byte) ([]byte, error)) ([]byte, error) {
 	var edited error
 	v, err := a.store.Change(ctx, a.file, "annotate\n", func(now reffile.Version) (file []byte, err error) {

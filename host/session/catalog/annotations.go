@@ -18,11 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
 
-// maxRenames is the maximum number of new files whose contents are compared with those of a file that a checkpoint does not contain
-// any more.
+// maxRenames is the maximum number of new files that are compared with an annotated file that does not exist any more,
+// to find out whether it was renamed.
 const maxRenames = 100
 
-// SessionAnnotations lists the threads of a session, with the present positions of files and lines.
+// SessionAnnotations lists the annotation threads of a session, with the present positions of files and lines.
 func (rev Reviews) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
 	reply := control.SessionAnnotationsReply{Threads: []control.AnnotationThread{}}
 	if err := listAnnotations(ctx, rev.Catalog, r, &reply); err != nil {
@@ -31,7 +31,7 @@ func (rev Reviews) SessionAnnotations(ctx context.Context, r control.SessionAnno
 	return reply, nil
 }
 
-// listAnnotations does the work of SessionAnnotations, which explains its errors.
+// listAnnotations implements SessionAnnotations, without hints in its errors.
 func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotationsRequest,
 	reply *control.SessionAnnotationsReply) error {
 	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
@@ -89,10 +89,10 @@ func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	return nil
 }
 
-// below reports whether the path name is the path in the parameter dir, or in the directory dir.
+// below reports whether the path name is the path dir, or is in the directory dir.
 func below(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
-// shownThread converts a thread into the form of a reply.
+// shownThread converts a thread of annotations into the form of a reply.
 func shownThread(t annotate.Thread) control.AnnotationThread {
 	s := control.AnnotationThread{ID: t.ID, State: "open", Annotations: []control.Annotation{},
 		On: control.AnnotationPlace{Checkpoint: t.On.Checkpoint, Commit: t.On.Commit, Path: t.On.Path, Blob: t.On.Blob, Line: t.On.Line,
@@ -106,8 +106,8 @@ func shownThread(t annotate.Thread) control.AnnotationThread {
 	return s
 }
 
-// annotatedFiles reads the trees and contents of a session for annotate.Where. It remembers the results for the other threads of the
-// same request.
+// annotatedFiles reads the trees and contents of a session for annotate.Where. It caches the results for the other
+// threads of the same request.
 type annotatedFiles struct {
 	o     *opened
 	added map[[2]object.ID][]annotate.File // files that the second tree has at paths that the first one does not have
@@ -116,7 +116,7 @@ type annotatedFiles struct {
 
 var _ annotate.Files = (*annotatedFiles)(nil)
 
-// hunks is a result of the method Hunks.
+// hunks is a cached result of annotatedFiles.Hunks.
 type hunks struct {
 	list []diff.Hunk
 	text bool
@@ -127,9 +127,9 @@ func (f *annotatedFiles) Entry(ctx context.Context, tree object.ID, path string)
 	return treediff.EntryAt(ctx, f.o.tree, tree, path)
 }
 
-// Content implements annotate.Contents. The contents are fetched if they are missing.
+// Content implements annotate.Contents. It fetches the contents if they are missing.
 func (f *annotatedFiles) Content(ctx context.Context, id object.ID) ([]byte, error) {
-	if err := f.o.need(ctx, id); err != nil {
+	if err := f.o.fetchMissing(ctx, id); err != nil {
 		return nil, err
 	}
 	git := pair{a: f.o, b: f.o}.git()
@@ -143,8 +143,8 @@ func (f *annotatedFiles) Content(ctx context.Context, id object.ID) ([]byte, err
 	return git.Output(ctx, "", "cat-file", "blob", id.String())
 }
 
-// Renamed implements annotate.Files. It prefers a file with the same contents. Otherwise git decides by the similarity of the
-// contents.
+// Renamed implements annotate.Files. It returns a file with the same contents or, if there is none, a file that git
+// regards as similar.
 func (f *annotatedFiles) Renamed(ctx context.Context, from, to object.ID, name string, blob object.ID) (string, error) {
 	added, err := f.addedFiles(ctx, from, to)
 	known := err == nil
@@ -183,13 +183,13 @@ func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]
 	return added, err
 }
 
-// similar returns the path of that file among added which git regards as the renamed file, or "" if there is none.
+// similar returns the path of the file among added that git regards as the renamed file, or "" if there is none.
 func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file annotate.File, added []annotate.File) (string, error) {
 	ids, paths := []object.ID{file.Blob}, []string{file.Path}
 	for _, t := range added {
 		ids, paths = append(ids, t.Blob), append(paths, t.Path)
 	}
-	if err := f.o.need(ctx, ids...); err != nil {
+	if err := f.o.fetchMissing(ctx, ids...); err != nil {
 		return "", err
 	}
 	format := f.o.Repo.Format()
@@ -215,7 +215,7 @@ func (f *annotatedFiles) Hunks(ctx context.Context, from, to object.ID) ([]diff.
 	if h := f.hunks[key]; h != nil {
 		return h.list, h.text, nil
 	}
-	if err := f.o.need(ctx, from, to); err != nil {
+	if err := f.o.fetchMissing(ctx, from, to); err != nil {
 		return nil, false, err
 	}
 	git := pair{a: f.o, b: f.o}.git()

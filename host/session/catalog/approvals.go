@@ -21,17 +21,19 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// The approvals of a session are stored in the repository that has the branch (package approval). Each request reads the session from
-// its session remote, also if the session is on this host, because only what was pushed can be approved.
+// The approvals of a session are stored in the repository whose branch is to change (package approval). Each request
+// reads the session from its session remote, even if the session is on this host, because only what was pushed can be
+// approved.
 
-// approving is a request that reads or changes the approvals of one session. A single goroutine uses it. The caller must close it.
+// approving is the state of a request that reads or changes the approvals of one session. Only one goroutine uses it.
+// The caller must close it.
 type approving struct {
 	all     *Catalog
 	session string
 	asked   control.MountRequest // request that has opened the session remote
-	o       *opened              // the session, as its session remote has it
-	// target is the mirror of the repository that has the branch and the approvals. It is the mirror of the session remote unless the
-	// request names another repository.
+	o       *opened              // the session as it is on its session remote
+	// target is the mirror of the repository that has the branch and the approvals. It is the mirror of the session
+	// remote unless the request names another repository.
 	target *mirror.Mirror
 	remote *transport.Remote  // connection to the repository of target, which target closes
 	pushed session.Checkpoint // newest checkpoint of the session on the session remote
@@ -46,9 +48,9 @@ var _ review.Source = (*approving)(nil)
 // Reviews answers requests about approvals, policies and annotations. Its methods are safe for concurrent use.
 type Reviews struct{ Catalog *Catalog }
 
-// remoteOf returns a request that names the session remote of a session, with the credentials of its mount. The parameter at is the
-// URL of the session remote, or "" if the session is on this host. The embedded session remote of a session of this host is named by
-// its path. The result newest is the newest checkpoint on this host; zero if this host does not have the session, or no checkpoint of it.
+// remoteOf returns a mount request that names the session remote of a session, with the credentials of the session's
+// mount. The parameter at is the URL of the session remote, or "" if the session is on this host; the embedded session
+// remote is then named by its path. newest is the newest checkpoint on this host, or zero if this host has none.
 func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.Checkpoint, err error) {
 	if at != "" {
 		return requestAt(of, at), newest, nil
@@ -79,9 +81,9 @@ func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.Moun
 	return r, newest, nil
 }
 
-// approve opens the approvals of a session. The parameter to is the repository that has the approvals: a URL or path, or
-// control.RemoteOrigin for the mounted remote, or "" for the session remote. If withTrees is set, the trees of the checkpoints are fetched
-// together with their commits.
+// approve opens the approvals of a session. The parameter to names the repository that has the approvals: a URL or
+// path, control.RemoteOrigin for the mounted remote, or "" for the session remote. If withTrees is set, the trees of
+// the checkpoints are fetched together with their commits.
 func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bool) (_ *approving, err error) {
 	r, newest, err := all.remoteOf(ctx, of, at)
 	if err != nil {
@@ -111,13 +113,14 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 		}
 	}
 	if to != "" {
-		return ap, ap.turnTo(ctx, to)
+		return ap, ap.useTarget(ctx, to)
 	}
 	return ap, ap.readPolicy(ctx)
 }
 
-// turnTo continues with the approvals in another repository: a URL or path, or control.RemoteOrigin for the mounted remote.
-func (ap *approving) turnTo(ctx context.Context, to string) error {
+// useTarget changes the repository that has the approvals to another one: a URL or path, or control.RemoteOrigin for
+// the mounted remote.
+func (ap *approving) useTarget(ctx context.Context, to string) error {
 	r := ap.asked
 	r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote
 	r = remotes.WithSessionRemote(r, to)
@@ -138,13 +141,14 @@ func (ap *approving) readPolicy(ctx context.Context) (err error) {
 	return ap.explain(err)
 }
 
-// mountedElsewhere reports whether the mounted remote of the session is another repository than the one that has the approvals.
+// mountedElsewhere reports whether the mounted remote of the session is another repository than the one that has the
+// approvals.
 func (ap *approving) mountedElsewhere() bool {
 	mounted := cmp.Or(ap.asked.Remote, ap.o.record.Remote)
 	return mounted != "" && statedir.WithoutSecrets(mounted) != ap.remote.URL()
 }
 
-// connect opens the session remote of a request, and a mirror of it. The mirror closes the remote.
+// connect opens the session remote of a mount request, and a mirror of it. Closing the mirror closes the remote.
 func (all *Catalog) connect(ctx context.Context, r control.MountRequest) (*thin.Remote, *mirror.Mirror, error) {
 	far, err := all.openRemote(r)
 	if err == nil && far == nil {
@@ -157,7 +161,7 @@ func (all *Catalog) connect(ctx context.Context, r control.MountRequest) (*thin.
 	return far, m, err
 }
 
-// Close closes the mirrors.
+// Close closes the mirrors of the session remote and of the repository that has the approvals.
 func (ap *approving) Close() {
 	if ap.o == nil {
 		return
@@ -173,12 +177,13 @@ func (ap *approving) closeTarget() {
 	}
 }
 
-// store returns the files of the repository that has the approvals.
+// store returns access to the files of the repository that has the approvals.
 func (ap *approving) store() *reffile.Store {
 	return &reffile.Store{Remote: ap.remote, Dir: ap.all.State}
 }
 
-// explain marks an error as a failure of the repository that has the approvals.
+// explain returns err, marked as a failure of the repository that has the approvals unless it already is an error for
+// the user.
 func (ap *approving) explain(err error) error {
 	var shown *control.Error
 	if err == nil || errors.As(err, &shown) || errors.Is(err, approval.ErrLog) {
@@ -187,7 +192,7 @@ func (ap *approving) explain(err error) error {
 	return fault.SessionRemote(ap.remote, err)
 }
 
-// log reads the records of the session.
+// log returns the log with the approval records of the session.
 func (ap *approving) log(ctx context.Context) (approval.Log, error) {
 	v, err := ap.store().Read(ctx, review.ApprovalsOf(ap.session))
 	if err != nil {
@@ -196,13 +201,13 @@ func (ap *approving) log(ctx context.Context) (approval.Log, error) {
 	return approval.ParseLog(ap.session, v.Content)
 }
 
-// review returns the state of the approvals. The parameters are the records and the results of the method tips.
+// review returns the state of the approvals in the log l. tips and standard are results of the method tips.
 func (ap *approving) review(l approval.Log, tips map[string]object.ID, standard string) *review.Review {
 	return &review.Review{Source: ap, Session: ap.session, Log: l, Policy: ap.policy, Newest: ap.newest, Default: standard, Now: time.Now(),
 		Tip: func(target string) string { return text(tips[target]) }}
 }
 
-// shown converts the state of a request into the form of a reply.
+// shown converts the state of a request for approval into the form of a reply.
 func (ap *approving) shown(v review.Approval) control.Approval {
 	r, s := v.Request, v.Request.Subject
 	return control.Approval{
@@ -213,7 +218,7 @@ func (ap *approving) shown(v review.Approval) control.Approval {
 	}
 }
 
-// text returns an id in hexadecimal, or "" for the zero id.
+// text returns an object ID in hexadecimal, or "" for the zero ID.
 func text(id object.ID) string {
 	if id.IsZero() {
 		return ""
@@ -221,7 +226,7 @@ func text(id object.ID) string {
 	return id.String()
 }
 
-// votes converts grants or denials into the form of a reply.
+// votes converts the records of grants or denials into the form of a reply.
 func votes(all []approval.Record) []control.Vote {
 	shown := []control.Vote{}
 	for _, r := range all {
@@ -230,8 +235,8 @@ func votes(all []approval.Record) []control.Vote {
 	return shown
 }
 
-// tips returns the present commits of branches and of the default branch, by full name, and the full name of the default branch. The
-// latter is "" if the repository does not name it.
+// tips returns the present commits of the given branches and of the default branch in the repository that has the
+// approvals, by full name, and the full name of the default branch, which is "" if the repository does not name it.
 func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[string]object.ID, standard string, err error) {
 	refs, err := ap.remote.Refs(ctx, append(branches, "HEAD"))
 	if err != nil {
@@ -248,8 +253,8 @@ func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[str
 	return tips, standard, nil
 }
 
-// SessionApprovals lists the requests for approval of a session, newest first. Unless the request names a repository, it lists the
-// requests on the session remote and, for a session of this host, those on the mounted remote.
+// SessionApprovals lists the requests for approval of a session, newest first. Unless r.To names a repository, it lists
+// the requests on the session remote and, for a session of this host, those on the mounted remote.
 func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
 	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
@@ -272,7 +277,7 @@ func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprov
 	if r.To != "" || r.SessionRemote != "" || !ap.mountedElsewhere() {
 		return reply, nil
 	}
-	err = ap.turnTo(ctx, control.RemoteOrigin)
+	err = ap.useTarget(ctx, control.RemoteOrigin)
 	var more []control.Approval
 	if err == nil {
 		more, err = ap.list(ctx)
@@ -288,7 +293,8 @@ func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprov
 	return reply, nil
 }
 
-// nameOf returns the name of a session of this host. The parameter of is the name, or a directory of the session.
+// nameOf returns the name of a session of this host. The parameter of is the name, or the directory where the session
+// is or was mounted.
 func (all *Catalog) nameOf(ctx context.Context, of string) string {
 	if m, err := all.Mounts.Mounted(ctx, of); err == nil && m != nil {
 		return m.Session
@@ -299,7 +305,7 @@ func (all *Catalog) nameOf(ctx context.Context, of string) string {
 	return of
 }
 
-// list returns the requests in the repository that has the approvals, newest first.
+// list returns the requests for approval in the repository of ap, newest first.
 func (ap *approving) list(ctx context.Context) ([]control.Approval, error) {
 	all := []control.Approval{}
 	l, err := ap.log(ctx)
@@ -323,8 +329,8 @@ func (ap *approving) list(ctx context.Context) ([]control.Approval, error) {
 	return all, err
 }
 
-// SessionPolicy returns the policy of a repository, after it has replaced the policy if the request contains one. Only a valid policy
-// is written.
+// SessionPolicy returns the policy of a repository. If the request contains a policy, SessionPolicy first writes that
+// to the repository; an invalid policy is an error, and is not written.
 func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
 	var reply control.SessionPolicyReply
 	all := rev.Catalog

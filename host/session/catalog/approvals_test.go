@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// A policy ref without the file grants nothing, and hides nothing.
+// TestApprovalsWithoutPolicyFile checks that a policy ref without the policy file grants nothing and hides no request.
 func TestApprovalsWithoutPolicyFile(t *testing.T) {
 	w := newWorld(t)
 	far := w.far()

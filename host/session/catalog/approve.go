@@ -19,11 +19,12 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// verbs are the words for the operations in error texts.
+// verbs has the verbs with which error texts name the operations on requests for approval.
 var verbs = map[string]string{control.ApproveRequest: "request approval of", control.ApproveGrant: "grant", control.ApproveDeny: "deny",
 	control.ApproveWithdraw: "withdraw"}
 
-// explainProblem returns the error for a Problem of package review; the parameter op is the operation. It returns other errors unchanged.
+// explainProblem returns the error for the user if err is a Problem of package review, and err unchanged otherwise. The
+// parameter op is the operation.
 func (ap *approving) explainProblem(op string, err error) error {
 	var p *review.Problem
 	if !errors.As(err, &p) {
@@ -40,7 +41,7 @@ func (ap *approving) explainProblem(op string, err error) error {
 	return e
 }
 
-// SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of one.
+// SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of a request.
 func (rev Reviews) SessionApprove(ctx context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
 	reply, err := rev.sessionApprove(ctx, r)
 	if err != nil {
@@ -49,7 +50,7 @@ func (rev Reviews) SessionApprove(ctx context.Context, r control.SessionApproveR
 	return reply, nil
 }
 
-// sessionApprove does the work of SessionApprove, which adds hints to its errors.
+// sessionApprove implements SessionApprove, without hints in its errors.
 func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
 	to := r.To
 	if r.Action == control.ApprovePromote {
@@ -91,7 +92,7 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	v := ap.review(l, tips, standard)
 	var record approval.Record
 	if r.Op == control.ApproveRequest {
-		if err := ap.pushedAll(approval.Action(r.Action)); err != nil {
+		if err := ap.requirePushed(approval.Action(r.Action)); err != nil {
 			return reply, err
 		}
 		record, err = v.Request(ctx, review.Request{Action: approval.Action(r.Action), Checkpoint: r.ID, Branch: r.Branch,
@@ -128,8 +129,8 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 	return reply, nil
 }
 
-// findRequest finds the repository that has a request: the session remote, or the mounted remote. It turns to the latter and returns
-// control.RemoteOrigin if only the mounted remote has the request.
+// findRequest searches the repository that has the request id. It returns "" if that is the session remote. Otherwise
+// it turns to the mounted remote (see useTarget) and returns control.RemoteOrigin.
 func (ap *approving) findRequest(ctx context.Context, id string) (to string, err error) {
 	l, err := ap.log(ctx)
 	if err != nil {
@@ -138,13 +139,13 @@ func (ap *approving) findRequest(ctx context.Context, id string) (to string, err
 	if _, ok := l.Find(id); ok {
 		return "", nil
 	}
-	if err := ap.turnTo(ctx, control.RemoteOrigin); err != nil {
+	if err := ap.useTarget(ctx, control.RemoteOrigin); err != nil {
 		return "", err
 	}
 	return control.RemoteOrigin, nil
 }
 
-// explainRefusal adds a hint to the error if the server has refused a grant or a denial because of the token.
+// explainRefusal returns err, with a hint if the server has refused a grant or a denial because of the token.
 func (ap *approving) explainRefusal(op string, who transport.Identity, err error) error {
 	var refused *transport.Rejected
 	unnamed := who.Token != "" && (who.Session != "" || who.Actor == "token:"+who.Token)
@@ -156,8 +157,9 @@ func (ap *approving) explainRefusal(op string, who transport.Identity, err error
 	return e
 }
 
-// pushedAll returns an error if this host has a newer checkpoint of the session than the session remote, which would void a request.
-func (ap *approving) pushedAll(action approval.Action) error {
+// requirePushed returns an error if this host has a newer checkpoint of the session than the session remote that would
+// void a request for the action.
+func (ap *approving) requirePushed(action approval.Action) error {
 	s := &approval.Subject{Action: action}
 	if s.Reviews(ap.pushed); !s.VoidedBy(ap.newest) {
 		return nil
@@ -167,7 +169,8 @@ func (ap *approving) pushedAll(action approval.Action) error {
 		Hint: "run artifactfs sync to push it, or to see why it is not pushed"})
 }
 
-// counted adds the numbers of the changes of a request to a reply. The parameter record is the request, or a grant of it.
+// counted adds the numbers of changed files and lines of a request to the reply. record is the request, or a grant of
+// it.
 func (ap *approving) counted(ctx context.Context, l approval.Log, record approval.Record, reply *control.SessionApproveReply) error {
 	request := record
 	if record.Op != approval.Request {
@@ -184,7 +187,8 @@ func (ap *approving) counted(ctx context.Context, l approval.Log, record approva
 	return err
 }
 
-// add appends a record to the approvals. If others append records at the same time, the record is added behind theirs.
+// add appends a record to the log with the approvals, also if other processes append records at the same time. It
+// returns the new log and the record as it was added.
 func (ap *approving) add(ctx context.Context, record approval.Record) (l approval.Log, added approval.Record, err error) {
 	message := fmt.Sprintf("%s by %s", record.Op, record.Actor)
 	_, err = ap.store().Change(ctx, review.ApprovalsOf(ap.session), message, func(now reffile.Version) ([]byte, error) {
@@ -251,7 +255,7 @@ func (ap *approving) Paths(ctx context.Context, request approval.Record) (paths 
 	return paths, err
 }
 
-// reviewed returns the change that a request is for.
+// reviewed returns the change that a request for approval is for.
 func (ap *approving) reviewed(ctx context.Context, request approval.Record) (*changed, error) {
 	if err := ap.o.far.Trees(ctx, ap.session); err != nil {
 		return nil, fault.SessionRemote(ap.o.far.Remote(), err)

@@ -19,15 +19,17 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// changed is the change of a branch that an approval is for. For the deletion of a session, it consists of the changes in the session.
+// changed is the change of a branch that a request for approval is for. For the deletion of a session, it consists of
+// the changes in the session.
 type changed struct {
 	ap            *approving
-	before, after object.ID // trees; zero for a branch that does not exist
-	merge         bool      // after is the tree of a merge
+	before, after object.ID // trees before and after the change; before is zero for a branch that does not exist
+	merge         bool      // whether after is the tree of a merge
 }
 
-// change returns the change of a branch whose present commit is tip, if the commits of a checkpoint are pushed to it or merged into it.
-// The result none reports that the branch has all of them. The parameter target is the full name of the branch.
+// change returns the change that the branch target, whose present commit is tip, gets if the HEAD commit of the
+// checkpoint p is pushed to it or merged into it. none is true if the branch already has this commit. target is the
+// full name of the branch.
 func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID, target string) (c *changed, none bool, err error) {
 	// Trees of the checkpoint's commits that the base commit also has were not fetched with the checkpoint.
 	if err := ap.o.farBase(ctx); err != nil {
@@ -48,8 +50,8 @@ func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip objec
 	return ap.merged(ctx, mergeOf{target: target, tip: tip, head: p.Head, theirs: before, ours: head, history: missing})
 }
 
-// snapshot returns the tree of a commit, after it has fetched the commit with its trees from the repository of the branch. The trees of
-// the session's base commit are here already.
+// snapshot returns the tree of a commit, after it has fetched the commit with its trees from the repository of the
+// branch. The trees of the session's base commit need not be fetched.
 func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
 	if commit.String() == ap.o.record.Commit {
 		return ap.o.Repo.TreeOf(commit)
@@ -58,8 +60,8 @@ func (ap *approving) snapshot(ctx context.Context, commit object.ID) (object.ID,
 	return tree, ap.explain(err)
 }
 
-// contains reports whether the commit tip is reachable from the commit head through commits of the session. The result missing lists
-// the reachable commits that were not fetched, because the mounted remote has them.
+// contains reports whether the commit tip is reachable from the commit head through commits of the session. missing
+// lists the reachable commits that were not fetched, because the mounted remote has them.
 func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID) {
 	return ap.reaches(head, map[object.ID]bool{}, func(id object.ID) bool { return id == tip })
 }
@@ -87,16 +89,16 @@ func (ap *approving) reaches(head object.ID, seen map[object.ID]bool,
 	return false, missing
 }
 
-// mergeOf describes a merge: the commit head of the session is merged into a branch.
+// mergeOf describes a merge of the commit head of the session into a branch.
 type mergeOf struct {
 	target       string      // full name of the branch
 	tip, head    object.ID   // commits of the branch and of the session
 	theirs, ours object.ID   // trees of tip and head
-	history      []object.ID // commits from which the history of head goes on in the repository of the branch
+	history      []object.ID // ancestors of head that are only in the repository of the branch
 }
 
-// merged returns the change of a branch by a merge, with the tree that git merge results in. If the history shows that the merge is a
-// fast-forward, it returns that change. The result none reports that there is nothing to merge.
+// merged returns the change of a branch by the merge m, with the tree that git merge results in. If the history shows
+// that the merge is a fast-forward, it returns that change. none is true if there is nothing to merge.
 func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bool, err error) {
 	bases, err := ap.bases(ctx, m)
 	if err != nil {
@@ -122,7 +124,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 	if err != nil {
 		return nil, false, err
 	}
-	// Git finds the base of a merge through commits, whose history may not be here.
+	// Git finds the base of a merge through commits, whose history may be missing on this host.
 	objects, theirs, ours, err := session.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
 	if err != nil {
 		return nil, false, err
@@ -130,7 +132,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 	if err := ap.target.Write(ctx, objects); err != nil {
 		return nil, false, err
 	}
-	// Git detects renames only if all contents that it compares are here.
+	// Git detects renames only if all contents that it compares are on this host.
 	result, err := merge.Commits(ap.git().Runner(ctx), theirs.String(), ours.String(), merge.Renames(renames))
 	if err == nil {
 		err = review.Conflicts(result.Conflicted(), m.target)
@@ -138,8 +140,8 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, false, err
 }
 
-// squashed reports whether the branch has the tree of a commit of the session after the merge base, because that commit was squashed onto
-// it. Then only the changes after that commit matter, as in session promote.
+// squashed reports whether the branch has the tree of a commit of the session after the merge base, because that commit
+// was squashed onto the branch. Then only the changes after that commit matter, as in session promote.
 func (ap *approving) squashed(m mergeOf, base object.ID) bool {
 	seen := map[object.ID]bool{base: true}
 	if start, err := object.ParseID(ap.o.record.Commit); err == nil {
@@ -154,8 +156,8 @@ func (ap *approving) squashed(m mergeOf, base object.ID) bool {
 	return same
 }
 
-// bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer
-// commits are fetched. Otherwise, bases fetches the complete history of both.
+// bases returns the merge bases of the merge m. Usually branch and session have the base commit of the session in
+// common, and only newer commits are fetched. Otherwise, bases fetches the complete history of both.
 func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) {
 	if base, err := object.ParseID(ap.o.record.Commit); err == nil {
 		wants := []object.ID{m.tip}
@@ -178,7 +180,7 @@ func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) 
 	return merge.Bases(ap.git().Runner(ctx), m.tip.String(), m.head.String())
 }
 
-// parents returns the parents of a commit, and false if the commit was not fetched.
+// parents returns the parents of a commit, or false if the commit was not fetched.
 func (ap *approving) parents(commit object.ID) ([]object.ID, bool) {
 	c, err := ap.o.Repo.Commit(commit)
 	if err != nil {
@@ -187,7 +189,8 @@ func (ap *approving) parents(commit object.ID) ([]object.ID, bool) {
 	return c.Parents, err == nil
 }
 
-// provideMerge fetches the contents that git merge-tree reads. It returns false if contents for the detection of renames are missing.
+// provideMerge fetches the contents that git merge-tree reads. renames is false if contents that are needed to detect
+// renames are missing.
 func (ap *approving) provideMerge(ctx context.Context, base, ours, theirs object.ID) (renames bool, err error) {
 	ids, renames, err := treediff.ContentsToMerge(ctx, ap.tree, base, ours, theirs)
 	if err != nil {
@@ -204,7 +207,7 @@ func (ap *approving) provideMerge(ctx context.Context, base, ours, theirs object
 	return renames, ap.provide(ctx, ids, func(id object.ID) bool { return mine[id] })
 }
 
-// tree reads a tree of the session or of the repository of the branch.
+// tree returns the entries of a tree of the session or of the repository of the branch.
 func (ap *approving) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := ap.target.Tree(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -213,8 +216,8 @@ func (ap *approving) tree(ctx context.Context, id object.ID) ([]object.TreeEntry
 	return entries, err
 }
 
-// provide fetches those of the contents ids that are not here: from the session remote if the function mine returns true, and from the
-// repository of the branch otherwise.
+// provide fetches those of the contents ids that are missing on this host: from the session remote if the function mine
+// returns true, and from the repository of the branch otherwise.
 func (ap *approving) provide(ctx context.Context, ids []object.ID, mine func(object.ID) bool) error {
 	lacks, err := read.Missing(ctx, ap.git(), ids)
 	if err != nil || len(lacks) == 0 {
@@ -254,7 +257,7 @@ func (c *changed) files(ctx context.Context) (all []control.PathChange, err erro
 	return all, err
 }
 
-// paths returns the paths whose files differ.
+// paths returns the paths of the changed files.
 func (c *changed) paths(ctx context.Context) (paths []string, err error) {
 	all, err := c.files(ctx)
 	for _, f := range all {
@@ -263,7 +266,7 @@ func (c *changed) paths(ctx context.Context) (paths []string, err error) {
 	return paths, err
 }
 
-// count returns the numbers of files and lines that differ. It fetches the contents of these files.
+// count returns the numbers of changed files and lines. It fetches the contents of these files.
 func (c *changed) count(ctx context.Context) (n control.ChangeCount, err error) {
 	all, err := c.files(ctx)
 	if err != nil {

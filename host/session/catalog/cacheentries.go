@@ -17,10 +17,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// maxEntries is the maximum size in bytes of the entries in a reply, as JSON.
+// maxEntries is the maximum size in bytes of the cache entries in a reply, as JSON.
 const maxEntries = 8 << 20
 
-// entries is a session remote whose cache entries a request reads or changes. The caller must close it.
+// entries is the session remote whose cache entries a request reads or changes. The caller must close it.
 type entries struct {
 	store   *cacheentry.Store // nil if the embedded session remote does not exist yet; then it has no entries
 	session string            // name of the session of the request; "" if it has none
@@ -31,9 +31,9 @@ type entries struct {
 // CacheEntries answers requests on cache entries. Its methods are safe for concurrent use.
 type CacheEntries struct{ Catalog *Catalog }
 
-// entriesOf opens the session remote of a request. The parameter of is the session's name, or a directory in its mount. The parameter at
-// is the URL of a session remote, or "" for the session remote of the session. If write is set, entries can be changed; the embedded
-// session remote of a mounted session is then created if it does not exist.
+// entriesOf opens the session remote whose cache entries a request uses. The parameter of is the session's name, or a
+// directory in its mount. The parameter at is the URL of a session remote, or "" for that of the session. If write is
+// set, entries can be changed, and the embedded session remote of a mounted session is created if it does not exist.
 func (c CacheEntries) entriesOf(ctx context.Context, of, at string, write bool) (entries, error) {
 	if at != "" {
 		return c.entriesOn(requestAt(of, at))
@@ -61,7 +61,8 @@ func (c CacheEntries) entriesOf(ctx context.Context, of, at string, write bool) 
 	return entries{session: o.Session, close: func() {}}, err
 }
 
-// entriesOn opens the session remote that a request names. The field far of the result is nil if this is the embedded one.
+// entriesOn opens the session remote that a mount request names. The field far of the result is nil if this is the
+// embedded one.
 func (c CacheEntries) entriesOn(r control.MountRequest) (entries, error) {
 	far, err := c.Catalog.openRemote(r)
 	if err != nil || far == nil {
@@ -71,7 +72,7 @@ func (c CacheEntries) entriesOn(r control.MountRequest) (entries, error) {
 	return entries{store: &cacheentry.Store{Place: place}, session: r.Session, far: far, close: func() { far.Close() }}, nil
 }
 
-// explain returns an error for the user. A failure of the session remote names the session remote.
+// explain returns err as an error for the user, which names the session remote if that has failed.
 func (e entries) explain(verb, object string, err error) error {
 	if e.far != nil && !cacheentry.Concerns(err) {
 		err = fault.SessionRemote(e.far, err)
@@ -79,7 +80,8 @@ func (e entries) explain(verb, object string, err error) error {
 	return fault.ExplainSessionAt(verb, object, err)
 }
 
-// user returns the user who changes entries. The parameter sent is the user that the client has sent.
+// user returns the user who changes entries: the one whom the server of the session remote has authenticated or,
+// without such a server, sent, which is the name that the client has sent.
 func (e entries) user(ctx context.Context, sent string) (string, error) {
 	var remote *transport.Remote
 	if e.far != nil {
@@ -89,7 +91,7 @@ func (e entries) user(ctx context.Context, sent string) (string, error) {
 	return who.Actor, err
 }
 
-// entryOf converts an entry into the form of a reply.
+// entryOf converts a cache entry into the form of a reply.
 func entryOf(e cacheentry.Entry) control.CacheEntry {
 	return control.CacheEntry{Key: e.Key, Size: e.Size, Hash: e.Hash, Time: e.Time, Expires: e.Expires, Actor: e.Actor, Session: e.Session}
 }
@@ -123,7 +125,7 @@ func (c CacheEntries) CacheGet(ctx context.Context, r control.CacheGetRequest) (
 	return reply, nil
 }
 
-// getInto writes the value of an entry to a file, which is created if it does not exist.
+// getInto writes the value of a cache entry to the file name, which is created if it does not exist.
 func getInto(ctx context.Context, s *cacheentry.Store, key, name string) (e cacheentry.Entry, err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -137,7 +139,7 @@ func getInto(ctx context.Context, s *cacheentry.Store, key, name string) (e cach
 	return s.Get(ctx, key, file)
 }
 
-// inline collects a value for a reply. Write fails if the value is larger than control.MaxInlineValue.
+// inline is a writer that collects a value for a reply. Write fails if the value is larger than control.MaxInlineValue.
 type inline struct{ bytes.Buffer }
 
 func (b *inline) Write(p []byte) (int, error) {
@@ -186,8 +188,9 @@ func (c CacheEntries) CacheDelete(ctx context.Context, r control.CacheDeleteRequ
 	return e.changed(verb, r.Key, nil, e.store.Delete(ctx, r.Key, r.Expect))
 }
 
-// changed returns the reply to a request that has changed an entry, or has found another value than the expected one. The parameter now is
-// the entry after the change, or nil if it was removed.
+// changed returns the reply to a request that has changed an entry, or that was refused because the entry has another
+// value than the expected one. now is the entry after the change, or nil if it was removed. err is the error of the
+// change.
 func (e entries) changed(verb, key string, now *cacheentry.Entry, err error) (reply control.CacheChangeReply, _ error) {
 	var conflict *cacheentry.ConflictError
 	if errors.As(err, &conflict) {
@@ -228,7 +231,7 @@ func (c CacheEntries) CacheKeys(ctx context.Context, r control.CacheKeysRequest)
 	return reply, err
 }
 
-// entriesIn converts entries into the form of a reply, as many as fit into it.
+// entriesIn returns as many of the entries as fit into a reply, in the form of the reply.
 func entriesIn(list []cacheentry.Entry) ([]control.CacheEntry, error) {
 	some, size := []control.CacheEntry{}, 0
 	for _, e := range list {

@@ -20,44 +20,46 @@ import (
 	"github.com/artifactfs/artifactfs/session/proposals"
 )
 
-// A comparison reads each side (a checkpoint that is compared) from the session's repository on this host, or through a
-// mirror of its session remote. Git compares and merges the sides in a scratch repository that uses the objects of all sides
-// as alternates. Before that, the contents of the changed files are fetched with one request for each side, because git would
-// fetch them one by one.
+// A comparison reads each side (a checkpoint that is compared) from the session repository on this host, or through a
+// mirror of its session remote. Git compares and merges the sides in a scratch repository that uses the objects of all
+// sides as alternates. Before that, the contents of the changed files are fetched with one request for each side,
+// because git would fetch them one by one.
 
 // compareSide is one of the checkpoints that are compared.
 type compareSide struct {
-	o          *opened              // session of the checkpoint
-	at         string               // session remote as the request names it, which may contain credentials; "" for this host
+	o *opened // session of the checkpoint
+	// session remote as the request names it, possibly with credentials; "" for this host
+	at         string
 	meta       session.Meta         // metadata of that session
 	checkpoint session.Checkpoint   // the checkpoint itself
-	base       object.ID            // tree to which the changes of this side are relative
+	base       object.ID            // tree with which the checkpoint is compared to get the changes of this side
 	ids        []object.ID          // contents of the changed files, both before and after the changes
 	reply      control.ComparedSide // the part of the reply that describes this side
 }
 
-// comparing is the state of one comparison while it runs. A single goroutine uses it.
+// comparing is the state of a comparison of several checkpoints. Only one goroutine uses it.
 type comparing struct {
 	all     *Catalog
 	sides   []*compareSide
 	mirrors map[string]*mirror.Mirror       // mirrors of mounted remotes, by URL
-	opened  map[control.CompareSide]*opened // open sessions; the key has no checkpoint id
+	opened  map[control.CompareSide]*opened // open sessions; the keys have no checkpoint ID
 	scratch *session.Repo                   // temporary repository that git runs in
 	remove  func() error                    // removes scratch
 	merged  []object.ID                     // contents that git reads to merge the sides
 }
 
-// SessionCompare compares two or more checkpoints. It returns the changes of each checkpoint relative to the tree that it
-// started from. For each path that several checkpoints changed, it reports whether git can merge the changes. If the sessions
-// were started from different mounted remotes, it returns fault.ErrOtherRemote. A side that names the newest checkpoint of a session that
-// is mounted here is the present state of the session; a side without any checkpoint is the tree that the session started from.
+// SessionCompare compares two or more checkpoints. It returns the changes of each checkpoint relative to the tree that
+// it started from. For each path that several checkpoints changed, it reports whether git can merge the changes. If the
+// sessions were started from different mounted remotes, it returns fault.ErrOtherRemote. If a side names the newest
+// checkpoint of a session that is mounted on this host, a checkpoint of the present state is created first. A side
+// whose session has no checkpoint is the tree that the session started from.
 func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
 	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
 	defer c.close()
 	for _, side := range r.Sides {
 		id := side.ID
-		if id == "@" { // the name of the current mount
+		if id == "@" { // "@" names the newest checkpoint
 			id = ""
 		}
 		err := all.keepNewest(ctx, side.Of, side.SessionRemote, id)
@@ -74,7 +76,7 @@ func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompare
 	return reply, nil
 }
 
-// close closes the sessions and mirrors, and removes the scratch repository.
+// close closes the sessions and mirrors of the comparison, and removes the scratch repository.
 func (c *comparing) close() {
 	for _, o := range c.opened {
 		o.Close()
@@ -89,9 +91,8 @@ func (c *comparing) close() {
 	}
 }
 
-// open finds the checkpoint of the side in r and appends the checkpoint to c.sides. A session is opened only once, even if several
-// of its checkpoints are compared. If this host does not have the session, open searches for the session on the session remote of
-// the mount at dir.
+// open adds the checkpoint that r names to c.sides. A session is opened only once, even if several of its checkpoints
+// are compared. If this host does not have the session, open searches it on the session remote of the mount at dir.
 func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string) (err error) {
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
@@ -135,17 +136,17 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	return nil
 }
 
-// openBeside opens the session name on the session remote of the mount m. If m has no session remote, openBeside returns the error
-// in the parameter missing, which is the error of the search on this host.
+// openBeside opens the session called name on the session remote of the mount m. If m has no session remote, it returns
+// missing, the error of the search on this host.
 func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
 	r := m.remoteRequest(name)
 	if at, _ := remotes.SessionURL(r); at == "" {
 		return nil, missing
 	}
-	return all.openThere(ctx, r, true)
+	return all.openOnRemote(ctx, r, true)
 }
 
-// compare fills in reply after all sides have been opened. It works in these steps:
+// compare compares the sides, which must be open, and sets the fields of the reply. It works in these steps:
 //
 //	forkCheckpoint  find the tree that each side started from
 //	Trees           list the changes of each side, by ids alone
@@ -205,7 +206,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	return nil
 }
 
-// want adds the ids of the blobs among entries to s.ids, the contents that are fetched for this side.
+// want adds the IDs of the blobs among entries to s.ids, the contents that are fetched for this side.
 func (s *compareSide) want(entries ...object.TreeEntry) {
 	for _, e := range entries {
 		if e.Mode.IsBlob() {
@@ -214,8 +215,8 @@ func (s *compareSide) want(entries ...object.TreeEntry) {
 	}
 }
 
-// tree reads a tree that at least one of the sides contains. It searches all repositories on this host before it sends a request
-// to a session remote.
+// tree returns the entries of a tree that at least one of the sides contains. It searches all repositories on this host
+// before it sends a request to a session remote.
 func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, s := range c.sides {
 		if entries, err := s.o.Repo.Tree(id); err == nil {
@@ -227,7 +228,7 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 			return entries, nil
 		}
 	}
-	// If no repository on this host has the tree, the method tree of the session may request the tree from the session remote.
+	// If no repository on this host has the tree, opened.tree may request it from the session remote.
 	var last error
 	for _, s := range c.sides {
 		entries, err := s.o.tree(ctx, id)
@@ -239,9 +240,8 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkCheckpoint returns the checkpoint from which the sessions of all sides were forked, and true. One side may belong to the
-// parent session itself. In this case the result is the checkpoint from which the sessions of the other sides were forked. The
-// result ok is false if there is no such checkpoint, or if gc has dropped it.
+// forkCheckpoint returns the checkpoint from which the sessions of all sides were forked; one side may also be the
+// parent session itself. ok is false if there is no such checkpoint, or if gc has dropped it.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	var origins []proposals.Origin
 	for _, s := range sides {
@@ -284,9 +284,9 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 	return p, err == nil, ctx.Err()
 }
 
-// commonTree returns the tree of the merge base of two sides. The merge base is the checkpoint that both sessions were forked
-// from. If there is none, it is the base commit that both sessions share, or else the merge base of their two base commits.
-// If the sides have no common history, commonTree returns the zero id, which stands for the empty tree.
+// commonTree returns the tree of the merge base of two sides. The merge base is the checkpoint that both sessions were
+// forked from, or else the base commit that both share, or else the merge base of their base commits. If the sides have
+// no common history, commonTree returns the zero ID, which stands for the empty tree.
 func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.ID, error) {
 	p, ok, err := c.forkCheckpoint(ctx, []*compareSide{a, b})
 	if err != nil || ok {
@@ -319,7 +319,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of side s. Objects that no session has can be read from this mirror.
+// mirrorOf returns a mirror of the mounted remote of the side s, from which objects that no session has can be read.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {

@@ -16,14 +16,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/proposals"
 )
 
-// comparedPair is a pair of sides that git merges.
+// comparedPair is a pair of sides of a comparison that git merges.
 type comparedPair struct {
-	a, b    int       // indexes in comparing.sides; a < b
-	base    object.ID // tree of the merge base; the zero id stands for the empty tree
+	a, b    int       // indexes in comparing.sides, a less than b
+	base    object.ID // tree of the merge base; zero for the empty tree
 	renames bool      // whether the contents by which git detects renames are on this host
 }
 
-// pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge them to c.merged.
+// pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge the pairs to
+// c.merged.
 func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	for i, a := range c.sides {
 		for j, b := range c.sides[:i] {
@@ -42,8 +43,8 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	return all, nil
 }
 
-// provide fetches the missing contents that git is going to compare. It requests the contents of each side from the remote of that
-// side.
+// provide fetches the missing contents that git is going to compare. It requests the contents of each side from the
+// remote of that side.
 func (c *comparing) provide(ctx context.Context) error {
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, s.ids)
@@ -67,8 +68,8 @@ func (c *comparing) provide(ctx context.Context) error {
 	return last
 }
 
-// provideFrom fetches contents for side s. It uses the mount of the session if the session is mounted, the session remote if the
-// session exists only there, and the mounted remote otherwise.
+// provideFrom fetches contents for the side s: through the mount of the session if there is one, from the session
+// remote if the session was read from there, and from the mounted remote otherwise.
 func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -88,13 +89,13 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	return nil
 }
 
-// missing returns, without duplicates, those elements of ids whose objects git does not find in the repositories of the
-// sides.
+// missing returns those elements of ids whose objects git does not find in the repositories of the sides, without
+// duplicates.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
 	return read.Missing(ctx, c.git(c.scratch.Dir()), ids)
 }
 
-// count fills in the numbers of files and lines that each side changed. Lines of binary files are not counted.
+// count adds the numbers of files and lines that each side changed to the reply. Lines of binary files are not counted.
 func (c *comparing) count(ctx context.Context) error {
 	for _, s := range c.sides {
 		r := &s.reply
@@ -128,7 +129,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 	return proposals.Shared(changes, merged), nil
 }
 
-// conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
+// conflicts runs git merge-tree for the pair p of sides in the scratch repository, and returns the paths with
+// conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
 	a, b := c.sides[p.a].proposal(), c.sides[p.b].proposal()
 	if proposals.Clean(p.base, a, b) {

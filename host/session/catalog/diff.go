@@ -82,11 +82,12 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	return reply, nil
 }
 
-// pair holds the session of the old tree and the session of the new tree of a comparison. Both may be the same session.
+// pair has the session of the old tree, a, and the session of the new tree, b, of a comparison. Both may be the same
+// session.
 type pair struct{ a, b *opened }
 
-// tree returns the entries of a tree that one of the two sessions contains. If neither repository on this host has the tree, the
-// method sends a request to a remote.
+// tree returns the entries of a tree of one of the two sessions. If neither repository on this host has the tree, it is
+// requested from a remote.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
 		if entries, err := o.Repo.Tree(id); err == nil {
@@ -102,8 +103,8 @@ func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error
 	return entries, err
 }
 
-// lines fetches the contents of the changed paths. Then it adds the differences to the reply, as a patch or as the numbers of
-// added and removed lines.
+// lines adds the differences of contents between two trees to the reply, as a patch or as the numbers of added and
+// removed lines. It fetches the contents of the changed paths first.
 func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, to object.ID, patch, stat bool) error {
 	if !patch && !stat || len(reply.Changes) == 0 {
 		return nil
@@ -126,13 +127,14 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	return nil
 }
 
-// provide fetches the contents of changed paths in one or two requests, whereas git would send one request for each path.
+// provide fetches the contents of the changed paths in one or two requests, whereas git would send one request for each
+// path.
 func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	var old, now []object.ID
 	for _, c := range changes {
 		old, now = appendBlob(old, c.OldMode, c.Old), appendBlob(now, c.NewMode, c.New)
 	}
-	// Contents that the sessions own are in their repositories already.
+	// The session repositories have the contents that the sessions own.
 	here := func(id object.ID) bool { return p.a.Repo.Owned(id) || p.b.Repo.Owned(id) }
 	old, now = slices.DeleteFunc(old, here), slices.DeleteFunc(now, here)
 	// One request suffices if both trees belong to the same session.
@@ -145,7 +147,7 @@ func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	return p.b.provide(ctx, now)
 }
 
-// appendBlob appends the id in text to ids, if it is the id of a file's contents. It skips directories, and the commits of
+// appendBlob appends the object ID text to ids, if mode is that of a file. It skips directories, and the commits of
 // submodules, which belong to another repository.
 func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	id, err := object.ParseID(text)
@@ -155,8 +157,9 @@ func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	return append(ids, id)
 }
 
-// provide fetches contents to which the session's trees refer. If the session is on this host but not mounted, provide does
-// nothing, because git fetches each missing object when it reads the object.
+// provide fetches those of the contents ids, which trees of the session name, that are missing on this host. If the
+// session is on this host but not mounted, it does nothing, because git fetches each missing object when it reads the
+// object.
 func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -180,7 +183,7 @@ func (p pair) git() gitcmd.Repo {
 	return r
 }
 
-// addLines adds the numbers of lines that differ between two trees to changes.
+// addLines adds to changes the numbers of lines that differ between two trees.
 func addLines(ctx context.Context, git gitcmd.Repo, f object.Format, changes []control.PathChange,
 	from, to object.ID) error {
 	out, err := git.Output(ctx, "", "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",

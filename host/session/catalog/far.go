@@ -23,17 +23,17 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A session that exists only on a session remote is read through a mirror, which is a temporary repository for objects
-// fetched from the session remote. The type opened represents such a session, so that the code that reads the sessions of
-// this host can also read it.
+// A session that is only on a session remote is read through a mirror, which is a temporary repository for objects
+// fetched from the session remote. The type opened represents such a session, too, so that the code that reads the
+// sessions of this host can read it.
 
-// MirrorOf opens a mirror of a session remote, in order to read the session name. The parameter at is the URL of the session
-// remote. An empty name opens a mirror for listing all sessions.
+// MirrorOf opens a mirror of the session remote with the URL at, in order to read the session called name, or to list
+// all sessions if name is empty.
 func (all *Catalog) MirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
 	return all.mirrorFor(ctx, requestAt(name, at))
 }
 
-// mirrorFor opens a mirror of the session remote of a request, with the credentials of the request. It returns
+// mirrorFor opens a mirror of the session remote of a mount request, with the credentials of the request. It returns
 // statedir.ErrNoSession if the request names no session remote.
 func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
 	remote, _, err := all.Remotes.Session(r)
@@ -46,7 +46,8 @@ func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mir
 	return all.mirrorThrough(ctx, remote)
 }
 
-// mirrorThrough returns a mirror of an open session remote. The mirror closes the remote, also if mirrorThrough returns an error.
+// mirrorThrough returns a mirror of an open session remote. Closing the mirror closes the remote; if mirrorThrough
+// returns an error, it has closed the remote.
 func (all *Catalog) mirrorThrough(ctx context.Context, remote *thin.Remote) (*mirror.Mirror, error) {
 	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
@@ -60,8 +61,8 @@ func (all *Catalog) mirrorThrough(ctx context.Context, remote *thin.Remote) (*mi
 	return m, nil
 }
 
-// originRequest returns a request that opens the mounted remote of a session, with the credentials of a mount of this remote if there is
-// one. The parameter url has no secrets.
+// originRequest returns a mount request that opens the mounted remote with the URL url, which has no secrets. The
+// request has the credentials of a mount of this remote, if there is one.
 func (all *Catalog) originRequest(url string) control.MountRequest {
 	for _, m := range all.Mounts.Writable() {
 		if m.Record.Remote == url {
@@ -71,18 +72,19 @@ func (all *Catalog) originRequest(url string) control.MountRequest {
 	return control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
 }
 
-// openAt opens a session for reading. The parameter of is the session's name. The parameter at is the URL of the session remote
-// that stores the session, or "" if the session is on this host. For a session on a session remote, openAt fetches the commits of
-// the checkpoints and, if withTrees is set, their trees. The caller closes the result.
+// openAt opens a session for reading. The parameter of is the session's name, and at is the URL of the session remote
+// that stores the session, or "" if the session is on this host. For a session on a session remote, openAt fetches the
+// commits of the checkpoints and, if withTrees is set, their trees. The caller closes the result.
 func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
 		return all.openSession(ctx, of, false)
 	}
-	return all.openThere(ctx, requestAt(of, at), withTrees)
+	return all.openOnRemote(ctx, requestAt(of, at), withTrees)
 }
 
-// openThere opens the session of a request on its session remote. The caller closes the result, which removes the mirror.
-func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
+// openOnRemote opens the session of a mount request on its session remote. The caller closes the result, which removes
+// the mirror.
+func (all *Catalog) openOnRemote(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
 	m, err := all.mirrorFor(ctx, r)
 	if err != nil {
 		return nil, err
@@ -103,8 +105,8 @@ func (all *Catalog) CloseMirror(m *mirror.Mirror) {
 	}
 }
 
-// OpenFar fetches the metadata and checkpoints of the session name into a mirror and opens the session. It returns
-// fault.NoSuchSessionError if the session remote does not have the session.
+// OpenFar opens the session called name, after it has fetched the session's metadata and checkpoints into the mirror m.
+// It returns fault.NoSuchSessionError if the session remote does not have the session.
 func OpenFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
 	err := m.Find(ctx, name)
 	if _, ok := m.Meta(name); err == nil && !ok {
@@ -123,8 +125,8 @@ func OpenFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 	return farOpened(m, name)
 }
 
-// farOpened returns the session name of the mirror m in the form of a session of this host. All of its checkpoints count as
-// pushed. The session and the mirror are closed together.
+// farOpened returns the session called name in the mirror m in the form of a session of this host. All of its
+// checkpoints count as pushed. Closing the mirror closes the session, too.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	meta, _ := m.Meta(name)
 	repo, err := m.Repo(name)
@@ -139,8 +141,8 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	return o, err
 }
 
-// farTree reads a tree through the mirror. If the mirror lacks the tree, the tree belongs to the base commit, which farTree
-// then fetches.
+// farTree returns the entries of a tree of a session that is read through a mirror. If the mirror lacks the tree, the
+// tree belongs to the base commit, which farTree then fetches.
 func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := o.Repo.Tree(id)
 	if !errors.Is(err, odb.ErrNotFound) {
@@ -152,7 +154,7 @@ func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return o.Repo.Tree(id)
 }
 
-// farBase fetches the base commit of the session with all of its trees.
+// farBase fetches the base commit of the session with all of its trees into the mirror.
 func (o *opened) farBase(ctx context.Context) error {
 	if err := o.far.Base(ctx, o.Session); err != nil {
 		return fault.SessionRemote(o.far.Remote(), err)
@@ -160,8 +162,8 @@ func (o *opened) farBase(ctx context.Context) error {
 	return nil
 }
 
-// farState fetches, in one request, the contents of the checkpoint state of p and of the transcript files that were recorded for
-// p.
+// farState fetches the contents of the checkpoint state of p, and of the transcript files that were recorded for p, in
+// one request.
 func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
 	blobs, err := resume.StateBlobs(o.Repo, p)
 	if err != nil {
@@ -197,7 +199,7 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	}
 	for _, name := range m.Sessions() {
 		o, err := farOpened(m, name)
-		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // openAt fetches the objects of a thin session
+		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // openAt fetches also the objects of a thin session
 			if o, err = all.openAt(ctx, name, r.SessionRemote, false); err == nil {
 				defer o.Close()
 			}
@@ -211,8 +213,8 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	return reply, nil
 }
 
-// farInfo returns the description of a session that is read from its session remote. If the mount of the session has died, farInfo
-// reports the state of the session as paused.
+// farInfo returns the description of a session that is read through a mirror. If the mount of the session has died, its
+// state is reported as paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote,

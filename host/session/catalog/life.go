@@ -12,13 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// lifeChange converts a request into a change of a session.
+// lifeChange returns the change of a session's state or profile that the request r contains.
 func lifeChange(r control.SessionSetRequest) lifecycle.Change {
 	return lifecycle.Change{State: session.LifeState(r.State), Reason: r.Reason, Profile: r.Profile, Actor: cmp.Or(r.Actor, session.Actor())}
 }
 
-// setThere changes a session on its session remote, and describes the session as it is then.
-func setThere(ctx context.Context, all *Catalog, r control.SessionSetRequest) (control.SessionInfo, error) {
+// setOnRemote changes the state or profile of a session on its session remote, and returns the description of the
+// session after that.
+func setOnRemote(ctx context.Context, all *Catalog, r control.SessionSetRequest) (control.SessionInfo, error) {
 	at := control.MountRequest{Session: r.Of, SessionOptions: control.SessionOptions{Remote: r.SessionRemote}}
 	far, _, err := all.Remotes.Session(at)
 	if err == nil && far == nil {
@@ -27,11 +28,11 @@ func setThere(ctx context.Context, all *Catalog, r control.SessionSetRequest) (c
 	if err != nil {
 		return control.SessionInfo{}, err
 	}
-	_, err = changeThere(ctx, far.Remote, all.State, r.Of, lifeChange(r))
+	_, err = changeOnRemote(ctx, far.Remote, all.State, r.Of, lifeChange(r))
 	if err = errors.Join(err, far.Close()); err != nil {
 		return control.SessionInfo{}, err
 	}
-	o, err := all.openThere(ctx, at, false)
+	o, err := all.openOnRemote(ctx, at, false)
 	if err != nil {
 		return control.SessionInfo{}, err
 	}
@@ -39,8 +40,8 @@ func setThere(ctx context.Context, all *Catalog, r control.SessionSetRequest) (c
 	return o.farInfo(), nil
 }
 
-// onHold returns an error of the type *profile.OnHoldError if a hold applies to the session of a locked home. A session whose repository
-// is damaged has no hold, so that it can be deleted.
+// onHold returns an error of the type *profile.OnHoldError if a hold applies to the session with the record r in the
+// locked home t. A session whose repository is damaged has no hold, so that it can be deleted.
 func onHold(t *statedir.Home, r statedir.Record) error {
 	if !statedir.HasSessionRepo(t.Dir) {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// addCommands adds three texts to the reply: the link of the checkpoint, the command that forks the session from the checkpoint,
-// and the command that resumes the session.
+// addCommands adds to the reply the link of the checkpoint, and the commands that fork the session from the checkpoint
+// and resume the session.
 func (o *opened) addCommands(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.Session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.Session) + " DIR"

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// info returns the description of a session, which may be mounted. Parts that cannot be read are left out.
+// info returns the description of a session of this host, which may be mounted. Parts that cannot be read are left out.
 func (o *opened) info() control.SessionInfo {
 	r := o.record
 	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
@@ -54,10 +54,10 @@ func (o *opened) info() control.SessionInfo {
 	return i
 }
 
-// staleAfter is the time for which a session must be unchanged to be reported as stale.
+// staleAfter is the time for which a session must be unmounted and unchanged to be reported as stale.
 const staleAfter = 7 * 24 * time.Hour
 
-// stale reports whether a session is not mounted and has been unchanged for staleAfter. The parameter now is the current time.
+// stale reports whether the session is not mounted and has been unchanged for staleAfter at the time now.
 func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	// The age is measured from the newest of three events: the start of the session, its last transition, and its last
 	// checkpoint.
@@ -71,7 +71,8 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carriedStatus returns the push status of the session whose home is t. The caller must have locked t.
+// carriedStatus returns the status of the session in the locked home t, whose record is r: its checkpoints and pending
+// refs.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{Session: r.Session, record: r, home: t.Dir}
 	if !statedir.HasSessionRepo(t.Dir) { // the session has no checkpoint
@@ -87,7 +88,7 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	return o.unmountedStatus()
 }
 
-// unmountedStatus returns the status of a session that is not mounted for writing on this host.
+// unmountedStatus returns the status of a session of this host that is not mounted, or whose mount is read-only.
 func (o *opened) unmountedStatus() control.SessionStatus {
 	s := control.SessionStatus{Name: o.Session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
 		Policy: o.record.Carried.Policy}
@@ -119,8 +120,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// ListUnmounted returns the sessions that are not mounted, except those whose names are in the map but. It skips each home that is
-// still locked when statedir.ListTime has passed since the call.
+// ListUnmounted returns the descriptions of the sessions that are not mounted, except those whose names are in the map
+// but. It skips each home that is still locked when statedir.ListTime has passed since the call.
 func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
@@ -156,9 +157,9 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 	return all, nil
 }
 
-// sendLater pushes a change of a session that is not mounted. If the session remote does not answer within pushTime, the next
-// mount of the session pushes the change. For a mounted session sendLater does nothing, because the session's agent pushes the
-// change.
+// sendLater pushes a change of a session that is not mounted. If the session remote does not answer within pushTime,
+// the next mount of the session pushes the change. For a mounted session sendLater does nothing, because the session's
+// agent pushes the change.
 func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {

@@ -15,13 +15,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// unlockTime is the maximum time for the release of a session's locks. If it fails, the locks expire.
+// unlockTime is the maximum time for the release of a session's locks on its session remote. If the release fails, the
+// locks expire.
 const unlockTime = 10 * time.Second
 
-// errNoLocks means that a session has no locks.
+// errNoLocks means that a session has no locks to release.
 var errNoLocks = errors.New("session has no locks")
 
-// unlockClosed releases the locks of a session that was closed or archived.
+// unlockClosed releases the locks of the session if state, its new state, is closed or archived.
 func (o *opened) unlockClosed(ctx context.Context, all *Catalog, state string) {
 	if s := session.LifeState(state); s != session.Closed && s != session.Archived {
 		return
@@ -36,7 +37,7 @@ func (o *opened) unlockClosed(ctx context.Context, all *Catalog, state string) {
 	}
 }
 
-// unlock releases the locks of a session on a session remote. A failure is logged.
+// unlock releases the locks of the session called name on a session remote. Failures are only logged.
 func unlock(ctx context.Context, all *Catalog, remote *transport.Remote, name string) {
 	ctx, cancel := context.WithTimeout(ctx, unlockTime)
 	defer cancel()

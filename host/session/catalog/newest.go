@@ -14,20 +14,19 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// isNewest reports whether a name of a checkpoint stands for the newest checkpoint.
+// isNewest reports whether name, the name of a checkpoint in a request, stands for the newest checkpoint.
 func isNewest(name string) bool { return name == "" || name == "@" }
 
-// lacksCheckpoint reports whether the newest checkpoint of a session was not found, because the session has no checkpoint, or no
-// repository.
+// lacksCheckpoint reports whether err means that the newest checkpoint of a session was not found, because the session
+// has no checkpoint or no repository.
 func lacksCheckpoint(err error) bool {
 	return errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, fault.ErrNoCheckpoint)
 }
 
-// keepNewest makes a checkpoint of a session if its newest state is requested, which is in no checkpoint yet: the session is mounted on
-// this host, its mount can be written to, and something has changed. Otherwise keepNewest does nothing, so that a request that reads a
-// session does not create the session on its session remote. The parameter at is the URL of the session remote on which the session is
-// looked up, or "" for this host; name is the name of the checkpoint: "" stands for the newest state, and "@" for the newest checkpoint as
-// it is.
+// keepNewest creates a checkpoint of the present state of a session, if a request needs that state: name, the name of
+// the requested checkpoint, is "" and not "@" (the newest existing checkpoint), at is "" (the session is not read from
+// a session remote), and the session is mounted on this host for writing and has changed. Otherwise keepNewest does
+// nothing, so that a request that reads a session does not create the session on its session remote.
 func (all *Catalog) keepNewest(ctx context.Context, of, at, name string) error {
 	if at != "" || name != "" {
 		return nil
@@ -39,8 +38,8 @@ func (all *Catalog) keepNewest(ctx context.Context, of, at, name string) error {
 	return agent.KeepNewest(ctx, m.Agent)
 }
 
-// addRepo gives a session that has no repository a temporary one, in which the objects of the mounted remote can be read. So a session
-// without changes can be compared. Close removes the repository.
+// addRepo opens a temporary repository for a session that has none, so that a session without changes can be compared.
+// The objects of the mounted remote can be read in it. Close removes the repository.
 func (o *opened) addRepo(all *Catalog) error {
 	if o.Repo != nil {
 		return nil
@@ -67,8 +66,9 @@ func (o *opened) addRepo(all *Catalog) error {
 	return nil
 }
 
-// state returns the checkpoint that a name refers to. If the newest checkpoint is requested and the session has none, because nothing has
-// changed, the result has no id, and the tree and the commit with which the session started. o.Repo must not be nil.
+// state returns the checkpoint that name refers to. If the newest checkpoint is requested and the session has none,
+// because nothing has changed, the result has no ID, and the tree and the commit with which the session started. o.Repo
+// must not be nil.
 func (o *opened) state(ctx context.Context, name string) (session.Checkpoint, error) {
 	p, err := o.Find(ctx, name)
 	if !isNewest(name) || !lacksCheckpoint(err) {
@@ -88,7 +88,7 @@ func (o *opened) state(ctx context.Context, name string) (session.Checkpoint, er
 	return p, err
 }
 
-// metadata returns the metadata of the session. For a session that was never changed it contains what the record states.
+// metadata returns the metadata of the session. For a session that was never changed, they are derived from the record.
 func (o *opened) metadata() (session.Meta, error) {
 	if o.far != nil {
 		m, _ := o.far.Meta(o.Session)

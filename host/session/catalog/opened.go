@@ -14,37 +14,38 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// opened is a session that a request reads or changes; it may be mounted. The caller must close it.
+// opened is a session that a request reads or changes. The caller must close it.
 type opened struct {
 	Session string          // name of the session
 	record  statedir.Record // record of the session
-	home    string          // directory of the session below the state directory
-	mount   *Mounted        // nil if the session is not mounted
-	Repo    *session.Repo   // nil if the session has no checkpoint yet
-	// queue pushes the session. It is nil unless the session has a mount that can be written to.
+	home    string          // home of the session
+	mount   *Mounted        // mount of the session; nil if it is not mounted
+	Repo    *session.Repo   // repository with the checkpoints; nil if there is none yet
+	// queue pushes the refs of the session. It is nil unless the session has a mount that can be written to.
 	queue *writeback.Queue
 	far   *mirror.Mirror       // mirror of the session remote that Repo belongs to; nil if Repo is on this host
-	asked control.MountRequest // request that has opened far
+	asked control.MountRequest // mount request with which far was opened
 
-	// pins holds the names under which the user pinned each checkpoint.
+	// pins has the names under which users have pinned checkpoints.
 	pins map[session.CheckpointID][]string
 	// release closes everything that was opened for this request, and unlocks the home of the session. It is nil if nothing was
 	// opened.
 	release func()
 
-	// acknowledged reports whether a checkpoint is known to be pushed. It is nil if this host does not know what was pushed.
+	// acknowledged reports whether a checkpoint is known to be on the session remote. It is nil if this host does not
+	// know what was pushed.
 	acknowledged func(session.Checkpoint) bool
 }
 
-// Close closes the session's repository and unlocks its home, if they were opened for this request.
+// Close closes the session repository and unlocks the home of the session, if they were opened for this request.
 func (o *opened) Close() {
 	if o.release != nil {
 		o.release()
 	}
 }
 
-// layout returns the names under which the session remote stores the session's branches. It returns false if the session has no
-// session remote, or if the refs of the session remote cannot be read.
+// layout returns the names that the session's branches have on the session remote. It returns false if the session has
+// no session remote, or if the refs of the session remote cannot be read.
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
 		// The refs of the session remote were fetched when the mirror was opened.
@@ -67,10 +68,10 @@ func (o *opened) layout() (session.Layout, bool) {
 	return st.Layout, err == nil
 }
 
-// openSession opens a session of this host. The parameter of is the session's name, the directory where it is mounted, or the
-// directory where it was last mounted. If write is set, the repository can be changed, and the home of a session that is not
-// mounted is locked until Close. If another command reads the home, openSession waits for it; if a mount uses the home, it
-// returns statedir.ErrBusySession.
+// openSession opens a session of this host. The parameter of is the session's name, or the directory where it is or was
+// last mounted. If write is set, the repository can be changed, and the home of a session that is not mounted is locked
+// until Close. If another command reads the home, openSession waits for it; if a mount uses the home, it returns
+// statedir.ErrBusySession.
 func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*opened, error) {
 	if m, err := all.Mounts.Mounted(ctx, of); err != nil {
 		return nil, err
@@ -99,8 +100,8 @@ func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*op
 	return o, nil
 }
 
-// openHome opens the session of the locked home t, which is not mounted. The returned session owns the lock. If openHome returns
-// an error, the caller still owns the lock.
+// openHome opens the session in the locked home t, which is not mounted. The result owns the lock. If openHome returns
+// an error, the caller still owns the lock. write states that the repository can be changed.
 func openHome(t *statedir.Home, write bool) (*opened, error) {
 	r, err := statedir.ReadRecord(t.Dir)
 	if err != nil {
@@ -130,7 +131,7 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	return o, nil
 }
 
-// read reads the pins, and sets acknowledged if this host knows which checkpoints are pushed.
+// read sets the fields pins and acknowledged from the session repository.
 func (o *opened) read() (err error) {
 	if o.Repo == nil {
 		return nil

@@ -40,7 +40,7 @@ func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromote
 	return reply, nil
 }
 
-// SessionSummary summarises the changes of a session: commits, files, notes, facts and prompts.
+// SessionSummary returns a summary of the changes of a session: commits, files, notes, facts and prompts.
 func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummaryRequest) (reply control.SessionSummaryReply, err error) {
 	o, p, err := all.at(ctx, r.Of, r.SessionRemote, r.ID)
 	if o != nil {
@@ -62,8 +62,8 @@ func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummary
 	return reply, nil
 }
 
-// at opens a session and finds a checkpoint. If no checkpoint is named and the session is mounted, it makes one of the present state. The
-// caller closes the session, also after an error, unless it is nil.
+// at opens a session and finds the checkpoint id. If id is "" and the session is mounted, it creates a checkpoint of
+// the present state. The caller closes the session, also after an error, unless the session is nil.
 func (all *Catalog) at(ctx context.Context, of, remote, id string) (*opened, session.Checkpoint, error) {
 	o, err := all.openAt(ctx, of, remote, true)
 	if err != nil {
@@ -91,12 +91,13 @@ func (all *Catalog) at(ctx context.Context, of, remote, id string) (*opened, ses
 // source is a session in the form that package promotion reads.
 type source struct {
 	promotion.Session
-	all    *Catalog
-	o      *opened
-	mirror *mirror.Mirror // supplies contents of a session that is not mounted; nil until it is needed
+	all *Catalog
+	o   *opened
+	// mirror from which contents of a session that is not mounted are fetched; nil until it is needed
+	mirror *mirror.Mirror
 }
 
-// source returns the session o in the form that package promotion reads. The caller calls close before it closes o.
+// source returns the session o in the form that package promotion reads. The caller must close the source before it closes o.
 func (all *Catalog) source(o *opened) *source {
 	s := &source{all: all, o: o}
 	s.Session = promotion.Session{
@@ -111,15 +112,16 @@ func (all *Catalog) source(o *opened) *source {
 	return s
 }
 
-// close closes the mirror.
+// close closes the mirror, if there is one.
 func (s *source) close() {
 	if s.mirror != nil {
 		s.all.CloseMirror(s.mirror)
 	}
 }
 
-// know sets promotion.Session.Known. The refs below refs/remotes at a checkpoint point to commits of the mounted remote. A session remote
-// that has the history of the mounted remote sends such commits like those of the session.
+// know sets promotion.Session.Known to commits of the mounted remote: those of the refs below refs/remotes at the
+// checkpoint p. It is needed for a session that is read from a session remote, because a session remote that has the
+// history of the mounted remote sends these commits like those of the session.
 func (s *source) know(ctx context.Context, p session.Checkpoint) error {
 	if s.o.far == nil {
 		return nil
@@ -173,7 +175,8 @@ func (s *source) provide(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// objects implements promotion.Session.Objects.
+// objects implements promotion.Session.Objects: it returns the git directory of the mount and the mirror, if they
+// exist.
 func (s *source) objects() (dirs []string) {
 	git := filepath.Join(s.o.home, "git")
 	if s.o.mount != nil {

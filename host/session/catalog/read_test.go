@@ -42,7 +42,7 @@ func TestLog(t *testing.T) {
 	if len(reply.Checkpoints) != 2 || reply.Checkpoints[0].ID != string(s.last.ID) || reply.Checkpoints[1].ID != string(s.last.Prev) {
 		t.Errorf("two newest checkpoints: got %+v", reply.Checkpoints)
 	}
-	// The directory of the last mount names the session, too.
+	// A session can also be named by the directory of its last mount.
 	if reply, err = w.SessionLog(t.Context(), control.SessionLogRequest{Of: "/srv/s"}); err != nil || len(reply.Checkpoints) != 3 {
 		t.Errorf("all checkpoints: got %d, %v, want 3", len(reply.Checkpoints), err)
 	}
@@ -60,7 +60,7 @@ func TestShow(t *testing.T) {
 		if err != nil || !slices.Equal(named(reply.Changes), want) {
 			t.Errorf("changes of checkpoint %q: got %q, %v, want %q", id, named(reply.Changes), err, want)
 		}
-		// The index of a checkpoint is that of the working tree, and HEAD is the base commit.
+		// In this test, the index of a checkpoint is equal to the working tree, and HEAD is the base commit.
 		staged := []string{"M b", "D c", "A d"}
 		if id == "@~1" || id == string(s.last.Prev) {
 			staged = want
@@ -144,7 +144,8 @@ func TestCompare(t *testing.T) {
 	w.code("compare with an unknown session", err, control.CodeNotFound)
 }
 
-// A session that is only on a session remote is read like one of this host.
+// TestSessionOfSessionRemote checks that a session that exists only on a session remote can be read like a session of
+// this host.
 func TestSessionOfSessionRemote(t *testing.T) {
 	w := newWorld(t)
 	far := w.far()

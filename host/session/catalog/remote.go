@@ -15,13 +15,14 @@ import (
 // Approvals, annotations and cache entries are not written through the queue of a session, but directly to its session remote. All of
 // them find the session remote, its credentials and the name of the user by the functions of this file.
 
-// requestAt returns a request for the session remote with the URL in the parameter at, in order to use the session name.
+// requestAt returns a mount request that names the session remote with the URL at, and the session called name.
 func requestAt(name, at string) control.MountRequest {
 	return control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}}
 }
 
-// remoteRequest returns the request that opens the session remote of a session. If the session is read from a session remote, it is
-// that of the caller; otherwise it has the options of the session and the credentials of its mount.
+// remoteRequest returns a mount request that opens the session remote of the session. If the session is read from a
+// session remote, it is the request of the caller; otherwise it has the options of the session and the credentials of
+// its mount.
 func (o *opened) remoteRequest() control.MountRequest {
 	switch {
 	case o.far != nil:
@@ -32,8 +33,8 @@ func (o *opened) remoteRequest() control.MountRequest {
 	return control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried}
 }
 
-// remoteRequest returns the request that opens the session remote of a mount with the mount's credentials, in order to use the session
-// name.
+// remoteRequest returns a mount request that opens the session remote of the mount with the mount's credentials, for
+// the session called name.
 func (m *Mounted) remoteRequest(name string) control.MountRequest {
 	r := m.Request()
 	present := r.SessionOptions.Remote // lacks the password if a token has replaced the password
@@ -44,8 +45,8 @@ func (m *Mounted) remoteRequest(name string) control.MountRequest {
 	return r
 }
 
-// openRemote opens the session remote of a request. The result is nil for the embedded session remote. If the request names no session
-// remote, the error is fault.ErrNoSessionRemote. The caller closes the result.
+// openRemote opens the session remote of a mount request. The result is nil for the embedded session remote. If the
+// request names no session remote, the error is fault.ErrNoSessionRemote. The caller closes the result.
 func (all *Catalog) openRemote(r control.MountRequest) (*thin.Remote, error) {
 	remote, kind, err := all.Remotes.Session(r)
 	if err == nil && kind == control.RemoteNone {
@@ -54,9 +55,9 @@ func (all *Catalog) openRemote(r control.MountRequest) (*thin.Remote, error) {
 	return remote, err
 }
 
-// userOf returns the user in whose name a request writes to a session remote: the user of the token, if the server of the session remote
-// knows the token, and otherwise the user in the parameter sent, which the client has sent. The parameter remote is nil for the embedded
-// session remote.
+// userOf returns the user in whose name a request writes to a session remote: the user of the token, if the server of
+// the session remote knows the token, and otherwise sent, the user that the client has sent. remote is nil for the
+// embedded session remote.
 func userOf(ctx context.Context, remote *transport.Remote, sent string) (transport.Identity, error) {
 	if remote != nil {
 		if who, known, err := remote.Identity(ctx); err != nil || known {

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// LeftOut converts the paths that a checkpoint excludes into the form of a reply.
+// LeftOut converts the list of files that a checkpoint does not contain into the form of a reply.
 func LeftOut(all []capture.LeftOut) []control.LeftOut {
 	left := []control.LeftOut{}
 	for _, l := range all {
@@ -82,7 +82,7 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 func (all *Catalog) SessionSet(ctx context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
 	verb := changeVerb(r)
 	if r.SessionRemote != "" {
-		info, err := setThere(ctx, all, r)
+		info, err := setOnRemote(ctx, all, r)
 		if err != nil {
 			err = fault.ExplainSessionAt(verb, r.Of, err)
 		}
@@ -134,7 +134,8 @@ func changeVerb(r control.SessionSetRequest) string {
 	return "pin in session"
 }
 
-// change applies a request to the session. The state of a mounted session cannot be changed.
+// change applies the request r to the session: it pins or unpins a checkpoint, or changes the state or the profile. The
+// state of a mounted session cannot be changed.
 func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error {
 	if o.Repo == nil {
 		return fault.ErrNoCheckpoint
@@ -156,8 +157,8 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	return lifecycle.Local(ctx, o.Repo, o.Session, lifeChange(r))
 }
 
-// SessionGC drops the checkpoints that no rule keeps, and expired transcript records. In a dry run it lists them and changes
-// nothing.
+// SessionGC drops the checkpoints that the rules of retention do not keep, and expired transcript records. In a dry run
+// it lists them and changes nothing.
 func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
@@ -229,9 +230,8 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	return reply, nil
 }
 
-// expire drops the transcript records of checkpoints that do not exist any more, if the records are older than the daily
-// checkpoints that gc keeps. The parameter dropped lists the checkpoints that this gc drops. expire returns the number of
-// dropped records.
+// expire drops transcript records that are older than the daily checkpoints that gc keeps, if their checkpoints do not
+// exist any more. dropped lists the checkpoints that this gc drops. expire returns the number of dropped records.
 func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Checkpoint) (int64, error) {
 	there := map[session.CheckpointID]bool{}
 	err := o.Repo.EachCheckpoint(func(p session.Checkpoint) bool {

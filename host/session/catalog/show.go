@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records. If the
-// newest checkpoint is requested, it makes one of the changes that no checkpoint contains yet.
+// SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records. If r.ID is
+// "" and there are changes that no checkpoint contains, it creates a checkpoint first.
 func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{},
 		Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
@@ -127,7 +127,7 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 	return base.Tree, err
 }
 
-// tree returns the entries of a tree. If the session is mounted, it waits for trees that are still being fetched.
+// tree returns the entries of a tree. If the session is mounted, tree waits for trees that are still being fetched.
 func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if o.far != nil {
 		return o.farTree(ctx, id)
@@ -140,12 +140,12 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	return entries, err
 }
 
-// changes returns the paths in which two trees of the session differ.
+// changes returns the paths at which two trees of the session differ.
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	return changesIn(ctx, o.tree, from, to)
 }
 
-// changesIn returns the paths in which two trees differ.
+// changesIn returns the paths at which two trees differ. The function read returns the entries of a tree.
 func changesIn(ctx context.Context, read treediff.Reader, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
 	err := treediff.WithDirs(ctx, read, from, to, func(path string, from, to object.TreeEntry) error {
@@ -155,7 +155,7 @@ func changesIn(ctx context.Context, read treediff.Reader, from, to object.ID) ([
 	return changes, err
 }
 
-// PathChange converts the difference of a path into the fields that git diff --raw prints.
+// PathChange returns the change of a path from one tree entry to another, with the fields that git diff --raw prints.
 func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 	c := control.PathChange{Path: path, Status: "M"}
 	if from.Mode != 0 {
@@ -178,5 +178,5 @@ func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 	return c
 }
 
-// modeText returns a mode as six octal digits, in the form that git prints.
+// modeText returns the mode of a tree entry as six octal digits, as git prints it.
 func modeText(m object.Mode) string { return fmt.Sprintf("%06o", uint32(m)) }

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// contents returns a function that fetches missing contents of the session, through its mount or from the session remote. It
-// returns nil if neither is available.
+// contents returns a function that fetches missing contents of the session, through its mount or from the session
+// remote. It returns nil if both are not available.
 func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	if o.far == nil {
 		return o.mount.Contents(ctx)
@@ -71,7 +71,8 @@ func shownRecord(l transcript.Line) control.TranscriptRecord {
 	return s
 }
 
-// recordsBefore returns, by checkpoint, the number of records that were written after this checkpoint and before the next one.
+// recordsBefore returns the numbers of transcript records that were appended after each checkpoint and before the next
+// one.
 func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]int64, error) {
 	lines, _, err := transcript.Read(o.Repo, o.Session, o.mount.Contents(ctx))
 	after := map[session.CheckpointID]int64{}
@@ -81,8 +82,8 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]in
 	return after, err
 }
 
-// SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the repository. The
-// session's metadata records the erasure, so that forks of the session also erase the records.
+// SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the
+// session repository. The session's metadata record the erasure, so that forks of the session also erase the records.
 func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := all.openSession(ctx, r.Of, true)
@@ -118,7 +119,7 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
 	if err := session.NoteErased(ctx, o.Repo, o.Session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
-		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
+		return reply, fault.ExplainSession("record the erasure in the metadata of", r.Of, err)
 	}
 	// Sweep removes objects, and must not run while a checkpoint is being made. The agent's lock prevents new checkpoints.
 	if o.mount != nil && o.mount.Writable {

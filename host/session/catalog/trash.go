@@ -25,11 +25,12 @@ import (
 // SESSION.UNIXTIME in the directory trash of the state directory, and removed after trash.Keep. If the process dies
 // between the two steps, the deletion has to be repeated.
 
-// errRemoteNone is the error of a request for the trash of a session remote if there is no session remote.
+// errRemoteNone means that a request about a session on a session remote, or about the trash there, names no session
+// remote.
 var errRemoteNone = errors.New("request names no session remote")
 
-// Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. If a session cannot
-// be deleted on its session remote, the next call of Expire tries again.
+// Expire moves sessions that have expired (Record.Until) to the trash, and removes old sessions from the trash. If a
+// session cannot be deleted on its session remote, the next call of Expire tries again.
 func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 	all.Homes.EmptyTrash(now)
 	ids, _, err := all.Homes.IDs()
@@ -64,8 +65,8 @@ func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, nil
 }
 
-// sessionDelete deletes a session; SessionDelete calls it and adds hints to its errors. The parameter now is the current time.
-// sessionDelete returns an error if the session is mounted for writing.
+// sessionDelete implements SessionDelete, without hints in its errors. now is the current time. It returns an error if
+// the session is mounted for writing.
 func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
 	// The files of a session that is mounted for writing could change during the deletion.
@@ -126,9 +127,9 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, err
 }
 
-// DeleteOnRemote moves a session to the trash of its session remote. It does nothing if the session has only the embedded session
-// remote. It returns the number of removed refs, and the names of the refs that it kept. If another machine holds a claim on the
-// session, it returns an error unless takeOver is set.
+// DeleteOnRemote moves the session of the mount request r to the trash of its session remote. It does nothing if that
+// is the embedded one. It returns the number of removed refs, and the names of the refs that it kept. If another
+// machine holds a claim on the session, it returns an error unless takeOver is set.
 func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := all.Remotes.Session(r)
@@ -201,7 +202,8 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 	return reply, nil
 }
 
-// sessionUndelete restores a session, first on its session remote; SessionUndelete calls it and adds hints to its errors.
+// sessionUndelete implements SessionUndelete, without hints in its errors. It restores the session on its session
+// remote first.
 func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-// refs returns the names of the refs below refs/afs/ of a session remote that are not in the trash.
+// refs returns the names of the refs below refs/afs/ of the session remote far, except those in the trash.
 func (w *world) refs(far string) (names []string) {
 	w.t.Helper()
 	all := gittest.Must(w.t, far, "for-each-ref", "--format=%(refname)", session.Prefix)
@@ -42,7 +42,8 @@ func (w *world) undelete(name, remote string) control.SessionDeleteReply {
 	return reply
 }
 
-// listed returns the names of the sessions in the trash of this host, or of a session remote.
+// listed returns the names of the sessions in the trash of this host if remote is "", and otherwise of a session
+// remote.
 func (w *world) listed(remote string) (names []string) {
 	w.t.Helper()
 	reply, err := w.SessionTrash(w.t.Context(), control.SessionTrashRequest{Remote: remote})
@@ -80,7 +81,7 @@ func TestDeleteOnThisHost(t *testing.T) {
 	w.code("second undelete", err, control.CodeNotFound)
 }
 
-// A new session with the name of the deleted one is not overwritten.
+// TestUndeleteBesideNewSession checks that undelete does not overwrite a new session with the name of the deleted one.
 func TestUndeleteBesideNewSession(t *testing.T) {
 	w := newWorld(t)
 	w.session("s", control.RemoteEmbedded, map[string]string{"b": "old"})
@@ -118,7 +119,7 @@ func TestDeleteOnSessionRemote(t *testing.T) {
 	}
 }
 
-// A host deletes and restores a session that it has never mounted.
+// TestDeleteFromElsewhere deletes and restores a session from a host that has never mounted it.
 func TestDeleteFromElsewhere(t *testing.T) {
 	w := newWorld(t)
 	far := w.far()
@@ -141,7 +142,7 @@ func TestDeleteFromElsewhere(t *testing.T) {
 	}
 }
 
-// A session that is on hold, mounted, or claimed by another machine is not deleted.
+// TestDeleteIsRefused checks that a session is not deleted if it is on hold, mounted, or claimed by another machine.
 func TestDeleteIsRefused(t *testing.T) {
 	w := newWorld(t)
 	far := w.far()

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Unmounted returns the status of the sessions that have changes and are not mounted.
+// Unmounted returns the status of the sessions of a state directory that have changes and are not mounted.
 func Unmounted(state string) ([]control.MountStatus, error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -59,7 +59,8 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 	return kept, nil
 }
 
-// unmountedStatus returns the status of a session that is not mounted.
+// unmountedStatus returns the status of a session that is not mounted, from the name of its home, its record, and its
+// unsaved changes.
 func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.MountStatus {
 	return control.MountStatus{
 		ID: id, Dir: r.Dir, Remote: r.Remote, Ref: statedir.ShortRef(r.Ref), Commit: r.Commit, State: control.StateUnmounted,
@@ -68,9 +69,9 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 	}
 }
 
-// Discard moves a session that is not mounted to the trash of a state directory. It returns an inUseError if the session is
-// mounted, and an error of type *control.Error if a hold applies to it. It does not change refs on a session remote; Elsewhere reports
-// whether there may be such refs.
+// Discard moves a session that is not mounted to the trash of a state directory. It returns a statedir.InUseError if
+// the session is mounted, and an error of type *control.Error if a hold applies to it. It does not delete the session
+// on a session remote; Elsewhere reports whether there is one.
 func Discard(state, session string) error {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	if t, err := h.LockExisting(session); err == nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
 )
 
-// Unmounted also lists a session that other processes read at the same time.
+// TestListWaitsForLooking checks that Unmounted also returns a session that other processes are reading at the same
+// time.
 func TestListWaitsForLooking(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)
@@ -66,7 +67,8 @@ func encodeRecord(t *testing.T, r statedir.Record) []byte {
 	return text
 }
 
-// The kernel may release the lock of a killed mount later than the process disappears.
+// TestDeadMountIsWaitedFor checks that the end of a killed mount is awaited, because the kernel may release its lock
+// after the process has disappeared.
 func TestDeadMountIsWaitedFor(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)
@@ -152,7 +154,8 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	}
 }
 
-// A session whose repository is being created, or was when a process was killed, has no checkpoint yet. Reading it is no error.
+// TestIncompleteRepository checks that it is no error to read a session whose repository is being created, or was being
+// created when the process was killed. Such a session has no checkpoint yet.
 func TestIncompleteRepository(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)

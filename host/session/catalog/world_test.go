@@ -23,14 +23,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// mounted are the mounts of a daemon, by session.
+// mounted contains the mounts of a daemon by session.
 type mounted map[string]*Mounted
 
 func (m mounted) Mounted(_ context.Context, of string) (*Mounted, error) { return m[of], nil }
 
 func (m mounted) Writable() []*Mounted { return nil }
 
-// world is a state directory with sessions that are not mounted, of a repository whose base commit has the files base.
+// world is a state directory with sessions that are not mounted. Their repository has a base commit with the files in
+// base.
 type world struct {
 	*Catalog
 	t      *testing.T
@@ -74,7 +75,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// code checks the code of an error that a user sees.
+// code checks that err has the error code want.
 func (w *world) code(what string, err error, want control.ErrorCode) {
 	w.t.Helper()
 	var e *control.Error
@@ -83,7 +84,7 @@ func (w *world) code(what string, err error, want control.ErrorCode) {
 	}
 }
 
-// made is a session with its checkpoints.
+// made is a session that a test has created, with its checkpoints.
 type made struct {
 	*world
 	name   string
@@ -93,7 +94,8 @@ type made struct {
 	last   session.Checkpoint
 }
 
-// session makes the home of a session with one checkpoint for each of all; a file with the contents "" is removed.
+// session creates the home directory of a session with one checkpoint for each element of all. A file with empty
+// contents is removed.
 func (w *world) session(name, remote string, all ...map[string]string) *made {
 	w.t.Helper()
 	home, err := w.Homes.Lock(w.t.Context(), name, "/srv/"+name)
@@ -145,7 +147,7 @@ func (s *made) checkpoint(files map[string]string, changed int64, at time.Time) 
 	s.last = p
 }
 
-// change changes the metadata of the session.
+// change calls a function that changes the metadata of the session.
 func (s *made) change(change func(m *session.Meta)) {
 	s.t.Helper()
 	repo, err := s.Homes.OpenSessionRepo(s.home, s.record, true)
@@ -164,7 +166,7 @@ func (s *made) push() {
 	gittest.Must(s.t, filepath.Join(s.home, statedir.SessionRepoName), "push", "-q", s.record.Carried.Remote, "refs/afs/*:refs/afs/*")
 }
 
-// far returns the path of a new session remote, which has the history of the repository.
+// far creates a session remote with the history of the repository, and returns its path.
 func (w *world) far() string {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "far.git")
@@ -172,7 +174,7 @@ func (w *world) far() string {
 	return dir
 }
 
-// named returns changes as lines, such as "M a", sorted by name.
+// named returns changes as lines such as "M a", sorted by path.
 func named(changes []control.PathChange) (lines []string) {
 	for _, c := range changes {
 		lines = append(lines, c.Status+" "+c.Path)
@@ -181,7 +183,7 @@ func named(changes []control.PathChange) (lines []string) {
 	return lines
 }
 
-// beside returns another, empty state directory with the same repository.
+// beside returns another, empty state directory for the same repository.
 func (w *world) beside() *world {
 	w.t.Helper()
 	h := statedirtest.New(w.t)

@@ -1,4 +1,4 @@
-// Package lockservice answers requests for the locks of sessions.
+// Package lockservice answers requests that list, acquire and release the locks of sessions.
 package lockservice
 
 import (
@@ -24,13 +24,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Locks answers requests for locks. Its methods are safe for concurrent use.
+// Locks answers requests that list, acquire and release locks. Its methods are safe for concurrent use.
 type Locks struct{ Catalog *catalog.Catalog }
 
-// errEmbedded means that a session has no session remote that other sessions use.
+// errEmbedded means that a session has only the embedded session remote, which no other session uses, so that locks
+// have no effect.
 var errEmbedded = errors.New("session has only the embedded session remote, which no other session uses")
 
-// place is the session remote of a request.
+// place is the session remote whose locks a request reads or changes.
 type place struct {
 	session string           // session of the request; "" if it has none
 	mount   *catalog.Mounted // mount of the session; nil if it is not mounted
@@ -94,7 +95,7 @@ func (s Locks) answer(ctx context.Context, r control.SessionLocksRequest) (reply
 	return reply, nil
 }
 
-// open opens the session remote of a request. The caller closes it.
+// open opens the session remote whose locks the request r reads or changes. The caller closes it.
 func (s Locks) open(ctx context.Context, r control.SessionLocksRequest) (p place, err error) {
 	p.session = r.Of
 	o := control.MountRequest{Session: r.Of, SessionOptions: control.SessionOptions{Remote: r.SessionRemote}}
@@ -133,7 +134,8 @@ func (s Locks) open(ctx context.Context, r control.SessionLocksRequest) (p place
 	return p, nil
 }
 
-// policyAndLocks reads the locks, and sets the mode of the reply as the policy states it.
+// policyAndLocks returns the locks on the session remote. It sets the mode of the reply to that of the policy there,
+// which states whether locks are allowed.
 func (p place) policyAndLocks(ctx context.Context, reply *control.SessionLocksReply) (locks.File, error) {
 	policy, err := p.store.Read(ctx, reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile})
 	if err != nil {
@@ -148,11 +150,12 @@ func (p place) policyAndLocks(ctx context.Context, reply *control.SessionLocksRe
 	return locks.Parse(v.Content)
 }
 
-// change acquires or releases locks. It returns the locks after that, and those that were acquired or released.
+// change acquires or releases the locks of the request r. It returns all locks after that, and those that were acquired
+// or released.
 func (p place) change(ctx context.Context, r control.SessionLocksRequest) (file locks.File, done []locks.Lock, err error) {
 	host, _ := os.Hostname()
 	by := locks.Caller{Session: p.session, Actor: cmp.Or(r.Actor, session.Actor()), Host: cmp.Or(host, "unknown")}
-	// A server that knows the user does not believe another name.
+	// A server that knows the user ignores the name that the client has sent.
 	if who, known, err := p.remote.Identity(ctx); err != nil {
 		return file, nil, fault.SessionRemote(p.remote, err)
 	} else if known {
@@ -183,7 +186,7 @@ func (p place) change(ctx context.Context, r control.SessionLocksRequest) (file 
 	return file, done, nil
 }
 
-// shown returns locks in the form of a reply.
+// shown converts locks into the form of a reply.
 func (p place) shown(list []locks.Lock) []control.SessionLock {
 	shown := []control.SessionLock{}
 	for _, l := range list {
@@ -193,10 +196,11 @@ func (p place) shown(list []locks.Lock) []control.SessionLock {
 	return shown
 }
 
-// maxChanged is the maximum number of files that a reply names because other mounts have changed them.
+// maxChanged is the maximum number of files that a reply names because other mounts of this host have changed them.
 const maxChanged = 10
 
-// changed returns lines about the files that the locks cover and that other mounts of this host have changed.
+// changed returns one line of text for each file that is covered by the locks in list, and that another mount of this
+// host has changed.
 func (s Locks) changed(p place, list []locks.Lock) (lines []string) {
 	for _, m := range s.Catalog.Mounts.Writable() {
 		if m.Session == p.session || m.Locks == nil || m.Locks.Remote.URL() != p.remote.URL() {

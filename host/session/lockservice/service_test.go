@@ -19,14 +19,14 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// unmounted are the mounts of a daemon that has none.
+// unmounted represents a daemon without mounts.
 type unmounted struct{}
 
 func (unmounted) Mounted(context.Context, string) (*catalog.Mounted, error) { return nil, nil }
 
 func (unmounted) Writable() []*catalog.Mounted { return nil }
 
-// world is a daemon that has the sessions one and two on the same session remote.
+// world is a daemon that has the sessions "one" and "two", which use the same session remote.
 type world struct {
 	lockservice.Locks
 	t   *testing.T
@@ -66,7 +66,7 @@ func (w *world) ask(r control.SessionLocksRequest) control.SessionLocksReply {
 	return reply
 }
 
-// refused returns the error of a request that must fail with a code.
+// refused sends a request that must fail with an error code, and returns the error.
 func (w *world) refused(r control.SessionLocksRequest, code control.ErrorCode) *control.Error {
 	w.t.Helper()
 	_, err := w.SessionLocks(w.t.Context(), r)
@@ -132,7 +132,7 @@ func TestUnlock(t *testing.T) {
 	}
 	force := unlock("two", id)
 	force.Force = true
-	w.refused(force, control.CodeUsage) // without a reason
+	w.refused(force, control.CodeUsage) // a forced unlock needs a reason
 	force.Reason = "one is gone"
 	reply := w.ask(force)
 	if len(reply.Locks) != 0 || len(reply.Done) != 1 || reply.Done[0].ID != id {
