@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failure records why a mount ended although its user did not request that. The commands "status" and "list" report the failure,
-// and the next mount at the same directory reports it as well.
+// Failure describes a mount that ended although its user did not request that. The commands "status" and "list" report
+// the failure, and the next mount at the same directory reports it as well.
 type Failure struct {
 	Dir     string    `json:"dir"`     // directory where the failed mount was
 	ID      string    `json:"id"`      // name of the mount's home
@@ -30,23 +30,24 @@ type Failure struct {
 	Cause   string    `json:"why"`     // description of the failure, for the user
 }
 
-// Failures is the directory failed/ of a state directory. It contains one file for each directory at which a mount has failed.
+// Failures accesses the directory failed/ of a state directory, which contains one file for each directory at which a
+// mount has failed.
 type Failures struct {
 	State string
 	Log   *zap.Logger
 }
 
-// FileName returns the name of the files in failed/ and registry/ that belong to the mount at dir.
+// FileName returns the name that the files of the mount at dir have in the directories failed/ and registry/.
 func FileName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8]) + ".json"
 }
 
-// Dir returns the path of failed/.
+// Dir returns the path of the directory failed/.
 func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
 
-// Add records a failure. It replaces an earlier failure of a mount at the same directory. If the failure cannot be recorded, Add
-// logs the error.
+// Add records the failure of a mount. It replaces an earlier failure of a mount at the same directory. If the failure
+// cannot be recorded, Add logs the error.
 func (f Failures) Add(failure Failure) {
 	text, err := json.MarshalIndent(failure, "", "\t")
 	if err == nil {
@@ -60,8 +61,9 @@ func (f Failures) Add(failure Failure) {
 	}
 }
 
-// Forget removes the recorded failure of a directory, after a new mount or an unmount. It reports the failure to the function
-// progress, unless progress is nil. It returns false if no failure was recorded.
+// Forget removes the recorded failure of the mount at dir, because another mount is there, or the user has unmounted
+// it. It passes a message about the failure to progress, unless progress is nil. It returns false if no failure was
+// recorded.
 func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
 	failure, ok := readFailure(path)
@@ -72,7 +74,7 @@ func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	return os.Remove(path) == nil && ok
 }
 
-// readFailure reads a failure. It returns false if the file is missing or damaged.
+// readFailure reads the recorded failure in the file path. It returns false if the file is missing or damaged.
 func readFailure(path string) (failure Failure, ok bool) {
 	text, err := os.ReadFile(path)
 	return failure, err == nil && json.Unmarshal(text, &failure) == nil && filepath.IsAbs(failure.Dir)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A process that keeps the exclusive lock of a store, such as a hostile container, does not block mounts for ever.
+// TestALockedStoreIsAnError checks that a process that keeps the exclusive lock of a store, such as a hostile
+// container, does not block mounts forever.
 func TestALockedStoreIsAnError(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	release, err := HoldStore(dir)

@@ -47,43 +47,46 @@ const (
 	RemovedPrefix = ".removed-"
 )
 
-// InUseError reports that a mount holds the lock of a home. The field PID is the ID of the process that serves the mount.
+// InUseError means that a mount holds the lock of a home. Dir is the directory of the mount, and PID the ID of the
+// process that serves it.
 type InUseError struct{ Session, Dir, PID string }
 
-// Error returns the session, the directory where it is mounted, and the process ID.
+// Error returns a message that names the session, the directory where it is mounted, and the process ID.
 func (e InUseError) Error() string {
 	return fmt.Sprintf("session %s is mounted at %s by process %s", e.Session, e.Dir, e.PID)
 }
 
-// Homes is the directory mounts/ of a state directory. Its methods may be called concurrently, and by several processes.
+// Homes accesses the directory mounts/ of a state directory, which contains the homes of all mounts and sessions. Its
+// methods may be called concurrently, and by several processes.
 type Homes struct {
 	// State is the path of the state directory.
 	State string
 	Log   *zap.Logger
 }
 
-// Home is a home whose lock this process holds.
+// Home is the home of a mount or session, whose lock this process holds.
 type Home struct {
 	// Homes is the directory that contains the home.
 	Homes    Homes
 	id       string   // name of the home in mounts/
 	Dir      string   // path of the home
-	Created  bool     // whether this call of Lock has created the home
+	Created  bool     // whether the call of Lock that returned this Home has created it
 	LockFile *os.File // the file "lock" of the home, which is open and locked
 	// Unlock releases the lock of the home.
 	Unlock func()
 }
 
-// Dir returns the path of mounts/.
+// Dir returns the path of the directory mounts/.
 func (h Homes) Dir() string { return filepath.Join(h.State, "mounts") }
 
-// lockAll takes the lock mounts.lock. It waits while another process holds this lock.
+// lockAll acquires the lock mounts.lock, which serializes changes of the list of homes. It waits while another process
+// holds this lock.
 func (h Homes) lockAll() (unlock func(), err error) {
 	return disk.Lock(filepath.Join(h.State, "mounts.lock"))
 }
 
-// Lock locks the home id for a mount at mountDir, and creates the home if it does not exist. It waits up to lookTime for
-// processes that only read the home, and returns an InUseError if another mount holds the lock.
+// Lock locks the home called id for a mount at mountDir, and creates the home if it does not exist. It waits up to
+// lookTime for processes that only read the home, and returns an InUseError if another mount holds the lock.
 func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	for start := time.Now(); ; {
 		taken, err := h.tryLock(id)
@@ -109,7 +112,8 @@ func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	}
 }
 
-// tryLock makes one attempt to lock the home for Lock. It returns disk.ErrLocked if another process holds the lock.
+// tryLock makes one attempt to lock the home called id, which it creates if necessary. It returns disk.ErrLocked if
+// another process holds the lock.
 func (h Homes) tryLock(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -135,9 +139,9 @@ func (t *Home) tryLock() (err error) {
 	return err
 }
 
-// TakeOver makes this process continue to use the home of a mount whose worker has died. The parameter lock is the open lock file,
-// which this process has inherited from that worker, its predecessor. TakeOver returns fs.ErrNotExist if the predecessor has
-// removed the home.
+// TakeOver returns the home of a mount whose worker has died, for the worker that continues the mount. The parameter
+// lock is the open lock file, which this process has inherited from its predecessor. TakeOver returns fs.ErrNotExist if
+// the predecessor has removed the home.
 func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
 	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
@@ -155,8 +159,8 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	return t, nil
 }
 
-// LockExisting locks an existing home without waiting for its lock. It returns disk.ErrLocked if another process holds the
-// lock, and fs.ErrNotExist if the home does not exist.
+// LockExisting locks the home called id without waiting. It returns disk.ErrLocked if another process holds the lock,
+// and fs.ErrNotExist if the home does not exist.
 func (h Homes) LockExisting(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -174,8 +178,8 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 	return t, nil
 }
 
-// Sign writes text into the lock file of the home. The text names the mount that holds the lock; a process without a mount writes
-// an empty text. If writing fails, for example on a full or read-only disk, Sign logs the error.
+// Sign writes text into the lock file of the home. The text names the mount that holds the lock; a process without a
+// mount writes an empty text. Sign only logs an error, for example that the disk is full or read-only.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
 		t.Homes.Log.Debug("write process ID to lock file", zap.String("home", t.Dir), zap.Error(err))
@@ -184,19 +188,20 @@ func (t *Home) Sign(text string) {
 
 // Release unlocks the home without removing it.
 func (t *Home) Release() {
-	t.Homes.unguard(t.Dir)
+	t.Homes.unmountGuard(t.Dir)
 	t.Sign("")
 	t.Unlock()
 }
 
-// unguard unmounts the git directory in the home at dir, which is a mount point while containers use it (package guard).
-func (h Homes) unguard(dir string) {
+// unmountGuard unmounts the git directory in the home at dir. That directory is a mount point while containers use the
+// mount (see package guard).
+func (h Homes) unmountGuard(dir string) {
 	if err := guard.Unmount(filepath.Join(dir, "git")); err != nil {
 		h.Log.Warn("unmount git directory", zap.Error(err))
 	}
 }
 
-// Holder returns the mount that the lock file of a home names. It returns false if the file names no mount.
+// Holder returns the mount that the lock file of the home called id names, or false if the file names no mount.
 func (h Homes) Holder(id string) (InUseError, bool) {
 	text, err := os.ReadFile(filepath.Join(h.Dir(), id, "lock"))
 	pid, dir, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
@@ -206,16 +211,17 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 	return InUseError{id, dir, pid}, true
 }
 
-// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel first frees the
-// process's memory, which contains its arguments, and some time later closes the files of the process and so releases the lock.
-// Therefore a process without arguments counts as dead.
+// dead reports whether the process that serves the mount has exited or is exiting. When a process is killed, the kernel
+// first frees the process's memory, which contains its arguments, and some time later closes its files and so releases
+// the lock. Therefore a process without arguments counts as dead.
 func (e InUseError) dead() bool {
 	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
 }
 
-// Remove removes the home and unlocks it. It first renames the home, so that a new home with the same name can be created
-// immediately. If this process is killed before the home is deleted, RemoveLeftovers recognizes the home by its new name.
+// Remove removes the home, with its lock. It first renames the home, so that a new home with the same name can be
+// created immediately. If this process is killed before the home is deleted, RemoveLeftovers recognizes the home by its
+// new name.
 func (t *Home) Remove() error {
 	defer t.Unlock()
 	release, err := t.Homes.lockAll()
@@ -228,7 +234,7 @@ func (t *Home) Remove() error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", t.Dir, err)
 	}
-	t.Homes.unguard(gone)
+	t.Homes.unmountGuard(gone)
 	if err := os.RemoveAll(gone); err != nil {
 		return fmt.Errorf("remove %s: %w", gone, err)
 	}
@@ -252,7 +258,7 @@ func (h Homes) IDs() (ids, removed []string, err error) {
 	return ids, removed, nil
 }
 
-// Unsaved counts the changes in a home that do not exist elsewhere.
+// Unsaved describes the changes in a home that exist nowhere else.
 type Unsaved struct {
 	Paths, Bytes int64 // number of changed paths, and size of changed contents
 	Git          bool  // whether the git directory has objects or refs that exist nowhere else
@@ -261,10 +267,10 @@ type Unsaved struct {
 	Checkpoints  bool  // whether the home has a session repository
 }
 
-// Any reports whether the home contains changes that do not exist elsewhere.
+// Any reports whether the home has any changes that exist nowhere else.
 func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
 
-// String returns the number of changed paths as text.
+// String returns the number of changed paths as text, for users.
 func (w Unsaved) String() string {
 	if w.Paths == 1 {
 		return "1 changed path"
@@ -272,9 +278,9 @@ func (w Unsaved) String() string {
 	return fmt.Sprintf("%d changed paths", w.Paths)
 }
 
-// Inspect returns the record of a home that is not mounted, and the changes that exist only in the home. If Inspect returns an
-// error, the caller must treat the home as one that contains changes. If the record does not contain the counts, Inspect reads the
-// overlay, which can take seconds.
+// Inspect returns the record of the home, and the changes that exist only there. The home must not be mounted. If
+// Inspect returns an error, the caller must treat the home as one that contains changes. If the record does not contain
+// the numbers, Inspect reads the overlay, which can take seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {
 	var w Unsaved
 	r, err := ReadRecord(t.Dir)
@@ -302,15 +308,15 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes left behind and that contain no changes. If a home contains changes,
-// RemoveLeftovers stores the number of changes in its record. It skips locked homes.
+// RemoveLeftovers removes the homes that killed processes have left and that contain no changes. If a home contains
+// changes, RemoveLeftovers stores their number in the home's record. It skips locked homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
 	if err != nil {
 		return err
 	}
 	for _, dir := range removed {
-		h.unguard(dir)
+		h.unmountGuard(dir)
 		if err := os.RemoveAll(dir); err != nil {
 			h.Log.Warn("remove leftovers of mount", zap.String("path", dir), zap.Error(err))
 		}
@@ -328,8 +334,8 @@ func (h Homes) RemoveLeftovers() error {
 	return nil
 }
 
-// Tidy removes the home of a killed process if the home contains no changes. Otherwise Tidy stores the number of changes in the
-// record. In both cases it unlocks the home.
+// Tidy removes the home of a killed process if it contains no changes. Otherwise Tidy stores the number of changes in
+// the home's record. In both cases it unlocks the home.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
 	// Do not read a large log to count the changes, because that would delay the start of the daemon.
@@ -359,17 +365,17 @@ func (t *Home) Tidy() {
 	}
 }
 
-// HasLargeLog reports whether the log in the overlay of a home is so large that it must not be read merely to count
-// changes.
+// HasLargeLog reports whether the log in the overlay of a home is larger than largeLog, so that reading it to count the
+// changes would take too long.
 func HasLargeLog(home string) bool {
 	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
 	return err == nil && info.Size() > largeLog
 }
 
-// ErrBusySession reports that a session is mounted by another process.
+// ErrBusySession means that another process has mounted the session.
 var ErrBusySession = errors.New("session is mounted by another process")
 
-// IDOf returns the name of the home of a session that is not mounted. The parameter of is either the name of the session or
+// IDOf returns the name of the home of a session that is not mounted. The parameter of is the name of the session, or
 // the directory where it was last mounted. IDOf returns ErrNoSession if no session was mounted at that directory.
 func (h Homes) IDOf(of string) (id string, err error) {
 	if !filepath.IsAbs(of) {
@@ -395,9 +401,9 @@ func (h Homes) IDOf(of string) (id string, err error) {
 	return id, nil
 }
 
-// WaitExisting locks an existing home like LockExisting, but waits for processes that only read the home. If such a process still
-// has the lock when lookTime has passed or ctx ends, WaitExisting returns disk.ErrLocked. It returns ErrNoSession if the home does
-// not exist, and ErrBusySession with an InUseError if a mount holds the lock.
+// WaitExisting locks the home called id, but waits for processes that only read the home. If such a process still has
+// the lock when lookTime has passed or ctx ends, WaitExisting returns disk.ErrLocked. It returns ErrNoSession if the
+// home does not exist, and an error that wraps ErrBusySession and an InUseError if a mount holds the lock.
 func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -419,11 +425,11 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	}
 }
 
-// ErrNoSession reports that the state directory does not contain the session.
+// ErrNoSession means that the state directory does not contain the session.
 var ErrNoSession = errors.New("no such session")
 
-// Discard deletes the home of a session that is not mounted. If trash is set, it moves the home to the trash instead. It
-// returns an InUseError if the session is mounted.
+// Discard deletes the home of a session that is not mounted. If trash is set, it moves the home to the trash instead.
+// It returns an InUseError if the session is mounted.
 func (h Homes) Discard(session string, trash bool) error {
 	t, err := h.LockExisting(session)
 	switch {

@@ -34,7 +34,8 @@ func TestHomeIsTakenOnce(t *testing.T) {
 	}
 }
 
-// A process that only reads the directory of a session does not make a mount fail: the mount waits for it.
+// TestLookingIsWaitedFor checks that a process that only reads the directory of a session does not make a mount fail:
+// the mount waits for it.
 func TestLookingIsWaitedFor(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)

@@ -22,20 +22,20 @@ import (
 
 const (
 	RecordVersion = 1 // version of the records that this program writes, and the highest that it can read
-	// RecordName is the name of the record's file in a home.
+	// RecordName is the name of the file with the record in a home.
 	RecordName = "session.json"
 	maxRecord  = 1 << 20 // maximum size of a record in bytes; a typical record has a few hundred bytes
 )
 
 var (
-	// ErrNewer reports that a later version of this program wrote the record.
+	// ErrNewer means that a later version of this program has written a record.
 	ErrNewer = errors.New("session was written by a newer version of artifactfs")
-	// ErrRecord reports that a record is damaged.
+	// ErrRecord means that a record is damaged.
 	ErrRecord = errors.New("invalid session record")
 )
 
-// Record is the file session.json in a home, the directory of a mount below the state directory. It contains the base of a
-// session and the options of its last mount. New fields may be added without a new version.
+// Record is the contents of the file session.json in a home. It contains the base of a session and the options of its
+// last mount. New fields may be added without a new version.
 type Record struct {
 	Version int       `json:"version"`         // version of the format; see RecordVersion
 	Session string    `json:"session"`         // name of the session
@@ -57,13 +57,13 @@ type Record struct {
 	// a commit.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 
-	// Made lists the directories that were created for the mount, the deepest one last. If the mount is killed, these directories
-	// stay, and the next mount at Dir removes them when it ends.
+	// Made lists the parent directories of Dir that were created for the mount, the deepest one last. If the mount is
+	// killed, these directories stay, and the next mount at Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`
 
 	// Redirects are the redirects of the last mount. Their directories in the overlay do not count as changes of the user.
 	Redirects  []Redirect `json:"redirects"`
-	Configured []string   `json:"configured"` // redirects that are named in the repository's configuration
+	Configured []string   `json:"configured"` // paths of the redirects that the repository's configuration file names
 
 	// Until is the time at which the session is moved to the trash, unless the session is mounted at that time. If Until is zero,
 	// the session is never moved to the trash automatically.
@@ -73,8 +73,8 @@ type Record struct {
 	// secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 
-	// Counted is true if Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, so it
-	// stays false if the mount is killed.
+	// Counted is whether Changed and Bytes agree with the overlay in the home. It is false while the session is
+	// mounted, so it stays false if the mount is killed.
 	Counted bool  `json:"counted"`
 	Changed int64 `json:"changed"` // number of changed paths
 	Bytes   int64 `json:"bytes"`   // size of changed contents in bytes
@@ -126,8 +126,8 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses and validates a record. It checks the version first, because the fields may have another meaning in another
-// version of the format.
+// DecodeRecord parses and checks a record. It checks the version first, because the fields may have another meaning in
+// another version of the format.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -158,8 +158,8 @@ func DecodeRecord(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Base returns the base of the session. It returns ErrRecord if an ID is invalid, or if the IDs have different object
-// formats.
+// Base returns the base commit and base tree of the session. It returns ErrRecord if an ID is invalid, or if the IDs
+// have different object formats.
 func (r Record) Base() (fetch.Base, error) {
 	b := fetch.Base{Ref: r.Ref, Time: r.Time}
 	switch r.Format {
@@ -191,7 +191,7 @@ func (r Record) Base() (fetch.Base, error) {
 	return b, nil
 }
 
-// SetBase sets the base of the session to a fetched snapshot.
+// SetBase sets the base commit and base tree of the session to those of a fetched snapshot.
 func (r *Record) SetBase(s *fetch.Snapshot) {
 	r.Ref, r.Format, r.Time = s.Ref, s.Format.String(), s.Time
 	if !s.Commit.IsZero() {
@@ -199,8 +199,8 @@ func (r *Record) SetBase(s *fetch.Snapshot) {
 	}
 }
 
-// Save writes the record into a home. It writes a new file and renames this file to session.json, but does not sync it; SyncRecord
-// syncs the record.
+// Save writes the record into the directory home. It replaces session.json by a new file, which is not synced to disk;
+// SyncRecord does that.
 func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -228,8 +228,8 @@ func SyncRecord(home string) error {
 	return nil
 }
 
-// HasOverlay reports whether a program may have written to the overlay of a home. The parameter home is the path of the home.
-// HasOverlay also returns true if the overlay cannot be examined.
+// HasOverlay reports whether programs may have written to the overlay in the directory home. It also returns true if
+// the overlay cannot be examined.
 func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
 		return false // the overlay of a mount without a session contains only .git
@@ -241,17 +241,18 @@ func HasOverlay(home string) bool {
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasSessionRepo reports whether a home has a session repository. The parameter home is the path of the home. HasSessionRepo also
-// returns true if the home cannot be examined.
+// HasSessionRepo reports whether there is a session repository in the directory home. It also returns true if the home
+// cannot be examined.
 func HasSessionRepo(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, SessionRepoName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NamelessPrefix is the prefix of the ID of a mount without a session. No session name begins with this prefix.
+// NamelessPrefix is the prefix of the name of a home whose mount has no session. No session name begins with this
+// prefix.
 const NamelessPrefix = "_"
 
-// ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/. It returns other names unchanged.
+// ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/, and other names unchanged.
 func ShortRef(name string) string {
 	for _, prefix := range []string{"refs/heads/", "refs/tags/"} {
 		if short, ok := strings.CutPrefix(name, prefix); ok {
@@ -261,7 +262,7 @@ func ShortRef(name string) string {
 	return name
 }
 
-// SessionRepoName is the name of the session repository's directory in a home.
+// SessionRepoName is the name of the directory of the session repository in a home.
 const SessionRepoName = "session.git"
 
 // Checkpoint is the part of a record that identifies the checkpoint from which a session started, if it did not start from a
@@ -272,13 +273,13 @@ type Checkpoint struct {
 	Tree   string    `json:"tree"`   // tree of the checkpoint
 	State  string    `json:"state"`  // commit that stores the checkpoint state
 	Time   time.Time `json:"time"`   // time at which the checkpoint was made
-	// From is the URL of another session's session remote, which has contents that are missing on this host; "" if there is no
-	// such remote.
+	// From is the URL of the session remote of another session, from which contents of the checkpoint that are missing
+	// on this host are fetched; "" if there is no such remote.
 	From string `json:"from,omitempty"`
 
 	Parent       string `json:"parent,omitempty"`        // session from which this session was forked
 	ParentRemote string `json:"parent_remote,omitempty"` // session remote of Parent, as a URL without secrets
 }
 
-// ErrNoRecord reports that a home has an overlay but no record.
+// ErrNoRecord means that a home has an overlay but no record.
 var ErrNoRecord = errors.New(RecordName + " is missing although the overlay exists")

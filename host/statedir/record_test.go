@@ -121,7 +121,8 @@ func FuzzRecord(f *testing.F) {
 			}
 			return
 		}
-		for _, d := range r.Redirects { // paths that are removed and mounted must stay below the mount's state directory and the mount
+		// these paths are removed and mounted, so they must be below the mount's home directory and the mount
+		for _, d := range r.Redirects {
 			if filepath.Dir(filepath.Join("/h/redirect", d.Backing)) != "/h/redirect" || !filepath.IsLocal(d.Path) {
 				t.Errorf("unsafe redirect %+v was accepted", d)
 			}

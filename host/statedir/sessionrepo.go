@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// OpenSessionRepo opens the session repository of a session. The parameter home is the path of the session's home, and r is its
-// record. If write is not set, the repository is opened read-only, and the session may be mounted. If write is set, the caller
-// must hold the lock of the home.
+// OpenSessionRepo opens the session repository in the home at the path home, whose record is r. If write is false, the
+// repository is opened read-only, and the session may be mounted. If write is true, the caller must hold the lock of
+// the home.
 func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
 	base, _ := r.Base()
 	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")
@@ -22,8 +22,8 @@ func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo
 	})
 }
 
-// SessionRemoteURL returns the URL of the session remote without secrets. It returns "" if the session has no session remote, or
-// only the embedded session remote below the state directory.
+// SessionRemoteURL returns the URL of the session remote without secrets, or "" if the session has no session remote or
+// only the embedded one below the state directory.
 func (r Record) SessionRemoteURL() string {
 	switch remote := r.Carried.Remote; remote {
 	case "", control.RemoteEmbedded, control.RemoteNone:
@@ -33,9 +33,9 @@ func (r Record) SessionRemoteURL() string {
 	}
 }
 
-// ShownRemote returns the session remote that is selected by the option value in the parameter remote. It returns the URL of the
-// session remote without secrets, or the path of the session repository in home for the embedded session remote, or "" if there is
-// no session remote.
+// ShownRemote returns the session remote that is selected by remote, the value of the option --session-remote, in the
+// form that is shown to users: the URL without secrets, the path of the session repository in home for the embedded
+// session remote, or "" if there is none.
 func ShownRemote(remote, home string, r Record) string {
 	switch remote {
 	case control.RemoteEmbedded, "":
@@ -48,8 +48,8 @@ func ShownRemote(remote, home string, r Record) string {
 	return WithoutSecrets(remote)
 }
 
-// WithoutSecrets returns the URL of a remote in the form that may be printed and stored. It returns "the remote" if the URL
-// is invalid.
+// WithoutSecrets returns the URL of a remote without secrets, so that it may be printed and stored. It returns "the
+// remote" if the URL is invalid.
 func WithoutSecrets(remote string) string {
 	url, err := endpoint.Parse(remote)
 	if err != nil {

@@ -24,22 +24,22 @@ import (
 // new one.
 
 var (
-	// ErrStoreUsed reports that another process has the store open.
+	// ErrStoreUsed means that another process has the store open.
 	ErrStoreUsed = errors.New("store is used by a mount")
-	// errStoreLocked reports that a process keeps the exclusive lock of a store.
+	// errStoreLocked means that a process does not release the exclusive lock of a store.
 	errStoreLocked = errors.New("another process has locked the directory; a container that sees the directory can do that too")
-	// errUnsettled reports that a process has locked a home but has not written the record of the home yet.
-	errUnsettled = errors.New("session is being mounted")
+	// errBeingMounted means that a process has locked a home but has not written the record of the home yet.
+	errBeingMounted = errors.New("session is being mounted")
 )
 
-// HoldStore waits up to holdTime for a process that holds the exclusive lock, and looks for the lock at intervals of holdPause: the process
-// may have renamed the directory, so that HoldStore can create a new one.
+// holdTime is the maximum time, and holdPause the interval, for which HoldStore waits for the exclusive lock of a
+// store. The process that holds the lock may have renamed the directory, so that HoldStore can create a new one.
 var holdTime = 30 * time.Second
 
 const holdPause = 10 * time.Millisecond
 
-// HoldStore opens the directory of a store, and creates the directory if it does not exist. Until the function release is called,
-// other processes cannot remove the store.
+// HoldStore opens the store in the directory dir, and creates the directory if it does not exist. Until the function
+// release is called, other processes cannot remove the store.
 func HoldStore(dir string) (release func(), err error) {
 	for start := time.Now(); ; {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -66,7 +66,7 @@ func HoldStore(dir string) (release func(), err error) {
 	}
 }
 
-// lockDir locks a directory with flock(2). The parameter how is the operation for flock(2). lockDir returns fs.ErrNotExist if the
+// lockDir locks a directory with flock(2), to which it passes the operation how. It returns fs.ErrNotExist if the
 // directory was renamed before it was locked.
 func lockDir(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
@@ -94,8 +94,8 @@ func lockDir(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// LockStore locks a store exclusively, without waiting. It returns ErrStoreUsed if another process has the store open.
-// Closing the returned file releases the lock.
+// LockStore acquires the exclusive lock of the store in the directory dir, without waiting. It returns ErrStoreUsed if
+// another process has the store open. Closing the returned file releases the lock.
 func LockStore(dir string) (*os.File, error) {
 	f, err := lockDir(dir, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -107,7 +107,7 @@ func LockStore(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// RemoveStore removes a store. It returns ErrStoreUsed if a process has the store open.
+// RemoveStore removes the store in the directory dir. It returns ErrStoreUsed if a process has the store open.
 func RemoveStore(dir string) error {
 	f, err := LockStore(dir)
 	if err != nil {
@@ -124,8 +124,7 @@ func RemoveStore(dir string) error {
 	return nil
 }
 
-// StoreDirs returns the paths of the stores, and the paths of directories whose removal was begun by a process that was then
-// killed.
+// StoreDirs returns the paths of the stores, and the paths of directories whose removal a killed process has begun.
 func StoreDirs(state string) (stores, removed []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(state, "stores"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +178,7 @@ func NeededStores(state string) (map[string]bool, error) {
 			if err == nil { // no other process holds the lock, so a killed process has left the home behind
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
-				return needed, fmt.Errorf("read session record %s: %w", id, errUnsettled)
+				return needed, fmt.Errorf("read session record %s: %w", id, errBeingMounted)
 			}
 		}
 	}
@@ -202,13 +201,14 @@ func NeededStores(state string) (map[string]bool, error) {
 	return needed, nil
 }
 
-// BundleDir returns the directory in the state directory state in which the bundle at url is unpacked. It is a part of the store of url.
+// BundleDir returns the directory in which the bundle at url is unpacked. It is a part of the store for this URL in the
+// state directory state.
 func BundleDir(state, url string) string {
 	return filepath.Join(state, "stores", StoreName(url), "bundle")
 }
 
-// StoreName returns the name of the directory for the store of a URL. It consists of the end of the URL, for human readers,
-// and a hash of the URL.
+// StoreName returns the name of the directory of the store for a remote. It consists of the end of the URL, for human
+// readers, and a hash of the URL.
 func StoreName(url string) string {
 	sum := sha256.Sum256([]byte(url))
 	name := strings.Map(func(r rune) rune {

@@ -36,7 +36,8 @@ func TestAStoreIsRemovedWhenNobodyHasIt(t *testing.T) {
 	}
 }
 
-// A process that has locked a store finds it under its name, even if another process repeatedly removes it at the same time.
+// TestAStoreThatIsHeldIsThere checks that a process that has locked a store finds it under its name, even if another
+// process repeatedly removes it at the same time.
 func TestAStoreThatIsHeldIsThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "stores", "s")
 	var all sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-// Trashed is the home of a deleted session, in the trash.
+// Trashed is the home of a deleted session in the trash.
 type Trashed struct {
 	// Session is the name of the session.
 	Session string
@@ -29,7 +29,7 @@ type Trashed struct {
 // trashDir returns the path of the directory trash/.
 func (h Homes) trashDir() string { return filepath.Join(h.State, "trash") }
 
-// ToTrash moves the home, which belongs to the session name, to the trash, and unlocks it. now is the time of deletion.
+// ToTrash moves the home of the session called name to the trash, and unlocks it. now is the time of deletion.
 func (t *Home) ToTrash(name string, now time.Time) error {
 	defer t.Unlock()
 	if err := os.MkdirAll(t.Homes.trashDir(), 0o700); err != nil {
@@ -51,7 +51,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	return nil
 }
 
-// Trash returns the homes in the trash, with the home that was deleted last at the start.
+// Trash returns the homes in the trash, the one that was deleted last first.
 func (h Homes) Trash() ([]Trashed, error) {
 	entries, err := os.ReadDir(h.trashDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +71,8 @@ func (h Homes) Trash() ([]Trashed, error) {
 	return all, nil
 }
 
-// FromTrash moves the most recently deleted home of a session from the trash back to mounts/. It returns trash.ErrNone if the
-// trash has no such home, and trash.ErrThere if the session exists.
+// FromTrash moves the most recently deleted home of the session called name from the trash back to mounts/. It returns
+// trash.ErrNone if the trash has no such home, and trash.ErrThere if the session exists.
 func (h Homes) FromTrash(name string) error {
 	all, err := h.Trash()
 	if err != nil {
@@ -102,8 +102,8 @@ func (h Homes) FromTrash(name string) error {
 	return os.Rename(all[i].Dir, to)
 }
 
-// EmptyTrash removes the homes that were deleted longer ago than trash.Keep, as seen from the time now. It stops at the first
-// error, which it logs.
+// EmptyTrash removes the homes that were deleted more than trash.Keep before now. It stops at the first error, which it
+// logs.
 func (h Homes) EmptyTrash(now time.Time) {
 	all, err := h.Trash()
 	for _, t := range all {

@@ -15,15 +15,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// Settings of a mount that apply to a new commit. Others do not: programs in a mount can change them, and settings such as gpg.program name
-// programs that git would run as the user of the daemon.
+// Regular expressions of the names of git settings of a mount that apply to a new commit. No other settings apply,
+// because programs in a mount can change them, and settings such as gpg.program name programs that git would run as the
+// user of the daemon.
 const (
 	nameSettings = `^(user|author|committer)\.(name|email)$`
 	signSettings = `^user\.signingkey$|^gpg\.format$|^commit\.gpgsign$`
 )
 
-// commit creates the commit of the methods squash and merge, as the user of the mount, and signs it if commit.gpgSign is set. In a
-// dry run it signs nothing.
+// commit creates the commit of the methods squash and merge, with the given tree, on top of the commit onto. Its author
+// is the user of the mount. It signs the commit if commit.gpgSign is set, except in a dry run.
 func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []owned) (id object.ID, err error) {
 	settings, err := p.settings(ctx)
 	if err != nil {
@@ -57,8 +58,8 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// identify makes the user of the token the committer, if the target is a server of this program: an approval covers a squash or merge by
-// the user who pushes it. The author stays.
+// identify sets p.committer to the user of the token, if the target is a server of this program, because an approval
+// covers a squash or merge by the user who pushes it. The author remains the user of the mount.
 func (p *promotion) identify(ctx context.Context) error {
 	who, known, err := p.target.Identity(ctx)
 	if err != nil {
@@ -70,8 +71,9 @@ func (p *promotion) identify(ctx context.Context) error {
 	return nil
 }
 
-// key returns the key with which a commit is signed; "" leaves the choice to git. Where git would search the key of the committer, it is
-// the key of the user of the mount, also if the committer is another name of the user.
+// key returns the key with which the new commit is signed, or "" to leave the choice to git. If git would search a key
+// by the name of the committer, key returns the name of the user of the mount, because the committer may be another
+// name of the same user.
 func (p *promotion) key(ctx context.Context, settings []string) (string, error) {
 	out, err := p.git().Output(ctx, "", append(settings, "config", "--get-regexp", `^user\.signingkey$|^gpg\.format$`)...)
 	if err == nil && len(out) > 0 || err != nil && !gitcmd.Exited(err, 1) { // 1: neither is set
@@ -82,10 +84,12 @@ func (p *promotion) key(ctx context.Context, settings []string) (string, error) 
 	return name + ">", err
 }
 
-// settings returns the arguments that set the user of the mount. The checkpoints of a session that is not mounted contain the user's name
-// and address, but no key: they may come from a session remote.
+// settings returns the arguments of git that set the user of the mount. For a session that is not mounted, the user's
+// name and address are in the checkpoints; a signing key in the checkpoints is ignored, because they may come from a
+// session remote.
 func (p *promotion) settings(ctx context.Context) ([]string, error) {
-	if p.o.GitDir != "" && guard.Exists(p.o.GitDir) { // a container may name a key of the host
+	// settings about signing are ignored, because a container may name a key of the host
+	if p.o.GitDir != "" && guard.Exists(p.o.GitDir) {
 		repo, err := guard.Open(ctx, p.o.GitDir)
 		if err != nil {
 			return nil, err
@@ -106,7 +110,8 @@ func (p *promotion) settings(ctx context.Context) ([]string, error) {
 	return p.settingsIn(ctx, file, nameSettings)
 }
 
-// settingsIn returns the arguments for those settings in a file whose names match a regular expression.
+// settingsIn returns the arguments of git for those settings in a configuration file whose names match the regular
+// expression names.
 func (p *promotion) settingsIn(ctx context.Context, file, names string) (args []string, err error) {
 	out, err := p.git().Output(ctx, "", "config", "--file", file, "--no-includes", "-z", "--get-regexp", names)
 	if err != nil && !gitcmd.Exited(err, 1) { // 1: there are none
@@ -120,7 +125,7 @@ func (p *promotion) settingsIn(ctx context.Context, file, names string) (args []
 	return args, nil
 }
 
-// message returns the message of the new commit.
+// message returns the message of the new commit: that of the request, or one that lists the given commits.
 func (p *promotion) message(commits []owned) string {
 	if p.r.Message != "" {
 		return strings.TrimRight(p.r.Message, "\n") + "\n"

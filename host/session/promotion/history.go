@@ -16,14 +16,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// maxHistory is the maximum number of commits of a session that are read. A session with more commits is refused.
+// maxHistory is the maximum number of commits of a session that are read. A session with more commits cannot be
+// promoted or summarised.
 const maxHistory = 100_000
 
 // errHistory means that a session has more than maxHistory commits.
 var errHistory = fmt.Errorf("session has more than %d commits", maxHistory)
 
-// errCheckpointCommit means that the history of a branch contains a checkpoint, which must not leave the session.
-var errCheckpointCommit = errors.New("the history of HEAD contains a checkpoint")
+// errCheckpointCommit means that the history of HEAD contains a checkpoint, which must not be pushed to another
+// repository.
+var errCheckpointCommit = errors.New("history of HEAD contains a checkpoint")
 
 // owned is a commit that was made in a session.
 type owned struct {
@@ -33,19 +35,19 @@ type owned struct {
 	content   []byte    // encoded commit
 }
 
-// history holds the commits of a session: those that are reachable from a commit, up to the commits of the mounted remote on which they
-// are based.
+// history has the commits of a session that are reachable from head, up to the commits of the mounted remote on which
+// they are based.
 type history struct {
 	head    object.ID
 	commits []owned                 // commits of the session, each before its parents, newest first otherwise
 	index   map[object.ID]int       // indexes in commits
 	bases   []object.ID             // commits of the mounted remote that are parents of commits, or head itself
-	base    map[object.ID]bool      // the same commits
-	trees   map[object.ID]object.ID // newest commits of the session by their trees
+	base    map[object.ID]bool      // set of the commits in bases
+	trees   map[object.ID]object.ID // newest commit of the session for each tree
 }
 
-// history reads the commits of the session that are reachable from head. It returns errCheckpointCommit if there is a checkpoint
-// among them, which happens if the user has merged one.
+// history returns the commits of the session that are reachable from head. It returns errCheckpointCommit if there is a
+// checkpoint among them, because the user has merged one.
 func (o *Session) history(ctx context.Context, head object.ID) (*history, error) {
 	h := &history{head: head, index: map[object.ID]int{}, base: map[object.ID]bool{}, trees: map[object.ID]object.ID{}}
 	found := map[object.ID]owned{}
@@ -58,7 +60,8 @@ func (o *Session) history(ctx context.Context, head object.ID) (*history, error)
 		if _, known := found[id]; known || h.base[id] {
 			continue
 		}
-		// The copy of a session on its session remote owns everything that was fetched into it.
+		// A copy of a session that was read from its session remote owns all objects that were fetched into it, so
+		// Owned is not sufficient.
 		if !o.Repo.Owned(id) || id.String() == o.Record.Commit || slices.Contains(o.Known, id) {
 			h.base[id] = true
 			h.bases = append(h.bases, id)
@@ -77,7 +80,7 @@ func (o *Session) history(ctx context.Context, head object.ID) (*history, error)
 	return h, o.based(ctx, h.bases)
 }
 
-// based fetches those commits of the mounted remote that are missing on this host.
+// based fetches those of the commits ids of the mounted remote that are missing on this host.
 func (o *Session) based(ctx context.Context, ids []object.ID) error {
 	var missing []object.ID
 	for _, id := range ids {
@@ -91,7 +94,7 @@ func (o *Session) based(ctx context.Context, ids []object.ID) error {
 	return o.Commits(ctx, missing)
 }
 
-// commit reads a commit of the session.
+// commit returns a commit of the session. It returns errCheckpointCommit if it is a checkpoint.
 func (o *Session) commit(id object.ID) (owned, error) {
 	t, content, err := o.Repo.Get(id, object.MaxCommitSize)
 	if err == nil && t != object.Commit {
@@ -110,7 +113,8 @@ func (o *Session) commit(id object.ID) (owned, error) {
 	return owned{id: id, tree: info.Tree, parents: info.Parents, committed: info.Committed, content: content}, nil
 }
 
-// sort fills in commits, index and trees: each commit comes before its parents, and newer commits come first otherwise.
+// sort sets the fields commits, index and trees to the commits in found. Each commit comes before its parents, and
+// newer commits come first otherwise.
 func (h *history) sort(found map[object.ID]owned) {
 	children := map[object.ID]int{}
 	for _, c := range found {
@@ -143,13 +147,13 @@ func (h *history) sort(found map[object.ID]owned) {
 	}
 }
 
-// has reports whether a commit is one of the session, or one on which the session is based.
+// has reports whether id is a commit of the session, or one of the commits on which the session is based.
 func (h *history) has(id object.ID) bool {
 	_, ok := h.index[id]
 	return ok || h.base[id]
 }
 
-// ancestors returns the commits of the session that are reachable from the commit id, with id itself.
+// ancestors returns the commit id and the commits of the session that are reachable from it.
 func (h *history) ancestors(id object.ID) map[object.ID]bool {
 	seen := map[object.ID]bool{}
 	for stack := []object.ID{id}; len(stack) > 0; {
@@ -166,12 +170,12 @@ func (h *history) ancestors(id object.ID) map[object.ID]bool {
 	return seen
 }
 
-// without returns the commits of the session that are not in the set seen.
+// without returns the commits of the session that are not in the set seen, newest first.
 func (h *history) without(seen map[object.ID]bool) []owned {
 	return slices.DeleteFunc(slices.Clone(h.commits), func(c owned) bool { return seen[c.id] })
 }
 
-// shown converts a commit into the form of a reply.
+// shown converts the commit into the form of a reply.
 func (c owned) shown() control.SummaryCommit {
 	s := control.SummaryCommit{ID: c.id.String(), Subject: c.text().Subject(), Time: c.committed.UTC()}
 	header, _, _ := strings.Cut(string(c.content), "\n\n")
@@ -199,7 +203,7 @@ func (c owned) text() review.Commit {
 	return review.Commit{Message: message, Merge: len(c.parents) > 1}
 }
 
-// texts returns the messages of commits.
+// texts returns the messages of commits in the form of package review.
 func texts(commits []owned) (all []review.Commit) {
 	for _, c := range commits {
 		all = append(all, c.text())
@@ -207,7 +211,7 @@ func texts(commits []owned) (all []review.Commit) {
 	return all
 }
 
-// shownCommits converts the first commits into the form of a reply.
+// shownCommits converts the first maxCommits commits into the form of a reply.
 func shownCommits(commits []owned) []control.SummaryCommit {
 	shown := []control.SummaryCommit{}
 	for _, c := range commits[:min(len(commits), maxCommits)] {

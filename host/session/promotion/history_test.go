@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// written is a session whose commits a test has written.
+// written is a session whose commits the test creates directly.
 type written struct {
 	*Session
 	t  *testing.T
@@ -33,7 +33,7 @@ func newWritten(t *testing.T) *written {
 	return &written{&Session{Name: "work", Repo: repo}, t, time.Unix(1_700_000_000, 0)}
 }
 
-// commit writes a commit, which is a minute newer than the previous one.
+// commit creates a commit that is one minute newer than the previous one.
 func (w *written) commit(message string, parents ...object.ID) object.ID {
 	w.t.Helper()
 	w.at = w.at.Add(time.Minute)
@@ -52,7 +52,7 @@ func (w *written) commit(message string, parents ...object.ID) object.ID {
 	return c.ID
 }
 
-// missing returns the id of a commit that the repository does not own.
+// missing returns the ID of a commit that the repository does not have.
 func missing(t *testing.T, name string) object.ID {
 	t.Helper()
 	id, err := object.Hash(object.SHA1, object.Blob, []byte(name))
@@ -62,7 +62,8 @@ func missing(t *testing.T, name string) object.ID {
 	return id
 }
 
-// The history ends at commits of the mounted remote, and each commit comes before its parents even if clocks were wrong.
+// TestHistory checks that the history ends at commits of the mounted remote, and that each commit precedes its parents
+// even if clocks were wrong.
 func TestHistory(t *testing.T) {
 	w := newWritten(t)
 	base, other := missing(t, "base"), missing(t, "other")

@@ -20,23 +20,24 @@ import (
 	"github.com/artifactfs/artifactfs/session/review"
 )
 
-// promoted is the planned value of the branch.
+// promoted is the planned value of the target branch.
 type promoted struct {
-	tip, tree object.ID   // commit and its tree; both are zero if the branch contains the changes already
-	have      []object.ID // commits that the target has
+	tip, tree object.ID   // commit of the branch and its tree; both are zero if the branch contains the changes already
+	have      []object.ID // commits that the target repository has
 }
 
-// relation describes how the branch and the commits of the session are related.
+// relation describes how the commit of the target branch and the commits of the session are related.
 type relation struct {
-	onto    object.ID          // commit of the branch
-	tree    object.ID          // tree of onto; zero if forward is set, because it is not needed
-	have    map[object.ID]bool // commits of the session, and commits on which the session is based, that onto reaches
-	forward bool               // HEAD reaches onto, so that the branch can be moved by a fast-forward
-	base    object.ID          // tree of the merge base
+	onto object.ID // commit of the branch
+	tree object.ID // tree of onto; zero if forward is set, because it is not needed
+	// commits that are reachable from onto, among those of the session and those on which it is based
+	have    map[object.ID]bool
+	forward bool      // whether onto is reachable from HEAD, so that the branch can be moved by a fast-forward
+	base    object.ID // tree of the merge base
 }
 
-// plan determines the new value of the branch. The parameter old is the present value, and start that of the branch from which a new
-// branch is created; both may be zero.
+// plan determines the new value of the target branch. old is its present value, and start the value of the branch from
+// which it is created; both may be zero.
 func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, error) {
 	head, err := p.o.Repo.TreeOf(p.work.head)
 	if err != nil {
@@ -52,11 +53,11 @@ func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, e
 		onto = start
 	}
 	if onto.IsZero() && p.r.PullRequest {
-		return promoted{}, p.refused(control.CodeNotFound, "there is no branch "+p.reply.Base+" that could receive the commits", "")
+		return promoted{}, p.refused(control.CodeNotFound, "repository has no branch "+p.reply.Base+" that could receive the commits", "")
 	}
 	if onto.IsZero() {
 		if p.reply.Method != control.PromoteFF {
-			return promoted{}, p.refused(control.CodeNotFound, "there is no such branch", "add --ff to create the branch")
+			return promoted{}, p.refused(control.CodeNotFound, "repository has no such branch", "add --ff to create the branch")
 		}
 		p.list(p.work.commits)
 		return promoted{p.work.head, head, p.work.bases}, nil
@@ -90,19 +91,20 @@ func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, e
 	return next, err
 }
 
-// list records the commits that the branch lacks in the reply.
+// list adds commits, those that the branch lacks, to the reply.
 func (p *promotion) list(commits []owned) {
 	p.reply.Commits, p.reply.Total = shownCommits(commits), int64(len(commits))
 }
 
-// based returns an error if the target lacks a commit on which the session is based. The history before the session is not sent.
+// based returns an error if the target repository lacks a commit on which the session is based, because the history
+// before the session is not pushed.
 func (p *promotion) based(ctx context.Context) error {
 	for _, id := range p.work.bases {
 		err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: 1, Filter: "tree:0"})
 		var lacks transport.NotOurRef
 		switch {
 		case errors.As(err, &lacks):
-			return p.refused(control.CodeNotFound, "the repository lacks the commit "+id.String()+", on which the session is based",
+			return p.refused(control.CodeNotFound, "repository lacks the commit "+id.String()+", on which the session is based",
 				"push that commit to the repository first, from a complete clone; without --to the commits go to the mounted remote")
 		case err != nil:
 			return p.failed(err)
@@ -111,7 +113,7 @@ func (p *promotion) based(ctx context.Context) error {
 	return nil
 }
 
-// relate compares the branch, whose commit is onto, with the commits of the session.
+// relate determines the relation between onto, the commit of the target branch, and the commits of the session.
 func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error) {
 	r := relation{onto: onto}
 	if p.work.has(onto) {
@@ -143,7 +145,8 @@ func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error
 			return p.relateFully(ctx, r)
 		}
 	}
-	// Of the commits that both have, the first one has the others as ancestors, except after merges in both directions.
+	// Of the commits that both have, the first one is a descendant of the others, except after merges in both
+	// directions.
 	base := p.work.bases[0]
 	for _, c := range p.work.commits {
 		if r.have[c.id] {
@@ -169,7 +172,8 @@ func (p *promotion) baseOf(r *relation, base object.ID) error {
 	return err
 }
 
-// reaches returns the commits of the session, and those on which it is based, that the commit onto reaches.
+// reaches returns those of the commits of the session, and of the commits on which it is based, that are reachable from
+// the commit onto.
 func (p *promotion) reaches(onto object.ID) (map[object.ID]bool, error) {
 	have, seen := map[object.ID]bool{}, map[object.ID]bool{}
 	for stack := []object.ID{onto}; len(stack) > 0; {
@@ -197,7 +201,7 @@ func (p *promotion) reaches(onto object.ID) (map[object.ID]bool, error) {
 	return have, nil
 }
 
-// info reads a commit of the target or of the session.
+// info returns a commit of the target repository or of the session.
 func (p *promotion) info(id object.ID) (object.CommitInfo, error) {
 	c, err := p.scratch.Commit(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -206,7 +210,8 @@ func (p *promotion) info(id object.ID) (object.CommitInfo, error) {
 	return c, err
 }
 
-// relateFully completes the relation r by the complete history of the branch and of the session's base, which it fetches without trees.
+// relateFully completes the relation r from the complete history of the branch and of the session's base, which it
+// fetches without trees.
 func (p *promotion) relateFully(ctx context.Context, r relation) (relation, error) {
 	wants := append(slices.Clone(p.work.bases), r.onto)
 	if err := p.fetch(ctx, transport.FetchRequest{Wants: wants, Filter: "tree:0"}); err != nil {
@@ -214,7 +219,7 @@ func (p *promotion) relateFully(ctx context.Context, r relation) (relation, erro
 	}
 	base, err := merge.Base(p.git().Runner(ctx), r.onto.String(), p.work.head.String())
 	if err == nil && base.IsZero() {
-		err = p.refused(control.CodeConflict, "the branch and the session have no common history", "")
+		err = p.refused(control.CodeConflict, "branch and session have no common history", "")
 	}
 	if err != nil {
 		return r, err
@@ -229,8 +234,8 @@ func (p *promotion) relateFully(ctx context.Context, r relation) (relation, erro
 	return r, p.baseOf(&r, base)
 }
 
-// merge merges the changes of the session, whose tree is head, into the branch, and returns the tree. Conflicts are an error that names
-// the paths.
+// merge merges the changes of the session, whose tree is head, into the target branch, and returns the resulting tree.
+// If there are conflicts, it returns an error that names the paths.
 func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree object.ID, err error) {
 	switch r.base {
 	case r.tree:
@@ -261,7 +266,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 		return tree, err
 	}
 	if paths := merged.Conflicted(); len(paths) > 0 {
-		return tree, p.refused(control.CodeConflict, "the branch and the session have changed the same lines: "+review.Some(paths, maxNamed),
+		return tree, p.refused(control.CodeConflict, "branch and session have changed the same lines: "+review.Some(paths, maxNamed),
 			"run git fetch and git merge in the mount, resolve the conflicts, and promote again")
 	}
 	return merged.Result, nil
@@ -272,8 +277,9 @@ func (p *promotion) lacks(ctx context.Context, ids []object.ID) (lacks []object.
 	return read.Missing(ctx, p.git(), ids)
 }
 
-// outgoing returns the objects that the target lacks. Contents that are missing on this host are fetched, unless the mounted remote is
-// the target, which has them; if it turns out that it lacks some, promotion.whole is set and all are sent.
+// outgoing returns the objects that must be pushed. Contents that are missing on this host are fetched, unless the
+// target is the mounted remote, which has them. If the target has refused a push because it lacks some
+// (promotion.whole), all are pushed.
 func (p *promotion) outgoing(ctx context.Context, next promoted) (ids []object.ID, err error) {
 	args := []string{"rev-list", "--objects", "--no-object-names", "--missing=print", next.tip.String(), "--not"}
 	for _, id := range next.have {
@@ -313,7 +319,7 @@ func (p *promotion) outgoing(ctx context.Context, next promoted) (ids []object.I
 	return ids, nil
 }
 
-// readTree reads a tree of the target or of the session.
+// readTree returns the entries of a tree of the target repository or of the session.
 func (p *promotion) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := p.scratch.Tree(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -322,7 +328,7 @@ func (p *promotion) readTree(ctx context.Context, id object.ID) ([]object.TreeEn
 	return entries, err
 }
 
-// git runs git in the scratch repository, passes the string in as standard input, and returns the standard output.
+// git runs git in the scratch repository with the string in as standard input, and returns the standard output.
 func (p *promotion) git() gitcmd.Repo {
 	// The author is the caller, and not the user who started the daemon.
 	base := slices.DeleteFunc(gitcmd.Environ(nil), func(v string) bool {

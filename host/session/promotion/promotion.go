@@ -1,4 +1,5 @@
-// Package promotion pushes the commits of a session to a branch of a repository, the target, and summarises the changes of a session.
+// Package promotion pushes the commits of a session to a branch of a repository, the target, and returns summaries of
+// the changes of a session.
 //
 // A promotion works in attempts. An attempt reads the branch, compares it with the commits of the session, creates a commit if the method
 // needs one, and pushes by compare-and-swap: the old value in the push is the value that was read. If the branch has moved meanwhile,
@@ -40,16 +41,16 @@ const (
 	maxHaves    = 256     // maximum number of commits of the session that a fetch from the target names
 )
 
-// Options configures Promote.
+// Options are the options of Promote.
 type Options struct {
 	// Dir is the directory in which the scratch repository is created.
 	Dir string
-	// Open opens the target of a request, which is named like a session remote. The result is nil if the request names none. Promote closes
-	// the remote.
+	// Open opens the target that a mount request names as its session remote. The result is nil if the request names
+	// none. Promote closes the remote.
 	Open func(r control.MountRequest) (*thin.Remote, error)
 }
 
-// promotion is one request to promote. A single goroutine uses it.
+// promotion is the state of one request to promote a session. Only one goroutine uses it.
 type promotion struct {
 	r       control.SessionPromoteRequest
 	o       *Session
@@ -58,11 +59,12 @@ type promotion struct {
 	target  *transport.Remote
 	scratch *session.Repo
 	remove  func() error // removes the scratch repository
-	// committer are variables with the name and the address of the user whom the target knows; empty: those of the caller apply.
+	// committer has environment variables with the name and the address of the user as the target knows that user; if
+	// empty, those of the caller apply.
 	committer []string
 	reply     *control.SessionPromoteReply
-	// whole is set after the target has refused a push because it lacks objects. The next attempt also sends objects that only the mounted
-	// remote was known to have.
+	// whole is set after the target has refused a push because it lacks objects. The next attempt pushes also objects
+	// that the mounted remote was assumed to have.
 	whole bool
 }
 
@@ -79,7 +81,7 @@ func Promote(ctx context.Context, o *Session, point session.Checkpoint, r contro
 	return reply, p.run(ctx, opts)
 }
 
-// close closes the target and removes the scratch repository.
+// close closes the connection to the target and removes the scratch repository.
 func (p *promotion) close() error {
 	var err error
 	if p.target != nil {
@@ -91,18 +93,18 @@ func (p *promotion) close() error {
 	return err
 }
 
-// refused returns an error about the target. The branch is unchanged.
+// refused returns an error for the user, which names the target and states that the branch cannot be changed.
 func (p *promotion) refused(kind control.ErrorCode, cause, hint string) error {
 	return &control.Error{Code: control.ExitRemote, Kind: kind, Verb: "promote to", Object: p.reply.Branch + " of " + p.reply.Target,
 		Cause: cause, Hint: hint}
 }
 
-// failed returns the error of an exchange with the target in the form that is shown to the user.
+// failed converts err, the error of an exchange with the target, into the form that is shown to the user.
 func (p *promotion) failed(err error) error {
 	return fault.Explain("promote to", p.reply.Branch+" of "+p.reply.Target, err)
 }
 
-// run promotes the commits and fills in the reply.
+// run promotes the commits and sets the fields of the reply.
 func (p *promotion) run(ctx context.Context, opts Options) (err error) {
 	if p.point.Head.IsZero() {
 		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: "promote", Object: "session " + p.o.Name,
@@ -135,7 +137,7 @@ func (p *promotion) run(ctx context.Context, opts Options) (err error) {
 	}
 }
 
-// committed returns an error if the checkpoint contains changes that its HEAD does not contain.
+// committed returns an error if the checkpoint has changes that its HEAD commit does not have.
 func (p *promotion) committed(ctx context.Context) error {
 	changed, err := p.o.uncommitted(ctx, p.point)
 	if err != nil || len(changed) == 0 {
@@ -146,12 +148,12 @@ func (p *promotion) committed(ctx context.Context) error {
 		Hint:  "run git commit, or name the checkpoint HEAD to leave these changes out: artifactfs session promote HEAD"}
 }
 
-// open opens the target and determines the branch.
+// open opens the target and determines the target branch.
 func (p *promotion) open(opts Options) error {
 	r := p.o.Request
 	to := p.r.To
 	p.reply.Mounted = to == "" || to == control.RemoteOrigin || statedir.WithoutSecrets(to) == statedir.WithoutSecrets(r.Remote)
-	named := to != "" && to != control.RemoteOrigin // the URL in the request may have credentials
+	named := to != "" && to != control.RemoteOrigin // only such a URL can have credentials
 	if !named {
 		to = r.Remote
 	}
@@ -176,7 +178,7 @@ func (p *promotion) open(opts Options) error {
 	}
 	if target == nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to),
-			Cause: "want the URL or the path of a git repository"}
+			Cause: "target is not the URL or the path of a git repository"}
 	}
 	p.target = target.Remote
 	p.reply.Target, p.reply.Branch = p.target.URL(), p.r.Branch
@@ -184,7 +186,7 @@ func (p *promotion) open(opts Options) error {
 		name, ok := strings.CutPrefix(p.o.Record.Ref, heads)
 		if !ok {
 			return &control.Error{Code: control.ExitUsage, Verb: "promote", Object: "session " + p.o.Name,
-				Cause: "the session was mounted without a branch", Hint: "add --to :BRANCH to name the branch"}
+				Cause: "session was mounted without a branch", Hint: "add --to :BRANCH to name the branch"}
 		}
 		p.reply.Branch = name
 	}
@@ -206,7 +208,7 @@ func (p *promotion) open(opts Options) error {
 	return nil
 }
 
-// attempt reads the branch and pushes to it once. It returns true if another attempt may succeed.
+// attempt reads the target branch and pushes to it once. It returns true if another attempt may succeed.
 func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	branch := heads + p.reply.Branch
 	names := []string{branch}
@@ -224,13 +226,13 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	}
 	defer push.Close()
 	if push.Format != p.o.Repo.Format() {
-		return false, p.refused(control.CodeUnsupported, fmt.Sprintf("the repository has object ids of the format %s, the session %s",
+		return false, p.refused(control.CodeUnsupported, fmt.Sprintf("repository has object ids of the format %s, the session %s",
 			push.Format, p.o.Repo.Format()), "")
 	}
 	var old, start object.ID
 	for _, ref := range push.Refs {
 		if strings.HasPrefix(ref.Name, branch+"/") || strings.HasPrefix(branch, ref.Name+"/") {
-			return false, p.refused(control.CodeConflict, "the branch cannot exist beside "+strings.TrimPrefix(ref.Name, heads),
+			return false, p.refused(control.CodeConflict, "branch cannot exist beside "+strings.TrimPrefix(ref.Name, heads),
 				"choose another branch")
 		}
 		if ref.Name == branch {
@@ -275,7 +277,7 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	return p.result(results[0])
 }
 
-// result evaluates the answer of the target to a push.
+// result evaluates the answer of the target to a push. again is true if another attempt may succeed.
 func (p *promotion) result(answer error) (again bool, err error) {
 	var no *transport.Rejected
 	if !errors.As(answer, &no) {
@@ -286,7 +288,7 @@ func (p *promotion) result(answer error) (again bool, err error) {
 		p.reply.Retried = true
 		return true, nil
 	case no.Kind == transport.RejectMoved:
-		return false, p.refused(control.CodeConflict, "the branch moved again during the second attempt: "+no.Text, "run the command again")
+		return false, p.refused(control.CodeConflict, "branch moved again during the second attempt: "+no.Text, "run the command again")
 	case (no.Kind == transport.RejectMissing || no.Kind == transport.RejectUnpack) && !p.whole:
 		p.whole = true
 		return true, nil
@@ -319,7 +321,8 @@ func (p *promotion) fetch(ctx context.Context, req transport.FetchRequest) error
 	return err
 }
 
-// provide fetches contents with the given ids, from the target if asked first, and from the mounted remote and the session remote.
+// provide fetches the contents ids: if first is set, from the target, and then from the mounted remote and the session
+// remote those that the target lacks.
 func (p *promotion) provide(ctx context.Context, ids []object.ID, first bool) error {
 	p.reply.Fetched += int64(len(ids))
 	var rest []object.ID
@@ -343,7 +346,7 @@ func (p *promotion) provide(ctx context.Context, ids []object.ID, first bool) er
 	if err == nil || !p.o.Far || !p.reply.Mounted {
 		return err
 	}
-	// Some of the contents are on neither the session remote nor the mounted remote alone. The target has the others.
+	// Neither the session remote nor the mounted remote has all of these contents. The target has the others.
 	for _, id := range rest {
 		if err := p.o.Provide(ctx, []object.ID{id}); err != nil && ctx.Err() != nil {
 			return err

@@ -21,15 +21,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// place is a mounted remote in a directory, whose branch main has the files a and b, and a session that is based on it.
+// place is a mounted remote in a directory, whose branch main has the files a and b, and a session that is based on
+// this branch.
 type place struct {
 	*written
 	remote      *gittest.Repo
 	base        object.ID
-	uncommitted []string // paths in which the checkpoint differs from its HEAD
+	uncommitted []string // paths in which the checkpoint differs from its HEAD commit
 }
 
-// lines is a file that two sides can change without a conflict.
+// lines is the contents of a file that two users can change without a conflict.
 const lines = "1\n2\n3\n4\n5\n6\n7\n"
 
 func newPlace(t *testing.T) *place {
@@ -71,7 +72,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// files writes a commit with these files.
+// files creates a commit with the given files.
 func (p *place) files(message string, files map[string]string, parents ...object.ID) object.ID {
 	p.t.Helper()
 	var objects []odb.Outgoing
@@ -102,7 +103,7 @@ func (p *place) files(message string, files map[string]string, parents ...object
 	return id
 }
 
-// promote promotes a commit, and checks that nothing is left of the scratch repository.
+// promote promotes a commit, and checks that the scratch repository is removed afterwards.
 func (p *place) promote(head object.ID, r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -125,7 +126,8 @@ func (p *place) promote(head object.ID, r control.SessionPromoteRequest) (contro
 	return reply, err
 }
 
-// refused promotes a commit, and checks that the error has these parts and that the branch main stays.
+// refused promotes a commit, and checks that the error contains the given parts and that the branch main is not
+// changed.
 func (p *place) refused(what string, head object.ID, r control.SessionPromoteRequest, want control.Error) {
 	p.t.Helper()
 	before := p.git("for-each-ref")
@@ -156,8 +158,8 @@ func (p *place) other(name, text string) object.ID {
 	return id
 }
 
-// A fast-forward pushes the commits of the session, and nothing else of it. Once they are there, there is nothing to
-// do.
+// TestFastForward checks that a fast-forward pushes the commits of the session and nothing else, and that a repetition
+// pushes nothing.
 func TestFastForward(t *testing.T) {
 	p := newPlace(t)
 	one := p.files("one", map[string]string{"a": lines, "b": "one\n"}, p.base)
@@ -185,8 +187,8 @@ func TestFastForward(t *testing.T) {
 	}
 }
 
-// Squash and merge join the session with commits of others, as the user of the session. Programs that the session's
-// settings name do not run.
+// TestJoinWithOthers checks that squash and merge combine the session with commits of others, with the user of the
+// session as the author, and that programs in the session's settings do not run.
 func TestJoinWithOthers(t *testing.T) {
 	for _, method := range []control.PromoteMethod{control.PromoteSquash, control.PromoteMerge} {
 		t.Run(string(method), func(t *testing.T) {
@@ -216,8 +218,8 @@ func TestJoinWithOthers(t *testing.T) {
 	}
 }
 
-// A branch that moves between the look at it and the push is looked at again, so that no commit of another user is
-// lost.
+// TestBranchMovesDuringPromotion checks that a branch that moves after it was read and before the push is read again,
+// so that no commit of another user is lost.
 func TestBranchMovesDuringPromotion(t *testing.T) {
 	for method, refused := range map[control.PromoteMethod]bool{control.PromoteFF: true, control.PromoteSquash: false} {
 		t.Run(string(method), func(t *testing.T) {
@@ -248,7 +250,7 @@ func TestBranchMovesDuringPromotion(t *testing.T) {
 	}
 }
 
-// What cannot be promoted is refused with a hint, and changes nothing.
+// TestRefusals checks that requests that cannot be carried out are refused with a hint and change nothing.
 func TestRefusals(t *testing.T) {
 	p := newPlace(t)
 	head := p.files("mine", map[string]string{"a": "mine\n" + lines, "b": "b\n"}, p.base)
@@ -295,8 +297,8 @@ func TestRefusals(t *testing.T) {
 		control.Error{Code: control.ExitRemote, Kind: control.CodeRefused, Cause: "protected branch"})
 }
 
-// The token of the session remote is sent to no other repository. If both are the same repository, the credentials of
-// the mount come first.
+// TestCredentialsOfTarget checks that the token of the session remote is sent only to the session remote. If the target
+// is also the mounted remote, the credentials of the mount are preferred.
 func TestCredentialsOfTarget(t *testing.T) {
 	const origin, far, other = "https://git.example/app.git", "https://far.example/s.git", "https://x.example/y.git"
 	errOpened := errors.New("opened")
@@ -352,7 +354,7 @@ func TestCredentialsOfTarget(t *testing.T) {
 	}
 }
 
-// A server that lacks objects gets another push with all of them, and a third attempt is not made.
+// TestResults checks that a server that lacks objects gets one more push, with all objects, and no third push.
 func TestResults(t *testing.T) {
 	answer := func(kinds ...transport.RejectKind) (again []bool, err error) {
 		p := &promotion{reply: &control.SessionPromoteReply{Branch: "b", Target: "t"}}

@@ -20,26 +20,27 @@ type Session struct {
 	// Request has the mounted remote and the session remote, with the credentials for both if the session is mounted.
 	Request control.MountRequest
 	GitDir  string // git directory of the mount; "" if the session is not mounted
-	Far     bool   // Repo is a copy of the session on its session remote, which owns all of its objects
-	// Known holds commits of the mounted remote that Repo may own nevertheless. The history of the session ends at them.
+	Far     bool   // whether Repo is a copy of the session from its session remote, which owns all of its objects
+	// Known has commits of the mounted remote that Repo may own nevertheless. The history of the session ends at these
+	// commits.
 	Known []object.ID
 	// Commits fetches commits with their trees, but without their history. It is nil if all commits are on this host.
 	Commits func(ctx context.Context, ids []object.ID) error
-	// Tree reads a tree, and fetches it if it is missing.
+	// Tree returns the entries of a tree. It fetches the tree if it is missing.
 	Tree func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Changes returns the paths in which two trees differ. Empty directories may be among them.
+	// Changes returns the paths at which two trees differ. Empty directories may be among them.
 	Changes func(ctx context.Context, from, to object.ID) ([]control.PathChange, error)
-	// Provide fetches contents, from the mounted remote or the session remote.
+	// Provide fetches contents from the mounted remote or the session remote.
 	Provide func(ctx context.Context, ids []object.ID) error
 	// Objects returns the git directories that have the objects of the session, apart from Repo.
 	Objects func() []string
-	// State reads the state of a checkpoint.
+	// State returns the checkpoint state of a checkpoint.
 	State func(ctx context.Context, p session.Checkpoint) (session.State, error)
-	// Find finds a checkpoint by its name.
+	// Find returns the checkpoint with this name.
 	Find func(ctx context.Context, name string) (session.Checkpoint, error)
 }
 
-// changes returns the files in which two trees differ.
+// changes returns the files that differ between two trees.
 func (o *Session) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	const dir = "040000"
 	changes, err := o.Changes(ctx, from, to)
@@ -48,7 +49,7 @@ func (o *Session) changes(ctx context.Context, from, to object.ID) ([]control.Pa
 	}), err
 }
 
-// uncommitted returns the files in which a checkpoint differs from its HEAD.
+// uncommitted returns the paths of the files that differ between a checkpoint and its HEAD commit.
 func (o *Session) uncommitted(ctx context.Context, p session.Checkpoint) (paths []string, err error) {
 	head, err := o.Repo.TreeOf(p.Head)
 	if err != nil {
@@ -75,7 +76,7 @@ func (o *Session) provide(ctx context.Context, changes []control.PathChange) err
 	return o.fetch(ctx, ids)
 }
 
-// fetch fetches those contents that are missing on this host.
+// fetch fetches those of the contents ids that are missing on this host.
 func (o *Session) fetch(ctx context.Context, ids []object.ID) error {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool {
 		_, _, err := o.Repo.Size(id)
@@ -87,12 +88,12 @@ func (o *Session) fetch(ctx context.Context, ids []object.ID) error {
 	return o.Provide(ctx, ids)
 }
 
-// provider returns Provide as a function without a context.
+// provider returns the function Provide with the context ctx as a function without a context.
 func (o *Session) provider(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return o.Provide(ctx, ids) }
 }
 
-// objects returns the directories with the objects of the session.
+// objects returns the object directories that have the objects of the session.
 func (o *Session) objects() []string {
 	dirs := []string{filepath.Join(o.Repo.Dir(), "objects")}
 	for _, dir := range o.Objects() {
@@ -101,7 +102,7 @@ func (o *Session) objects() []string {
 	return dirs
 }
 
-// git runs git in the repository of the session, and returns its standard output.
+// git runs git in the session repository, and returns its standard output.
 func (o *Session) git(ctx context.Context, args ...string) ([]byte, error) {
 	return gitcmd.Repo{Dir: o.Repo.Dir(), Objects: o.objects()}.Output(ctx, "", args...)
 }

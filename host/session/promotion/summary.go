@@ -19,16 +19,16 @@ import (
 
 // Limits of a summary.
 const (
-	maxLine    = 200  // length of a name or a prompt in bytes
-	maxCommits = 100  // number of commits
-	maxFiles   = 300  // number of files
+	maxLine    = 200  // maximum length of a name or a prompt in bytes
+	maxCommits = 100  // maximum number of commits
+	maxFiles   = 300  // maximum number of files
 	maxCounted = 2000 // number of changed files above which lines are not counted
-	maxOthers  = 50   // number of notes, of facts and of prompts
-	maxNote    = 2000 // length of a note in bytes
-	maxHandoff = 4000 // length of the handoff in bytes
+	maxOthers  = 50   // maximum number of notes, of facts and of prompts
+	maxNote    = 2000 // maximum length of a note in bytes
+	maxHandoff = 4000 // maximum length of the handoff in bytes
 )
 
-// summary is the state of one request for a summary. A single goroutine uses it.
+// summary is the state of one request for a summary of a session. Only one goroutine uses it.
 type summary struct {
 	o     *Session
 	r     control.SessionSummaryRequest
@@ -37,7 +37,8 @@ type summary struct {
 	reply *control.SessionSummaryReply
 }
 
-// Summarise returns a summary of the changes of a session up to a checkpoint: commits, files, notes, facts and prompts.
+// Summarise returns a summary of the changes of a session up to the checkpoint p: commits, files, notes, facts and
+// prompts.
 func Summarise(ctx context.Context, o *Session, p session.Checkpoint,
 	r control.SessionSummaryRequest) (control.SessionSummaryReply, error) {
 	reply := NoSummary(o.Name)
@@ -51,7 +52,7 @@ func NoSummary(name string) control.SessionSummaryReply {
 		Notes: []control.SummaryNote{}, Facts: []control.Fact{}, Prompts: []control.SummaryPrompt{}}
 }
 
-// fill fills in the reply.
+// fill sets the fields of the reply.
 func (s *summary) fill(ctx context.Context) (err error) {
 	s.reply.Checkpoint = string(s.point.ID)
 	s.work = &history{}
@@ -86,7 +87,7 @@ func (s *summary) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// base returns the tree with which the files are compared, and the commits that are not part of it.
+// base returns the base of the summary: the tree with which the files are compared, and the commits since that tree.
 func (s *summary) base(ctx context.Context) (tree object.ID, commits []owned, err error) {
 	if s.r.Since != "" {
 		return s.since(ctx)
@@ -110,7 +111,8 @@ func (s *summary) base(ctx context.Context) (tree object.ID, commits []owned, er
 	return info.Tree, s.work.commits, nil
 }
 
-// since does the work of base for a commit or a checkpoint that the request names.
+// since returns the base of the summary for r.Since, which names a commit or a checkpoint: its tree, and the commits
+// since.
 func (s *summary) since(ctx context.Context) (tree object.ID, commits []owned, err error) {
 	seen := map[object.ID]bool{}
 	if id, ok := s.named(s.r.Since); ok {
@@ -129,8 +131,8 @@ func (s *summary) since(ctx context.Context) (tree object.ID, commits []owned, e
 	return p.Tree, s.work.without(seen), nil
 }
 
-// named returns the commit of the session, or the commit on which it is based, whose id begins with the text word. The text must have at
-// least seven digits, and name one commit.
+// named returns the commit whose ID begins with the text word, among the commits of the session and those on which it
+// is based. The text must have at least seven digits, and name one commit only.
 func (s *summary) named(word string) (id object.ID, ok bool) {
 	const least = 7
 	all := slices.Clone(s.work.bases)
@@ -148,7 +150,7 @@ func (s *summary) named(word string) (id object.ID, ok bool) {
 	return id, ok
 }
 
-// files adds the files that differ between a tree and the checkpoint, or the HEAD of the checkpoint.
+// files adds to the reply the files that differ between the tree base and the checkpoint, or its HEAD commit.
 func (s *summary) files(ctx context.Context, base object.ID) error {
 	to := s.point.Tree
 	if s.r.Committed {
@@ -187,8 +189,8 @@ func (s *summary) files(ctx context.Context, base object.ID) error {
 	return nil
 }
 
-// count adds the numbers of lines to files, and joins the two entries of a renamed file. git compares the contents, which are fetched
-// before.
+// count adds the numbers of changed lines to files, and replaces the two entries of a renamed file by one. It fetches
+// the contents that git compares.
 func (s *summary) count(ctx context.Context, files map[string]control.SummaryFile, changes []control.PathChange, from, to object.ID) error {
 	if err := s.o.provide(ctx, changes); err != nil {
 		return fmt.Errorf("fetch contents: %w", err)
@@ -213,7 +215,7 @@ func (s *summary) count(ctx context.Context, files map[string]control.SummaryFil
 	return nil
 }
 
-// notes adds the git notes on commits, as they were at the checkpoint.
+// notes adds to the reply the git notes on the given commits, as they were at the checkpoint.
 func (s *summary) notes(ctx context.Context, commits []owned) error {
 	state, err := s.o.State(ctx, s.point)
 	if err != nil {
@@ -260,7 +262,7 @@ func (s *summary) notes(ctx context.Context, commits []owned) error {
 	return nil
 }
 
-// facts adds the facts and the handoff.
+// facts adds to the reply the facts and the handoff of the session.
 func (s *summary) facts(ctx context.Context) error {
 	facts, _, err := transcript.ReadFacts(s.o.Repo, s.o.Name, s.o.provider(ctx))
 	if err != nil {
@@ -274,7 +276,7 @@ func (s *summary) facts(ctx context.Context) error {
 	return nil
 }
 
-// prompts adds the prompts of the transcript.
+// prompts adds to the reply the user's prompts in the transcript of the session.
 func (s *summary) prompts(ctx context.Context) error {
 	all, _, err := transcript.Read(s.o.Repo, s.o.Name, s.o.provider(ctx))
 	if err != nil {
@@ -293,8 +295,8 @@ func (s *summary) prompts(ctx context.Context) error {
 	return nil
 }
 
-// promptText returns the text of a prompt as one line. The text is the member "text" or "content" of the record, which is a string or a
-// list of objects with the member "text".
+// promptText returns the text of the prompt in a transcript record as one line. The text is the member "text" or
+// "content" of the record, which is a string or a list of objects with the member "text".
 func promptText(record json.RawMessage) string {
 	var r struct {
 		Text    string          `json:"text"`

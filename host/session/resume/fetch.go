@@ -17,11 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Resume fetches the session name from the session remote of the mount: the metadata, the checkpoints with their trees, and the
-// files of one checkpoint. The name of this checkpoint is in the parameter at; "" stands for the newest checkpoint. At the same
-// time Resume claims the lane. The parameter known contains the data of the session that were read before; it may be nil. Resume
-// calls reportStart once it knows that the session remote has the session. The result is nil if the session remote does not have
-// the session, or if the session has no checkpoint.
+// Resume fetches the session called name from the session remote of the mount: the metadata, the checkpoints with their
+// trees, and the files of the checkpoint at, or of the newest one if at is "". At the same time Resume claims the lane.
+// known has data of the session that were read before, or is nil. Resume calls reportStart once it knows that the
+// session remote has the session. The result is nil if the session remote does not have the session, or if the session
+// has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
@@ -98,7 +98,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	return s, adopt(repo, t.Remote, layout, all, claim)
 }
 
-// putMeta stores the metadata of the session, whose commit is id, in the repository, and returns the metadata. It returns an
+// putMeta stores the metadata of the session in their commit id in the repository, and returns them. It returns an
 // error if the session belongs to another mounted remote, or if this host may not claim the session.
 func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
@@ -117,9 +117,8 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session. It also fetches the files and refs of the checkpoint from which the
-// mount starts; the name of this checkpoint is in the parameter at. The map all contains the refs of the session remote. The
-// function based waits until the base commit was fetched.
+// fetchCheckpoint fetches the checkpoints of the session, and the files and refs of the checkpoint at, from which the
+// mount starts. all has the refs of the session remote. The function based waits until the base commit was fetched.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
@@ -156,12 +155,12 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	return keepBase(ctx, repo, s.Checkpoint)
 }
 
-// isOfCheckpoints reports whether ref is a lane segment or a pin of session name.
+// isOfCheckpoints reports whether ref is a lane segment or a pin of the session called name.
 func isOfCheckpoints(name, ref string) bool {
 	return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
 }
 
-// checkpointsOf returns the commits of a session's lane segments and pins.
+// checkpointsOf returns the commits of the lane segments and pins of the session called name.
 func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	for ref, id := range refs {
 		if isOfCheckpoints(name, ref) {
@@ -171,8 +170,9 @@ func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	return ids
 }
 
-// adopt records for the push queue which refs the session remote has. The map there contains these refs by the names that
-// they have in the mount. adopt must be called before any of these refs is changed on this host.
+// adopt records for the push queue which refs the session remote has, so that they are not pushed again. there has
+// these refs by the names that they have in the mount. adopt must be called before any of these refs is changed on this
+// host.
 func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
@@ -193,8 +193,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches the checkpoints whose commits are in tips, including their trees, checkpoint states and history. It
-// sends the commit base as a have, so that the server leaves out the history of the mounted remote.
+// fetchCheckpoints fetches the checkpoints in the commits tips, with their trees, checkpoint states and history. It
+// sends the commit base as a have, so that the server omits the history of the mounted remote.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -208,7 +208,7 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 	return repo.AddShallow(in.Shallow)
 }
 
-// fetchState fetches the files of a checkpoint state, except for staged contents, and returns the state.
+// fetchState fetches the files of the checkpoint state of p, except for staged contents, and returns the state.
 func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Checkpoint,
 	f object.Format) (session.State, error) {
 	wants, err := StateBlobs(repo, p)
@@ -234,7 +234,7 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 	return state, err
 }
 
-// StateBlobs returns the ids of the files of a checkpoint state, except for staged contents.
+// StateBlobs returns the IDs of the files of the checkpoint state of p, except for staged contents.
 func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	c, err := repo.Commit(p.State)
 	if err != nil {
@@ -264,8 +264,8 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches the commits of those branches, tags and notes of the session that have another commit on the session remote
-// than in the checkpoint. Without these commits, changes that were made after the checkpoint would be lost.
+// fetchNewer fetches the commits of the session's branches, tags and notes that have another value on the session
+// remote than in the checkpoint. Without these commits, changes that were made after the checkpoint would be lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
 	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
@@ -302,10 +302,10 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	})
 }
 
-// keepNewer creates refs for the commits that branches, tags and notes have on the session remote, if these commits are newer than
-// the commits in the checkpoint. In the mount, the branches, tags and notes start with the commits in the checkpoint, so without
-// the created refs the newer commits would be unreachable. The next push replaces commits that this session has pushed after its
-// last checkpoint, but not commits of other sessions.
+// keepNewer creates refs for the commits of branches, tags and notes that are newer on the session remote than in the
+// checkpoint. In the mount, these refs start with their values in the checkpoint, so the newer commits would be
+// unreachable. The next push replaces commits that this session has pushed after its last checkpoint, but not commits
+// of other sessions.
 func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
@@ -332,19 +332,19 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 	return repo.Update(ctx, changes)
 }
 
-// mostHaves is the maximum number of commits that one request sends as haves. Each have is one line of the request.
-const mostHaves = 256
+// maxHaves is the maximum number of commits that one request sends as haves. Each have is one line of the request.
+const maxHaves = 256
 
-// haves returns commits that can be sent as haves, because this host has these commits and everything reachable from them, or can
-// fetch both from the mounted remote. The base commit is one of the haves, because the request for the checkpoint has fetched only
-// objects that were created in the session.
+// haves returns commits that a request can send as haves, because this host has these commits and everything reachable
+// from them, or can fetch both from the mounted remote. The base commit is one of them, because the request for the
+// checkpoint has fetched only objects that were created in the session.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {
 		known = append(known, s.Base)
 	}
 	for _, r := range slices.Concat(state.Refs, state.Remote) {
-		if len(known) == mostHaves {
+		if len(known) == maxHaves {
 			break
 		}
 		if kind, _, err := t.Objects.Size(r.ID); err == nil && kind == object.Commit && !slices.Contains(known, r.ID) {

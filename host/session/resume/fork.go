@@ -19,27 +19,27 @@ import (
 // commit in the checkpoint, even if the branch has changed since. The refs of the parent are removed, because the fork has
 // its own refs.
 
-// Parent is a session on a session remote that is about to be forked.
+// Parent is the parent session, on a session remote, of a fork that is about to be created.
 type Parent struct {
 	Remote     *thin.Remote         // session remote of the parent
 	Session    string               // name of the parent
 	Meta       session.Meta         // metadata of the parent
 	checkpoint string               // name of the checkpoint, in the form that Find accepts
 	list       *thin.Listing        // refs of the session remote
-	refs       map[string]object.ID // refs in list, by name; nil until read was called
+	refs       map[string]object.ID // refs in list, by name; nil before the method read
 	format     object.Format        // object format of the session remote
-	free       bool                 // the fork's session remote has no session with the name of the fork
+	free       bool                 // whether the fork's session remote has no session with the name of the fork
 }
 
-// forkPrefixes returns the prefixes of the names of the refs that a fork of the session name needs.
+// forkPrefixes returns the prefixes of the names of the refs that a fork of the session called name needs.
 func forkPrefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name),
 		session.FactsRef(name)}
 }
 
-// Look reads the metadata of the session name from its session remote, in three requests. The result ok is false if the session
-// remote does not have the session. The parameter checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary
-// files are created in the directory dir.
+// Look reads the metadata of the session called name, which is to be forked, from its session remote, in three
+// requests. ok is false if the session remote does not have the session. checkpoint names the checkpoint to fork; ""
+// stands for the newest one. Temporary files are created in the directory dir.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
 	// A link that names no checkpoint forks the newest one.
@@ -68,12 +68,12 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 	return p, true, nil
 }
 
-// Free reports, after Fork, whether the session remote of the fork has no session with the name of the fork. If the result is
-// true, no other machine uses the session, and the claim can be pushed after the mount has started.
+// Free reports whether the session remote of the fork has no session with the name of the fork. Then no other machine
+// uses the session, and the claim can be pushed after the mount has started. Free must be called after Fork.
 func (p *Parent) Free() bool { return p.free }
 
-// read reads the refs of the parent. If the parent is stored in a container, which is one commit with the objects of a
-// session, read fetches the container.
+// read reads the refs of the parent into p.refs. If the parent is stored in a container, which is one commit with the
+// objects of a session, read fetches the container.
 func (p *Parent) read(ctx context.Context) error {
 	refs, err := p.list.Refs(ctx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (p *Parent) read(ctx context.Context) error {
 	return nil
 }
 
-// Fork fetches the parent's checkpoint from which the mount starts, and everything that belongs to this checkpoint. The parameter
-// at is the URL of the parent's session remote; the URL may contain a secret.
+// Fork fetches the parent's checkpoint from which the mount starts, with everything that belongs to it. The parameter
+// at is the URL of the parent's session remote, possibly with a secret.
 func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
 	if err != nil {
@@ -125,8 +125,8 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	return s, t.forkRefs(ctx, repo, p.Session, tips, s.Checkpoint)
 }
 
-// isFree reports whether the fork's session remote has no session with the name of the fork. It returns false if the session
-// remote does not answer.
+// isFree reports whether the fork's session remote has no session with the name of the fork. It returns false if the
+// session remote does not answer.
 func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	if t.Remote == nil {
 		return false
@@ -171,8 +171,8 @@ func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	return err
 }
 
-// findForked sets s.Checkpoint to the checkpoint to fork, which must have been fetched, and fetches the files of its checkpoint
-// state.
+// findForked sets s.Checkpoint to the checkpoint to fork, which must be on this host, and fetches the files of its
+// checkpoint state.
 func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := setRefs(ctx, repo, p.refs, func(ref string) bool { return isOfCheckpoints(p.Session, ref) }); err != nil {
 		return err
@@ -187,13 +187,13 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	return nil
 }
 
-// parentTips holds the commits of the parent's transcript and facts. The transcript and the facts of the fork start from these
-// commits. A commit is zero if the parent lacks the transcript or the facts.
+// parentTips has the commits of the parent's transcript and facts, from which those of the fork start. A commit is zero
+// if the parent has no transcript or facts.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p, from which
-// the fork starts, for the parent's transcript up to this checkpoint, and for the parent's facts. Then it removes all refs of the
-// parent.
+// forkRefs changes the repository of the parent into that of the fork. It creates refs for the checkpoint p, from which
+// the fork starts, for the parent's transcript up to this checkpoint, and for the parent's facts. Then it removes all
+// refs of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)

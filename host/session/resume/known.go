@@ -17,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Known contains the data of a session that were read from a session remote. A command that only knows the name of a session
-// reads these data to find out which remote to mount. The mount then reuses the data, because reading them again would take
-// five round trips.
+// Known has data of a session that were read from a session remote. A command that knows only the name of a session
+// reads these data to find out which remote to mount. The mount then reuses the data, because reading them again would
+// take five round trips.
 type Known struct {
 	Remote  *thin.Remote  // session remote that the data were read from
 	Format  object.Format // object format of the session remote
@@ -30,15 +30,15 @@ type Known struct {
 	objects []odb.Outgoing
 }
 
-// prefixes returns the prefixes of the names of the refs that are needed to resume the session name. Those of the locks and of the policy
-// are for the mount, which asks for them otherwise.
+// prefixes returns the prefixes of the names of the refs that are needed to resume the session called name. Those of
+// the locks and of the policy are for the mount, which would request them separately otherwise.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
 		locks.Ref, approval.PolicyRef, "refs/heads/", "refs/tags/"}
 }
 
-// List requests the refs of session name from a session remote.
+// List requests the refs of the session called name from a session remote.
 func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error) {
 	remote.ListAhead(ctx, prefixes(name))
 	caps, err := remote.Capabilities(ctx)
@@ -53,7 +53,7 @@ func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error)
 	return k, nil
 }
 
-// ReadMeta reads the metadata of the session with its history. Temporary files are created in dir.
+// ReadMeta reads the metadata of the session, with their history, into k.Meta. Temporary files are created in dir.
 func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	if k.Meta, k.objects, err = readMeta(ctx, dir, k.Remote, k.MetaID, 0); err != nil {
 		return fault.SessionRemote(k.Remote, err)
@@ -61,7 +61,8 @@ func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// keepMeta stores the metadata of the session in the repository of the mount. It fetches the metadata if it is not in memory.
+// keepMeta stores the metadata of the session in the session repository of the mount. It fetches them if they are not
+// in memory.
 func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remote) error {
 	if len(k.objects) > 0 {
 		return objects.KeepAs(ctx, k.Format, k.objects)
@@ -80,15 +81,16 @@ type Fetcher interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// ReadMeta reads the metadata commit id of a session from remote, without storing it. Temporary files are created in dir.
+// ReadMeta returns the metadata of a session in the commit id on a remote, without storing them. Temporary files are
+// created in dir.
 func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (session.Meta, error) {
 	meta, _, err := readMeta(ctx, dir, remote, id, 1)
 	return meta, err
 }
 
-// readMeta reads the metadata commit id and its history, at most depth commits; a depth of 0 stands for the whole history. It
-// returns the metadata and all fetched objects. The slice of objects is nil if one of the objects was too large to be kept in
-// memory.
+// readMeta returns the metadata of a session in the commit id, and all objects of this commit and its history, at most
+// depth commits (0 for the whole history). The slice of objects is nil if one of the objects was too large to be kept
+// in memory.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, remove, err := disk.TempDir(dir, "meta")
 	if err != nil {
@@ -123,7 +125,7 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	return meta, all, err
 }
 
-// inMemory returns an object that can be written into a pack, and whose content is in memory.
+// inMemory returns an object with the given content in the form that is written into a pack.
 func inMemory(id object.ID, t object.Type, content []byte) odb.Outgoing {
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

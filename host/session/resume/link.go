@@ -13,20 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Local identifies a checkpoint of a session that is on this host.
+// Local identifies a checkpoint of a session on this host, from which a mount starts.
 type Local struct {
 	RepoDir    string // session repository that has the checkpoint
 	Session    string // name of the session
 	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if the session started from a commit
-	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "" if there is no
-	// such session remote. The URL may contain a secret.
+	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched, possibly
+	// with a secret; "" if there is no such session remote.
 	ContentsFrom string
 }
 
-// Link adds all objects that another session owns to the repository of the mount. It creates hard links and copies no contents.
-// The parameter from identifies a checkpoint of the other session. If the mount has a session, the session of the mount becomes a
-// fork of the other session.
+// Link adds all objects of the session that from identifies to the session repository of the mount, by hard links. If
+// the mount has a session, that becomes a fork of the other session.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -67,9 +66,9 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
 }
 
-// LinkObjects creates hard links to all packs and loose objects of the object directory from in the object directory to. If
-// another process repacks the directory from at the same time, packs disappear, because their objects were moved into another
-// pack. LinkObjects then removes the directory to and starts again. It gives up after 10 attempts.
+// LinkObjects creates hard links to all packs and loose objects of the object directory from in the object directory
+// to. If another process repacks the directory from at the same time, packs disappear; LinkObjects then removes the
+// directory to and starts again, at most 10 times.
 func LinkObjects(from, to string) error {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -83,11 +82,11 @@ func LinkObjects(from, to string) error {
 	}
 }
 
-// packFiles are the suffixes of a pack's files, in the order in which they must appear for concurrent readers.
+// packFiles has the suffixes of the files of a pack, in the order in which they must appear for concurrent readers.
 var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
 
-// LinkOnce creates the links of LinkObjects in a single attempt. It returns fs.ErrNotExist if a pack disappears during the
-// call. After an error, the links that it has created remain.
+// LinkOnce creates the links of LinkObjects in a single attempt. It returns fs.ErrNotExist if a pack disappears during
+// the call. After an error, some links may exist.
 func LinkOnce(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -135,7 +134,7 @@ func LinkOnce(from, to string) error {
 	return nil
 }
 
-// linkFile creates the hard link to for the file from. It does nothing if the file to exists already.
+// linkFile creates the hard link to for the file from. It does nothing if the file to exists.
 func linkFile(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
@@ -144,7 +143,7 @@ func linkFile(from, to string) error {
 	return err
 }
 
-// readIDs returns the object ids in a file, which has one id on each line. It returns no ids if the file does not exist.
+// readIDs returns the object IDs in a file that has one ID on each line. It returns no IDs if the file does not exist.
 func readIDs(path string) (ids []object.ID, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
-// Package resume prepares the session repository of a mount that starts from a checkpoint instead of from a commit: a session
-// that is resumed on another machine, a fork, or a mount that shows one checkpoint. It stores in that repository the checkpoint
-// and everything that the session owns. The tree of the checkpoint is the base tree of the mount, and the overlay is empty.
+// Package resume prepares the session repository of a mount that starts from a checkpoint instead of a commit: a
+// session that is resumed on another machine, a fork, or a mount that shows one checkpoint. It stores the checkpoint
+// and everything that the session owns in that repository. The tree of the checkpoint is the base tree of the mount,
+// and the overlay is empty.
 //
 // The objects come from one of two places:
 //
@@ -35,25 +36,28 @@ type Start struct {
 	Base       object.ID          // base commit of the session; zero if the session started on an unborn branch
 	Format     object.Format
 	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
-	// ContentsFrom is the URL of another session's session remote, from which missing contents can be fetched; "" if no such
-	// session remote is needed. The URL may contain a secret.
+	// ContentsFrom is the URL of another session's session remote, from which missing contents can be fetched, possibly
+	// with a secret; "" if no such session remote is needed.
 	ContentsFrom string
-	// Newer contains the refs whose values on the session remote and in Checkpoint differ, with the values on the session remote.
+	// Newer has the refs whose values on the session remote and in Checkpoint differ, with their values on the session
+	// remote.
 	Newer map[string]object.ID
 	Own   map[string]bool // refs in Newer that this session itself has pushed
 }
 
-// Target describes the mount that starts from a checkpoint.
+// Target describes the mount that is to start from a checkpoint.
 type Target struct {
 	Session string       // session of the mount; "" if it has none
 	Mounted string       // URL of the mounted remote
 	RepoDir string       // directory of the mount's session repository
 	Remote  *thin.Remote // session remote; nil if the session has only the embedded one
 	Since   time.Time    // time of the mount
-	// Listed is called with the refs of the session remote when they are known, also if it has no such session. It may be nil.
+	// Listed is called with the refs of the session remote when they are known, even if the session remote does not
+	// have the session. It may be nil.
 	Listed func(*thin.Listing)
 
-	// RepoOptions returns the options for opening RepoDir as the repository of the session name with the object format f.
+	// RepoOptions returns the options for opening RepoDir as the repository of the session called name with the object
+	// format f.
 	RepoOptions func(f object.Format, name string) session.RepoOptions
 	Objects     Objects
 	Own         []*fetch.Local // object directories of the mount
@@ -61,13 +65,13 @@ type Target struct {
 	Claims      Claims
 }
 
-// Objects reads and stores objects of the repository in RepoDir. It is implemented by *fetch.Local.
+// Objects reads and stores objects in the session repository of the mount. It is implemented by *fetch.Local.
 type Objects interface {
 	// Fetch fetches objects and stores them.
 	Fetch(ctx context.Context, r fetch.FetchRequest) (fetch.Fetched, error)
-	// KeepAs stores objects. The parameter f is the object format of their ids.
+	// KeepAs stores objects, whose IDs have the object format f.
 	KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error
-	// Size returns the type and the size of an object that is on this host.
+	// Size returns the type and the size of an object on this host.
 	Size(id object.ID) (object.Type, int64, error)
 }
 
@@ -81,10 +85,10 @@ type Store interface {
 
 // Claims claims the lane of a session that is being resumed. It is implemented by *agent.Agent.
 type Claims interface {
-	// ClaimAhead starts to push the claim in the background. The parameter ref is the session's metadata ref, and old is the
-	// commit of this ref on the session remote.
+	// ClaimAhead starts to push a claim in the background. ref is the session's metadata ref, and old is the commit of
+	// this ref on the session remote.
 	ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *agent.AheadClaim
-	// Refused returns an error if this host may not claim the session that meta describes.
+	// Refused returns an error if this host may not claim the session with the metadata meta.
 	Refused(meta session.Meta) error
 }
 
@@ -98,8 +102,8 @@ func (t *Target) Acquire(ctx context.Context, s *Start) error {
 	return nil
 }
 
-// acquireBeside starts Acquire in the background. The function wait waits until Acquire has returned, and returns its error. The
-// function stop cancels Acquire and waits until Acquire has returned.
+// acquireBeside starts Acquire in the background. The function wait waits until Acquire has returned, and returns its
+// error. The function stop cancels Acquire and waits until it has returned.
 func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var err error
@@ -118,8 +122,9 @@ func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error
 	}
 }
 
-// Find returns the checkpoint to which name refers; "" refers to the newest one. If name is a turn, Find reads the transcript and
-// calls the function contents to fetch missing contents of the transcript. The function is nil if no contents are missing.
+// Find returns the checkpoint to which name refers; "" refers to the newest one. If name is a turn, Find reads the
+// transcript and calls contents to fetch missing contents of the transcript. contents is nil if no contents are
+// missing.
 func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Checkpoint, error) {
 	if name == "" {
 		name = "@"
@@ -135,8 +140,8 @@ func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) err
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 
-// setRefs sets refs to the values that they have on the session remote, which are in the map there. It skips a ref if the function
-// which returns false for the ref.
+// setRefs sets refs in the repository to their values on the session remote, which are in the map there. It skips the
+// refs for which the function which returns false.
 func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
 	var changes []session.RefChange
 	for ref, id := range there {
@@ -150,7 +155,8 @@ func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID
 	return repo.Update(ctx, changes)
 }
 
-// baseCommit returns the id of a session's base commit. It returns zero if the session started on an unborn branch.
+// baseCommit returns the ID of the base commit of the session with the metadata meta, or zero if the session started on
+// an unborn branch.
 func baseCommit(meta session.Meta) (object.ID, error) {
 	if meta.Base == "" {
 		return object.ID{}, nil

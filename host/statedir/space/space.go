@@ -28,7 +28,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Report is the disk usage of a state directory, in the JSON format of `cache stat --json`. All sizes are in bytes.
+// Report is the disk usage of a state directory, in the JSON format of the command "artifactfs cache stat --json". All
+// sizes are in bytes.
 type Report struct {
 	// Blobs describes the cache with the contents of all remotes. Its quota is the quota of a running daemon, or 0 if no
 	// daemon is running.
@@ -110,8 +111,8 @@ func Examine(ctx context.Context, state string) (Report, error) {
 	return st, nil
 }
 
-// openBlobs opens the cache of contents with a quota so large that nothing is evicted. Other processes may have the cache
-// open.
+// openBlobs opens the cache of contents, with a quota so large that the cache evicts nothing. Other processes may have
+// the cache open.
 func openBlobs(state string) (*cache.Blobs, error) {
 	if _, err := os.Stat(state); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
@@ -123,8 +124,8 @@ func openBlobs(state string) (*cache.Blobs, error) {
 	return b, nil
 }
 
-// statStore returns the disk usage of a store. If no fetch into the store has completed yet, only Dir, Bytes and Open are
-// set.
+// statStore returns the disk usage of the store in the directory dir. If no fetch into the store has completed yet,
+// only Dir, Bytes and Open are set.
 func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	r := Remote{Dir: dir, Bytes: diskUse(dir)}
 	if f, err := statedir.LockStore(dir); errors.Is(err, statedir.ErrStoreUsed) {
@@ -159,7 +160,8 @@ func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	return r, nil
 }
 
-// statHome returns the disk usage of a home. It locks the home for a short time to find out whether it is mounted.
+// statHome returns the disk usage of the home called id. It locks the home for a short time to find out whether it is
+// mounted.
 func statHome(h statedir.Homes, id string) Home {
 	dir := filepath.Join(h.Dir(), id)
 	s := Home{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
@@ -197,14 +199,14 @@ func diskUse(dir string) (bytes int64) {
 	return bytes
 }
 
-// Goal states how much Collect removes.
+// Goal states how much of a state directory Collect removes.
 type Goal struct {
 	Quota int64 // maximum size in bytes of the contents that stay in the cache
-	// DryRun states that nothing is removed; Collect only calculates its result.
+	// DryRun is whether Collect removes nothing, and only calculates what it would remove.
 	DryRun bool
 }
 
-// Freed is the result of Collect, in the JSON format of `cache gc --json`.
+// Freed is the result of Collect, in the JSON format of the command "artifactfs cache gc --json".
 type Freed struct {
 	Blobs int64 `json:"blobs"` // number of evicted contents
 	Bytes int64 `json:"bytes"` // size of evicted contents
@@ -217,8 +219,8 @@ type Freed struct {
 	DryRun bool `json:"dry_run"`
 }
 
-// Collect evicts contents, the least recently used first, until the quota is met, and removes stores that no mount and no
-// session needs. If a session cannot be read, it removes no store and adds a note with the reason.
+// Collect removes contents from the cache, the least recently used first, until the quota is met, and removes stores
+// that no mount and no session needs. If a session cannot be read, it removes no store and adds a note with the reason.
 func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 	freed := Freed{Removed: []Remote{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)

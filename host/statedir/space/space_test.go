@@ -43,7 +43,7 @@ func TestNeededStores(t *testing.T) {
 	}
 	write("mounts/_12345678/git/objects/info/alternates", filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
 	write("registry/0123.json", `{"version":1,"request":{"remote":"https://127.0.0.1/registered.git"}}`)
-	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil { // by a killed process
+	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil { // as a killed process may leave it
 		t.Fatal(err)
 	}
 	want := []string{of, "other-1", statedir.StoreName("https://127.0.0.1/registered.git")}
@@ -65,7 +65,7 @@ func TestNeededStores(t *testing.T) {
 	if got := needed(); got[0] != "error" {
 		t.Errorf("needed stores with an unreadable session: got %q", got)
 	}
-	// In that case no store is removed.
+	// If a session cannot be read, no store is removed.
 	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
 	freed, err := Collect(t.Context(), h.State, Goal{Quota: 1})
 	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "kept all stores") {

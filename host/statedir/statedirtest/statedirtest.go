@@ -72,7 +72,7 @@ func Names(t *testing.T, h statedir.Homes) string {
 	return strings.Join(append(ids, removed...), " ")
 }
 
-// Record returns a record in which every field but Made is set.
+// Record returns a record of a session in which every field but Made is set.
 func Record() statedir.Record {
 	return statedir.Record{
 		Version: statedir.RecordVersion, Tenant: "team", Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app",
