@@ -2,17 +2,17 @@ package supervisor
 
 import "time"
 
-// failures counts consecutive workers that have failed. The counts determine the pause before the next worker is started, the
-// moment at which the supervisor gives up, and the time limits of a worker.
+// failures counts workers that have failed one after the other. The counts determine the pause before the next worker
+// is started, whether the supervisor gives up, and the time limits of a worker.
 type failures struct {
-	unserved int // number of consecutive workers that ended before they served
+	unserved int // number of consecutive workers that ended before they served requests
 	hasty    int // number of consecutive workers that crashed within hastyTime after they had begun to serve
 	hung     int // number of consecutive workers that the watchdog has killed
 }
 
-// countHaste updates the count hasty for the worker w, which has served and ended: it counts w if w has crashed soon after it
-// began to serve, and resets the count if w has crashed later.
-func (f *failures) countHaste(w *worker) {
+// countHasty updates the count hasty after the end of the worker w, which has served: it adds 1 if w has crashed within
+// hastyTime, and resets the count if w has crashed later.
+func (f *failures) countHasty(w *worker) {
 	switch {
 	case !w.crashed():
 	case w.endedAt.Sub(w.readyAt) < hastyTime:
@@ -22,8 +22,8 @@ func (f *failures) countHaste(w *worker) {
 	}
 }
 
-// pause returns the pause before the next worker is started; 0 means that the next worker is started at once. The pause grows
-// with each failure.
+// pause returns the time to wait before the next worker is started, or 0 to start the next worker at once. The pause
+// grows with each failure.
 func (f *failures) pause() time.Duration {
 	// The first hastyFree crashes in a row cause no pause, because the users of the mounts wait during a pause.
 	n := max(f.unserved, f.hasty-hastyFree)
@@ -33,11 +33,12 @@ func (f *failures) pause() time.Duration {
 	return pauses.Limit(n)
 }
 
-// tooMany reports whether so many workers have failed that the mounts must be detached.
+// tooMany reports whether so many workers have failed that the supervisor must detach the mounts.
 func (f *failures) tooMany() bool { return f.unserved >= giveUpAfter || f.hasty >= hastyLimit }
 
-// most returns the number of failures to be shown to the user.
-func (f *failures) most() int { return max(f.unserved, f.hasty) }
+// shown returns the number of failed workers that status shows.
+func (f *failures) shown() int { return max(f.unserved, f.hasty) }
 
-// patience returns the number of times that the time limits of a worker are doubled.
-func (f *failures) patience() int { return min(f.hung, mostPatience) }
+// patience returns how many times the time limits of a worker are doubled: once for each worker that the watchdog has
+// killed.
+func (f *failures) patience() int { return min(f.hung, maxDoublings) }

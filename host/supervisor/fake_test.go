@@ -24,8 +24,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// TestMain runs the tests, or a supervisor or worker that is tested: the test's executable is started as `NAME supervisor DIR` and
-// `NAME worker DIR`, a descriptor store as `NAME keep SOCKET`. The files in DIR control these processes and record what they do:
+// TestMain runs the tests, or one of the processes that they start. The executable of the tests is started as `NAME
+// supervisor DIR`, as `NAME worker DIR`, and as `NAME keep SOCKET` (a descriptor store). The files in DIR control these
+// processes and record what they do:
 //
 //	crash, refuse   number of workers that end before they serve, after (crash) or before (refuse) they wait for the order to serve
 //	events          one line of JSON for each event
@@ -48,14 +49,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// happening is one line of the file events.
+// happening is one event, which is one line of the file "events".
 type happening struct {
 	What    string
 	PID     int
 	Exe     string
 	Start   keeper.Start
 	Names   []string // names of the descriptors
-	Mounts  int      // counter in the memory that stands for a mount; each worker adds 1
+	Mounts  int      // counter in the memory file that represents a mount; each worker adds 1
 	Reason  string
 	Version string
 }
@@ -72,7 +73,7 @@ func tell(dir string, h happening) {
 	f.Write(append(line, '\n'))
 }
 
-// countdown subtracts 1 from the number in a file. It reports whether the number was positive.
+// countdown subtracts 1 from the number in a file if it is positive, and reports whether it was.
 func countdown(dir, name string) bool {
 	path := filepath.Join(dir, name)
 	text, _ := os.ReadFile(path)
@@ -116,7 +117,8 @@ func fakeDaemon(dir string) int {
 
 const fakeMount = "0a" + mountSuffix
 
-// fakeWorker is a worker that carries out the commands that it receives on a socket. A memory file stands for a mount.
+// fakeWorker runs a worker that carries out the commands that it receives on a socket. A memory file represents a
+// mount.
 func fakeWorker(dir string) int {
 	signal.Ignore(syscall.SIGTERM)
 	exe, err := os.Executable()
@@ -239,7 +241,7 @@ func (w *fake) stop() {
 	os.Exit(0)
 }
 
-// answer carries out the command in a line.
+// answer carries out the command in the line that it reads from c.
 func (w *fake) answer(c net.Conn) {
 	defer c.Close()
 	line, err := bufio.NewReader(c).ReadString('\n')

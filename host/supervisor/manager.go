@@ -14,24 +14,24 @@ import (
 
 // Time limits for the communication with the service manager.
 const (
-	// barrierTime is the maximum wait until the manager has read all messages.
+	// barrierTime is the maximum wait until the service manager or the descriptor store has handled all messages.
 	barrierTime = 5 * time.Second
-	notifyTime  = time.Second // maximum wait for sending one message, if the manager does not read
+	notifyTime  = time.Second // maximum wait for sending one message to a service manager that does not read
 )
 
-// manager is the connection to the service manager that started this process (see sd_notify(3) and systemd.exec(5)). A nil
+// manager sends messages to the service manager that started this process (see sd_notify(3) and systemd.exec(5)). A nil
 // manager means that no service manager started this process. All methods accept a nil manager.
 type manager struct {
-	// fd is the socket for messages to addr, the manager's address.
+	// fd is the socket from which messages are sent to addr, the address of the service manager.
 	fd    int
 	addr  unix.Sockaddr
 	keep  bool          // whether the manager stores descriptors for this process
 	every time.Duration // interval of the manager's watchdog; 0 if the manager does not watch this process
 }
 
-// newManager returns a connection to the manager that the environment names, or nil if the environment names none. The environment
-// variable FDSTORE holds the size of the manager's descriptor store. Service managers before systemd 254 do not set FDSTORE, so
-// the unit file must set this variable.
+// newManager returns a manager for the service manager that the environment names, or nil if the environment names
+// none. The environment variable FDSTORE states how many descriptors the service manager stores. Before version 254,
+// systemd does not set FDSTORE, so the unit file must set this variable.
 func newManager() *manager {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -68,8 +68,8 @@ func Stores() bool {
 // keeps reports whether the manager stores descriptors for this process.
 func (m *manager) keeps() bool { return m != nil && m.keep }
 
-// period returns the interval of the messages to the manager's watchdog: the duration tick, or half of the watchdog's interval if
-// half of that interval is shorter.
+// period returns the interval at which the supervisor reports to the service manager's watchdog: tick, or half of the
+// watchdog's interval if that is shorter.
 func (m *manager) period(tick time.Duration) time.Duration {
 	if m == nil || m.every == 0 {
 		return tick
@@ -84,7 +84,8 @@ func (m *manager) alive() {
 	}
 }
 
-// notify sends a message to the manager. It ignores errors, because the supervisor also works without the manager.
+// notify sends a message, with copies of the descriptors fds, to the service manager. It ignores errors, because the
+// supervisor also works without the manager.
 func (m *manager) notify(msg keeper.Message, fds ...int) {
 	if m == nil {
 		return
@@ -101,24 +102,24 @@ func (m *manager) notify(msg keeper.Message, fds ...int) {
 	}
 }
 
-// store puts a copy of a descriptor into the manager's descriptor store, so that the descriptor survives the end of this
-// process.
+// store puts a copy of a descriptor into the service manager's descriptor store, so that the descriptor survives the
+// end of this process.
 func (m *manager) store(name string, fd int) {
 	if m.keeps() {
 		m.notify(keeper.Message{keeper.Store: "1", keeper.Name: name}, fd)
 	}
 }
 
-// remove removes the descriptor called name from the manager's store if the store s has a descriptor with this name. Without this
-// removal, the manager would store two descriptors with the same name.
+// remove removes the descriptor called name from the service manager's store, if s has a descriptor with this name. It
+// is called before a descriptor is replaced, because the service manager can store two descriptors with the same name.
 func (m *manager) remove(s store, name string) {
 	if _, ok := s[name]; ok && m.keeps() {
 		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
 	}
 }
 
-// barrier waits until the manager has read all messages of this process, because the manager ignores the messages of a process
-// that has died. It waits at most barrierTime.
+// barrier waits until the service manager has read all messages of this process, for at most barrierTime. A process
+// must wait before it exits, because the manager ignores the messages of a process that has died.
 func (m *manager) barrier() {
 	if m == nil {
 		return
@@ -144,7 +145,7 @@ func (m *manager) barrier() {
 	}
 }
 
-// close closes the socket to the manager.
+// close closes the socket from which messages are sent to the service manager.
 func (m *manager) close() {
 	if m != nil {
 		unix.Close(m.fd)

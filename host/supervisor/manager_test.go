@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// standIn replaces a service manager with a descriptor store: it receives the messages of sd_notify(3), such as FDSTORE=1, and passes
-// the descriptors to the next process, as described in systemd.exec(5).
+// standIn replaces a service manager with a descriptor store. It receives the messages of sd_notify(3), such as
+// FDSTORE=1, and passes the descriptors to the next process as described in systemd.exec(5).
 type standIn struct {
 	*testing.T
 	socket *net.UnixConn
@@ -90,7 +90,7 @@ func (m *standIn) read() {
 			})
 		}
 		m.mu.Unlock()
-		for _, fd := range fds { // the sender of a barrier waits until its descriptor is closed
+		for _, fd := range fds { // the sender of a barrier message waits until its descriptor is closed
 			unix.Close(fd)
 		}
 	}
@@ -117,14 +117,15 @@ func (m *standIn) times(key string) (n int) {
 	return n
 }
 
-// start starts the service with the descriptors in the store.
+// start starts the service and passes the descriptors in the store to it.
 func (m *standIn) start(y *try, env ...string) {
 	m.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		m.Fatal(err)
 	}
-	// The environment of a process must contain its own PID, so a shell sets the variables and then calls exec(2).
+	// The environment must contain the process ID of the service itself, so a shell sets the variables and then calls
+	// exec(2).
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"`, exe)
 	m.mu.Lock()
 	var names []string
@@ -153,7 +154,7 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 	}
 	y.until("the service manager has received 3 watchdog messages", func() bool { return m.times(keeper.Watchdog) >= 3 })
 
-	// The supervisor dies, and its worker ends, too. The service manager starts another supervisor.
+	// The supervisor is killed, and then its worker ends. The service manager starts another supervisor.
 	y.kill(y.cmd.Process.Pid, syscall.SIGKILL)
 	y.code()
 	y.until("the worker has ended", func() bool { return !ours(first.PID, y.dir) })
@@ -225,8 +226,8 @@ func TestManagerThatDoesNotReadIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// A descriptor store keeps the descriptors when all processes of the daemon are killed, when the daemon leaves its mounts there, and
-// when the store itself is replaced.
+// TestDescriptorStore checks that a descriptor store keeps the descriptors when all processes of the daemon are killed,
+// when the daemon leaves its mounts in the store, and when the store itself is replaced.
 func TestDescriptorStore(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "keep")
 	serve := func() (end func()) {
@@ -270,7 +271,7 @@ func TestDescriptorStore(t *testing.T) {
 	if h := y.awaitEvent("serving", 2); h.Mounts != 2 || h.Start.Reason == "" {
 		t.Errorf("after all processes were killed: got %+v, want 2 mounts and a reason", h)
 	}
-	// The store is replaced: everything is stored in its successor.
+	// The store is replaced. The daemon stores all descriptors in the new store.
 	end()
 	end = serve()
 	y.until("the next store has the mount and the socket", func() bool { return files() == 2 })
@@ -278,8 +279,8 @@ func TestDescriptorStore(t *testing.T) {
 	better := y.copyExe("better")
 	y.ask("upgrade " + better)
 	y.awaitEvent("serving", 3)
-	// A signal during exec(2) would be lost. The number of supervisors does not show its end, because the worker that was killed last may
-	// have started one, too.
+	// A signal during exec(2) would be lost, so wait for the end of exec(2). The number of supervisors does not show
+	// it, because the worker that was killed last may also have started a supervisor.
 	y.until("the supervisor has been replaced", func() bool {
 		return slices.ContainsFunc(y.of("supervisor"), func(h happening) bool { return h.PID == y.cmd.Process.Pid && h.Exe == better })
 	})

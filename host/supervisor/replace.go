@@ -21,10 +21,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handoverVariable is the environment variable that is set if this supervisor continues the work of another supervisor or of a
-// worker. Its value is "self:N" after exec(2) of this process; the previous executable, also a supervisor, has left a handover in
-// the descriptor N. Its value is "worker:N" if a worker that has lost its supervisor hands over its descriptors through the
-// connection in the descriptor N.
+// handoverVariable is the name of the environment variable that is set if this supervisor continues the work of another
+// supervisor or of a worker. "self:N" is set before exec(2): the same process, which ran an older executable as a
+// supervisor, has written a handover to the descriptor N. "worker:N" is set by a worker whose supervisor has died: it
+// sends its descriptors through the connection N.
 const handoverVariable = "ARTIFACTFS_HANDED"
 
 // handover is the state that a supervisor passes to the next executable through exec(2), encoded as JSON.
@@ -35,18 +35,20 @@ type handover struct {
 	PID         int   `json:"pid"`  // process ID of the worker
 	// Version is the version of the worker.
 	Version string `json:"version"`
-	// Count is the number of takeovers so far.
+	// Count is the number of takeovers since the daemon started.
 	Count int `json:"count"`
-	// Hung is the number of workers that the watchdog has killed so far. An older supervisor does not write it.
+	// Hung is the number of workers that the watchdog has killed since the daemon started. Older supervisors do not
+	// write this field.
 	Hung int `json:"hung"`
 	// Reason is the reason why the last worker ended.
 	Reason string `json:"reason"`
-	// Life is the pipe of the descriptor store; missing if there is none. See outside.
+	// Life is outside.life, the pipe by which the descriptor store notices the end of the daemon; missing if no store
+	// is configured.
 	Life *[2]int `json:"life,omitempty"`
 }
 
-// inherit continues the work of a previous supervisor, if there was one. Otherwise it stores the descriptors that the service
-// manager has passed to this process, and those that the descriptor store keeps.
+// inherit takes over the descriptors, and possibly the worker, of a previous supervisor or of a worker whose supervisor
+// has died. If there is neither, it stores the descriptors that the service manager and the descriptor store have kept.
 func (s *supervisor) inherit(ctx context.Context) (err error) {
 	if s.outside, err = newOutside(s.StoreSocket, s.StoreName, s.Log); err != nil {
 		return err
@@ -72,7 +74,8 @@ func (s *supervisor) inherit(ctx context.Context) (err error) {
 	return err
 }
 
-// inheritStored stores the descriptors that an earlier daemon has left to the service manager, or in the descriptor store.
+// inheritStored fills s.store with the descriptors that an earlier daemon has stored in the service manager or in the
+// descriptor store.
 func (s *supervisor) inheritStored(ctx context.Context) error {
 	s.store = passed()
 	kept, err := s.outside.enter(ctx, s.Running)
@@ -92,8 +95,8 @@ func (s *supervisor) inheritStored(ctx context.Context) error {
 	return nil
 }
 
-// inheritSelf reads the handover that the previous executable of this process (method exec) wrote to the descriptor fd, and
-// continues with the same worker.
+// inheritSelf reads the handover that the previous executable of this process (method exec) wrote to the descriptor fd,
+// and continues with the same worker.
 func (s *supervisor) inheritSelf(fd int) error {
 	f := os.NewFile(uintptr(fd), "handover")
 	defer f.Close()
@@ -127,12 +130,12 @@ func (s *supervisor) inheritSelf(fd int) error {
 	s.worker = &worker{process: process, conn: conn, version: h.Version, waiting: true, orderedAt: now, readyAt: now}
 	s.watch(s.worker)
 	s.Log.Info("replaced supervisor", zap.Int("worker", h.PID))
-	s.wantSpare()
+	s.scheduleSpare()
 	return nil
 }
 
-// inheritWorker takes the descriptors over from a worker that has lost its supervisor. The next worker is started at once, and
-// serves after the old worker has ended.
+// inheritWorker receives the descriptors of a worker whose supervisor has died. Descriptor fd is the connection to this
+// worker. inheritWorker starts the next worker at once, which serves after the old worker has ended.
 func (s *supervisor) inheritWorker(fd int) error {
 	unix.CloseOnExec(fd)
 	conn, err := keeper.Open(fd)
@@ -169,10 +172,11 @@ func (s *supervisor) inheritWorker(fd int) error {
 	return nil
 }
 
-// replace continues this process with another executable and the same worker. It returns only if the replacement fails.
+// replace makes this process run another executable as supervisor, which continues with the same worker. It returns
+// only if this fails.
 func (s *supervisor) replace(file *os.File) error {
 	// The new executable starts a spare worker itself, so this process no longer needs its spare.
-	s.dropNext()
+	s.killNext()
 	w := s.worker
 	// A read deadline in the past ends the goroutine in the method read, between two messages. No message is lost: unread
 	// messages stay in the socket for the next executable.
@@ -185,7 +189,7 @@ func (s *supervisor) replace(file *os.File) error {
 		default:
 			reading = false
 			if e.gone {
-				go s.bring(e) // handle this event again later, after the events that precede it
+				go s.sendEvent(e) // handle this event again later, after the events that precede it
 				return errors.New("worker has exited")
 			}
 		}
@@ -197,7 +201,7 @@ func (s *supervisor) replace(file *os.File) error {
 	return err
 }
 
-// exec is the last step of replace: it writes the handover to a memory file and calls exec(2). It returns only an error.
+// exec writes the handover to a memory file and calls exec(2) with the executable file. It returns only if it fails.
 func (s *supervisor) exec(file *os.File, w *worker) error {
 	// Dup returns a plain descriptor, which can stay open during exec(2).
 	conn, err := w.conn.Dup()
@@ -244,8 +248,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is called by a worker that has lost its supervisor. It starts another supervisor, hands the descriptors over to it,
-// and exits this process. It returns only if one of these steps fails.
+// Resurrect starts another supervisor, sends the descriptors of this worker to it, and exits this process. A worker
+// calls it after its supervisor has died. It returns only if one of these steps fails.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {

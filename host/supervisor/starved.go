@@ -6,19 +6,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// meter distinguishes a worker that hangs from a worker that waits because the host does not let it run.
+// meter measures how long a process could not run because the host was busy, so that such a worker is not mistaken for
+// one that hangs.
 type meter interface {
-	// starved returns how long, during the last period, the process pid could not run although it was ready to run, because it
-	// waited for a processor, a memory page or a disk. The parameter passed is the length of the period. The first call for a
+	// starved returns for how long, during the last period, the process pid was ready to run but waited for a
+	// processor, a memory page or a disk. The parameter passed is the length of the period. The first call for a
 	// process returns an estimate.
 	starved(pid int, passed time.Duration) time.Duration
 }
 
-// threads is the meter that reads the times of a process's threads in /proc. The map last holds the times of the threads of the
-// process pid at the previous call. A call for another process ignores these times.
+// threads is a meter that reads the times of the threads of a process in /proc. The map last holds the times of the
+// threads of the process pid at the previous call of starved; a call for another process ignores them.
 type threads struct {
 	pid  int
-	last map[string]threadTimes // times at the previous call, by thread ID
+	last map[string]threadTimes // times at the previous call of starved, by thread ID
 }
 
 // threadTimes holds the times of a thread, as proc.Process.Times returns them.
@@ -27,7 +28,8 @@ type threadTimes struct {
 	ran, waited time.Duration
 }
 
-// starved returns the waiting time of the thread that waited longest, because one thread that cannot run may block all others.
+// starved implements meter. It returns the waiting time of the thread that waited longest, because one thread that
+// cannot run may block all others.
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {

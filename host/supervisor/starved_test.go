@@ -13,11 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// watched is a supervisor whose worker sends no sign of life. The test controls its clock and its meter.
+// watched is a supervisor whose worker sends no watchdog messages. The test controls the clock and the measured waiting
+// time.
 type watched struct {
 	supervisor
 	now  time.Time
-	part float64 // part of each tick in which the host does not let the worker run
+	part float64 // fraction of each tick during which the worker waits for a processor
 }
 
 func (w *watched) starved(_ int, passed time.Duration) time.Duration {
@@ -32,7 +33,7 @@ func newWatched(t *testing.T, limit time.Duration) *watched {
 	return w
 }
 
-// serve makes another worker the one that serves.
+// serve makes a new worker the worker that serves.
 func (w *watched) serve(t *testing.T) {
 	t.Helper()
 	conn, peer, err := keeper.Pair()
@@ -43,8 +44,8 @@ func (w *watched) serve(t *testing.T) {
 	w.worker = &worker{conn: conn, orderedAt: w.now, readyAt: w.now}
 }
 
-// replacedAfter advances the clock until the worker is killed, and returns the elapsed time. It returns limit if the worker was not
-// killed before that.
+// replacedAfter advances the clock until the worker is killed, and returns the elapsed time. It returns limit if the
+// worker is still alive at that time.
 func (w *watched) replacedAfter(limit time.Duration) time.Duration {
 	began := w.now
 	for w.worker.killed == "" && w.now.Sub(began) < limit {
@@ -72,7 +73,8 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// A worker that could not run for a while and then continues is not killed.
+// TestStarvedWorkerIsKept checks that a worker is not killed if it could not run for some time because other processes
+// used the processors.
 func TestStarvedWorkerIsKept(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	for range 5 {
@@ -84,7 +86,8 @@ func TestStarvedWorkerIsKept(t *testing.T) {
 	}
 }
 
-// Before it serves, a worker has readyTime and not the watchdog's limit.
+// TestWorkerThatComesUp checks that the time limit for a worker that does not serve yet is readyTime and not the limit
+// of the watchdog.
 func TestWorkerThatComesUp(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	w.worker.readyAt = time.Time{}
@@ -98,7 +101,8 @@ func TestWorkerThatComesUp(t *testing.T) {
 	}
 }
 
-// The time limits double with each worker that the watchdog kills, up to a maximum. They are reset when a worker has served for a while.
+// TestLimitsGrow checks that the time limits double with each worker that the watchdog kills, up to a maximum, and are
+// reset when a worker has served for some time.
 func TestLimitsGrow(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	for _, want := range []time.Duration{3, 6, 12, 24, 48, 48} {
@@ -119,7 +123,8 @@ func TestLimitsGrow(t *testing.T) {
 	}
 }
 
-// The supervisor does not give up because of workers that the watchdog kills before they serve.
+// TestHungWorkersAreNotCounted checks that the supervisor does not end because of workers that the watchdog kills
+// before they serve.
 func TestHungWorkersAreNotCounted(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	w.begun, w.served, w.manager, w.program.path = true, true, nil, "/nonexistent"
@@ -129,7 +134,7 @@ func TestHungWorkersAreNotCounted(t *testing.T) {
 		if _, end := w.ended(w.worker); end {
 			t.Fatal("a worker that hangs before it serves ended the daemon")
 		}
-		if w.failures.unserved > 1 { // the start of /nonexistent fails once
+		if w.failures.unserved > 1 { // starting /nonexistent fails once
 			t.Fatalf("failures after workers that hang: got %d, want none of them counted", w.failures.unserved)
 		}
 		w.failures.unserved, w.timers.pause = 0, nil
@@ -137,8 +142,8 @@ func TestHungWorkersAreNotCounted(t *testing.T) {
 	}
 }
 
-// The meter reports waiting time for a thread that other threads keep from its processor, and none for a thread that is stopped or
-// sleeps.
+// TestThreads checks that waiting time is measured for a thread that other threads keep from its processor, and not for
+// a thread that is stopped or sleeps.
 func TestThreads(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -174,7 +179,8 @@ func TestThreads(t *testing.T) {
 	if err := syscall.Kill(stopped, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// The first measurement may include waiting time from before the process was stopped or slept. A later one does not.
+	// The first measurement may include waiting time from before the process was stopped or slept, so a later one is
+	// used.
 	during := func(pid int, enough func(starved, passed time.Duration) bool) (starved, passed time.Duration) {
 		m := &threads{}
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {

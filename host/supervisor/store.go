@@ -9,22 +9,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// store holds descriptors by name. They are stored as numbers instead of os.Files, because Go's poller watches an os.File whose
-// device or socket is non-blocking, and would wake this process for every request to a mount.
+// store holds the descriptors of the mounts, by name. They are stored as numbers instead of os.Files, because Go's
+// poller watches an os.File whose device or socket is non-blocking, and would wake this process for every request to a
+// mount.
 type store map[string]int
 
-// mountSuffix is the suffix of a descriptor's name. Every live mount has one descriptor whose name has this suffix (see package
-// takeover).
+// mountSuffix is the suffix of the name of one descriptor of every live mount: that of the file with the state of the
+// mount (see package takeover).
 const mountSuffix = ".state"
 
-// put stores the descriptor fd, which then belongs to the store. If the store has a descriptor with the same name, put closes that
-// descriptor.
+// put adds the descriptor fd under the given name. The store then owns the descriptor. put closes an earlier descriptor
+// with the same name.
 func (s store) put(name string, fd int) {
 	s.remove(name)
 	s[name] = fd
 }
 
-// remove closes and removes the descriptor called name, if the store has one.
+// remove closes the descriptor called name and removes it from the store. It does nothing if the store has no such
+// descriptor.
 func (s store) remove(name string) {
 	if fd, ok := s[name]; ok {
 		unix.Close(fd)
@@ -32,7 +34,8 @@ func (s store) remove(name string) {
 	}
 }
 
-// hasMounts reports whether the store has the descriptors of a live mount, which would be lost if this process ended.
+// hasMounts reports whether the store has the descriptors of a live mount. Such a mount would be lost if this process
+// ended.
 func (s store) hasMounts() bool {
 	for name := range s {
 		if strings.HasSuffix(name, mountSuffix) {
@@ -42,7 +45,7 @@ func (s store) hasMounts() bool {
 	return false
 }
 
-// numbers returns the descriptors.
+// numbers returns the descriptors without their names. They still belong to the store.
 func (s store) numbers() (fds []int) {
 	for _, fd := range s {
 		fds = append(fds, fd)
@@ -50,7 +53,8 @@ func (s store) numbers() (fds []int) {
 	return fds
 }
 
-// files returns the descriptors as os.Files, which then belong to the caller. The store must not be used afterwards.
+// files returns the descriptors as os.Files, which then belong to the caller. The store must not be used after the
+// call.
 func (s store) files() []keeper.Descriptor {
 	var all []keeper.Descriptor
 	for name, fd := range s {

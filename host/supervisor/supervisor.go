@@ -44,31 +44,33 @@ const (
 	// statusTime is the wait for the exit status of a worker whose connection has ended. It applies while there are mounts,
 	// because their users are waiting.
 	statusTime = 2 * time.Millisecond
-	codeTime   = time.Second // the same wait while there are no mounts, or while the worker is unmounting
+	codeTime   = time.Second // value of statusTime while there are no mounts, or while the worker is unmounting
 	goneTime   = time.Second // maximum time for the connection of a killed worker to end
-	// stopTime is the maximum time for a worker to unmount everything: a little more than twice the worker's own limit.
+	// stopTime is the maximum time in which a worker must unmount everything. It is a little more than twice the
+	// worker's own limit.
 	stopTime = 75 * time.Second
-	// spareTime is the pause between the moment at which a worker serves and the start of a spare, because the worker has more
-	// urgent tasks at first.
+	// spareTime is the pause between the moment at which a worker begins to serve and the start of a spare worker,
+	// because the worker has more urgent tasks at first.
 	spareTime = 300 * time.Millisecond
-	// A worker that crashes within hastyTime after it began to serve has probably crashed because of the state that it took over.
+	// hastyTime is the time after a worker began to serve, within which a crash is probably caused by the state that the
+	// worker took over.
 	hastyTime = time.Second
 
-	// A worker that the host does not schedule is not replaced, because its successor would also wait for a processor or for
-	// memory. After starvedFactor times the watchdog's limit the worker is replaced nevertheless, because the measurement of
-	// its waiting time may be wrong.
+	// starvedFactor is the number of watchdog limits after which a worker is replaced although the host did not let it
+	// run. Before, the worker is not replaced, because its successor would wait as well; then it is, because the
+	// measurement of its waiting time may be wrong.
 	starvedFactor = 20
-	// mostPatience is the maximum number of times that the time limits are doubled. The limits are doubled once for each
-	// consecutive worker that the watchdog has killed.
-	mostPatience = 4
+	// maxDoublings is the maximum number of times that the time limits are doubled. The limits are doubled once for
+	// each consecutive worker that the watchdog has killed.
+	maxDoublings = 4
 	calmTime     = time.Minute // time for which a worker must serve before the time limits are reset
 
 	upgradeTries = 3  // number of failed workers of a new executable after which the old executable is used again
 	giveUpAfter  = 10 // number of consecutive workers that did not serve, after which the mounts are detached
-	// hastyFree is the number of consecutive crashes, each soon after serving began, after which the next worker is still started
-	// without a pause.
+	// hastyFree is the number of consecutive crashes within hastyTime that cause no pause before the start of the next
+	// worker.
 	hastyFree  = 10
-	hastyLimit = 40 // number of consecutive crashes, each soon after serving began, after which the mounts are detached
+	hastyLimit = 40 // number of consecutive crashes within hastyTime after which the mounts are detached
 	stopTries  = 2  // number of workers that may die while they unmount everything; after that the mounts are detached
 )
 
@@ -80,25 +82,26 @@ type Config struct {
 	Executable string        // path of the executable, as it appears in the list of processes
 	WorkerArgs []string      // arguments of a worker
 	Args       []string      // arguments of the supervisor itself, used when it is replaced by a new executable
-	Watchdog   time.Duration // time without a sign of life after which a worker counts as hung; 0 disables the check
+	Watchdog   time.Duration // time without a message after which a worker counts as hung; 0 disables the check
 	Spare      bool          // whether a spare worker waits while there is a mount
 
-	// GiveUp detaches the mounts among the descriptors, and records the reason where the user can read it.
+	// GiveUp detaches the mounts that the descriptors belong to, and records the reason where the user can read it.
 	GiveUp func(descriptors []keeper.Descriptor, reason string) error
-	// StoreSocket is the socket of a descriptor store (package fdstore) that keeps copies of all descriptors; "": there is none.
-	// StoreName is the name of this daemon there.
+	// StoreSocket is the socket of a descriptor store (package fdstore) that keeps copies of all descriptors; "" to use
+	// none. StoreName is the name of this daemon in the descriptor store.
 	StoreSocket, StoreName string
-	// Running reports whether another daemon of this name runs. It is called only if there is such a descriptor store.
+	// Running reports whether another daemon with the name StoreName runs. It is called only if StoreSocket is not "".
 	Running func() bool
-	// Leave reports whether the mounts are to stay in a descriptor store, that of the service manager or that of StoreSocket, when
-	// the supervisor is asked to exit. It is called only if there is one. If Leave is nil, the mounts do not stay there.
+	// Leave reports whether the supervisor, when it is asked to exit, exits without unmounting, so that the descriptor
+	// store of the service manager or that at StoreSocket keeps the mounts alive. It is called only if there is such a
+	// store. If Leave is nil, the mounts are unmounted.
 	Leave func() bool
 
 	Log *zap.Logger
 }
 
-// supervisor is the state of the method run. Only the goroutine of run accesses this state, except that other goroutines also use
-// the fields events and done.
+// supervisor starts and replaces workers. Only the goroutine of the method run accesses its fields; other goroutines
+// use only the fields events and done.
 type supervisor struct {
 	Config
 	manager *manager
@@ -142,8 +145,8 @@ type program struct {
 
 // exit describes the progress of the end of the daemon.
 type exit struct {
-	begun   bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
-	leaving bool // whether the mounts are left in a descriptor store
+	begun   bool // whether the daemon is ending: the mounts are being unmounted, or remain in a descriptor store
+	leaving bool // whether the daemon exits without unmounting, because a descriptor store keeps the mounts alive
 	deaths  int  // number of workers that died while they unmounted everything
 }
 
@@ -153,10 +156,11 @@ type timers struct {
 	pause <-chan time.Time // start of the next worker after a failed one
 	spare <-chan time.Time // start of the spare worker
 	stop  <-chan time.Time // end of the wait for a worker that unmounts everything
-	leave <-chan time.Time // end of the wait for the descriptor store in which the mounts are to be left
+	leave <-chan time.Time // end of the wait for the descriptor store that is to keep the mounts after the exit
 }
 
-// event is sent by other goroutines to run. Exactly one of the fields message, gone, overdue and exited is set.
+// event is a message of a worker, or a change of its process or connection. Other goroutines send events to the
+// goroutine of run. Exactly one of the fields message, gone, overdue and exited is set.
 type event struct {
 	// The field from is the worker to which the event relates.
 	from    *worker
@@ -169,7 +173,7 @@ type event struct {
 	status  *os.ProcessState
 }
 
-// Run serves until a worker ends on purpose or ctx ends, and returns the exit code of the process.
+// Run runs a supervisor until a worker ends on purpose or ctx ends. It returns the exit code of the process.
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
@@ -240,7 +244,7 @@ func (s *supervisor) run(ctx context.Context) int {
 	}
 }
 
-// handle handles one event. If the result end is true, the supervisor must end with the exit code in the result code.
+// handle handles one event of a worker. If end is true, the supervisor must exit with the exit code in the result code.
 func (s *supervisor) handle(e event) (code int, end bool) {
 	w := e.from
 	switch {
@@ -252,7 +256,7 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 			s.timers.grace = nil
 			return s.ended(w)
 		case w == s.last && w.status != nil:
-			s.learn(w)
+			s.recordReason(w)
 		// The connection ends soon after the process, unless a child of the worker has a copy of the socket. The deadline limits
 		// the wait in that case.
 		case !w.gone:
@@ -282,7 +286,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 	return 0, false
 }
 
-// message handles one message of a worker. It owns the descriptors in fds, and closes those that it does not store.
+// message handles one message of the worker w. It owns the descriptors fds, which arrived with the message, and closes
+// those that it does not store.
 func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	defer func() { keeper.CloseAll(fds) }()
 	name := m[keeper.Name]
@@ -300,7 +305,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 		s.store.put(name, fds[0])
 		s.storeOutside(name, fds[0])
 		fds = nil
-		s.wantSpare()
+		s.scheduleSpare()
 	case m[keeper.Remove] != "":
 		s.removeOutside(name)
 		s.store.remove(name)
@@ -320,7 +325,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	}
 }
 
-// ready records that a worker serves, and completes an upgrade in progress.
+// ready records that the worker w has begun to serve, and completes an upgrade in progress.
 func (s *supervisor) ready(w *worker) {
 	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
 	s.failures.unserved = 0
@@ -334,10 +339,11 @@ func (s *supervisor) ready(w *worker) {
 	}
 	s.served = true
 	s.finishUpgrade(w)
-	s.wantSpare()
+	s.scheduleSpare()
 }
 
-// beat runs every tick: it checks the workers, and reports to the service manager that this process is alive.
+// beat checks the workers, and reports to the service manager that this process is alive. It is called at the interval
+// every.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
 	// If the supervisor itself was late, because it was stopped or the machine slept, the delay must not count as silence of the
 	// worker. Therefore at most two intervals are counted.
@@ -360,9 +366,9 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	s.watchdog(w, now, passed)
 }
 
-// watchdog kills a worker that sends no sign of life for the watchdog's limit, or that does not become ready within readyTime. It
-// does not count time during which the host did not let the worker run. Until a worker is ready, only the limit readyTime applies,
-// because the kernel may have to read the worker's executable from disk.
+// watchdog kills a worker that sends no message for the time limit of the watchdog, or that does not become ready
+// within readyTime. It does not count time during which the host did not let the worker run. Until a worker is ready,
+// only the limit readyTime applies, because the kernel may have to read the worker's executable from disk.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
 	// Measure for how long the worker got no processor time. A worker that answers is not measured, because this takes time.
@@ -377,12 +383,12 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
-			s.hangs(w, "worker was not ready within "+now.Sub(w.orderedAt).Round(tick/5).String())
+			s.killHung(w, "worker was not ready within "+now.Sub(w.orderedAt).Round(tick/5).String())
 		}
 		return
 	}
 	if limit := s.Watchdog << patience; s.Watchdog > 0 && (w.silence-w.starved >= limit || w.silence >= starvedFactor*limit) {
-		s.hangs(w, "worker did not respond for "+w.silence.Round(tick/5).String())
+		s.killHung(w, "worker did not respond for "+w.silence.Round(tick/5).String())
 		return
 	}
 	if now.Sub(w.readyAt) >= calmTime && w.silence <= 2*tick {
@@ -390,8 +396,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	}
 }
 
-// hangs kills a worker that hangs, and counts the worker for the time limits of its successors.
-func (s *supervisor) hangs(w *worker, why string) {
+// killHung kills the worker w, which hangs, and counts it, so that its successors get longer time limits.
+func (s *supervisor) killHung(w *worker, why string) {
 	s.Log.Error("kill worker that does not respond", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
 	s.failures.hung++
@@ -400,16 +406,16 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.kill(w, why)
 }
 
-// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts in a descriptor store.
-// If the result end is true, the supervisor must end at once, with the exit code in the result code.
+// shutdown begins the end of the daemon: it orders the worker to unmount everything, or keeps the mounts alive in a
+// descriptor store. If end is true, the supervisor must exit at once with the exit code in the result code.
 //
-// If the descriptor store is being replaced at this moment, shutdown does nothing, and run calls it again when the store is connected
-// again or leaveTime has passed. The parameter wait permits this.
+// If wait is true and the descriptor store is being replaced by another process, shutdown does nothing. The method run
+// then calls it again when the supervisor is connected to that process, or keepTime has passed.
 func (s *supervisor) shutdown(wait bool) (code int, end bool) {
 	leave := s.Leave != nil && s.store.hasMounts() && s.Leave()
 	if s.timers.leave = nil; leave && wait && !s.keeps() && s.outside != nil {
 		s.Log.Warn("wait for descriptor store before exit", zap.String("socket", s.outside.socket))
-		s.timers.leave = time.After(leaveTime)
+		s.timers.leave = time.After(keepTime)
 		return 0, false
 	}
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
@@ -423,7 +429,7 @@ func (s *supervisor) shutdown(wait bool) (code int, end bool) {
 	// Without a worker, no process can unmount the mounts in order.
 	switch {
 	case s.worker == nil && s.exit.leaving:
-		return s.left()
+		return s.exitStored()
 	case s.worker == nil:
 		return s.giveUp("daemon was asked to exit while no worker could be started"), true
 	case s.exit.leaving:
@@ -443,17 +449,19 @@ func (s *supervisor) orderStop(w *worker) {
 	}
 }
 
-// left waits until the descriptor store has received all descriptors, and returns the exit code for a supervisor that leaves the
-// mounts there. If the store has just ended, its successor gets the descriptors.
-func (s *supervisor) left() (code int, end bool) {
+// exitStored waits until the descriptor store has received all descriptors, and returns the exit code of a supervisor
+// that exits without unmounting. If the store has just ended, exitStored sends the descriptors to the process that
+// replaces it.
+func (s *supervisor) exitStored() (code int, end bool) {
 	s.manager.barrier()
-	if err := s.outside.deliver(s.store, leaveTime); err != nil {
+	if err := s.outside.deliver(s.store, keepTime); err != nil {
 		s.Log.Error("store descriptors", zap.Error(err))
 	}
 	return 0, true
 }
 
-// giveUp kills the workers and detaches all mounts, so that the users of the mounts receive errors. It returns the exit code.
+// giveUp kills the workers and detaches all mounts, so that programs that use the mounts receive errors. It returns the
+// exit code.
 func (s *supervisor) giveUp(reason string) (code int) {
 	// Kill the workers first, because a worker that is alive would answer requests of mounts that are being detached.
 	for _, w := range []*worker{s.worker, s.next} {

@@ -20,7 +20,7 @@ import (
 
 const patience = 30 * time.Second
 
-// try is a supervisor that runs as a separate process.
+// try is a supervisor that the test runs as a separate process.
 type try struct {
 	*testing.T
 	dir string
@@ -36,7 +36,7 @@ func newTry(t *testing.T, env ...string) *try {
 	return y
 }
 
-// launch starts the supervisor with the command cmd, to which launch adds the arguments.
+// launch starts the supervisor with the command cmd, to which it adds the arguments.
 func (y *try) launch(cmd *exec.Cmd, env ...string) {
 	y.Helper()
 	exe, err := os.Executable()
@@ -57,8 +57,8 @@ func (y *try) launch(cmd *exec.Cmd, env ...string) {
 	go func() { end <- cmd.Wait() }()
 }
 
-// clean kills all processes of the try. A process may start another one before it is killed, so clean repeats this until none is
-// left.
+// clean kills all processes of the try. It repeats this until none is left, because a process may start another one
+// before it is killed.
 func (y *try) clean() {
 	y.until("all processes have ended", func() bool {
 		pids := y.processes()
@@ -69,7 +69,7 @@ func (y *try) clean() {
 	})
 }
 
-// processes returns the PIDs of the running processes of the try, which have its directory among their arguments.
+// processes returns the IDs of the running processes that have the directory of the try among their arguments.
 func (y *try) processes() (pids []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -89,7 +89,7 @@ func ours(pid int, dir string) bool {
 	return err == nil && strings.Contains(string(args), dir)
 }
 
-// events returns the events so far. It ignores a line that is not complete yet.
+// events returns the events that were recorded so far. It ignores an incomplete line.
 func (y *try) events() (all []happening) {
 	text, _ := os.ReadFile(filepath.Join(y.dir, "events"))
 	for line := range bytes.Lines(text) {
@@ -123,7 +123,7 @@ func (y *try) until(what string, done func() bool) {
 	}
 }
 
-// awaitEvent waits for the n-th event of a kind and returns it. The first event has the number 1.
+// awaitEvent waits for the n-th event of a kind, counted from 1, and returns it.
 func (y *try) awaitEvent(what string, n int) happening {
 	y.Helper()
 	y.until(fmt.Sprintf("%d times %s", n, what), func() bool { return len(y.of(what)) >= n })
@@ -137,12 +137,12 @@ func (y *try) set(name string, n int) {
 	}
 }
 
-// ask sends a command to the worker and returns its answer; "": the worker ended without an answer.
+// ask sends a command to the worker and returns its answer, or "" if the worker ended without an answer.
 func (y *try) ask(line string) string {
 	y.Helper()
 	c, err := net.Dial("unix", filepath.Join(y.dir, "sock"))
 	if err != nil {
-		y.Fatal(err) // there is always a process that listens
+		y.Fatal(err) // some process always listens, so an error is a failure
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
@@ -158,7 +158,7 @@ func (y *try) kill(pid int, s syscall.Signal) {
 	}
 }
 
-// code waits for the end of the supervisor that was launched, and returns its exit code.
+// code waits until the supervisor has ended, and returns its exit code.
 func (y *try) code() int {
 	y.Helper()
 	select {
@@ -174,7 +174,8 @@ func (y *try) code() int {
 	}
 }
 
-// copyExe copies the executable to a file with another name, on which its behavior depends, and returns the path.
+// copyExe copies the executable to a file with another name and returns the path. The behavior of the program depends
+// on its name.
 func (y *try) copyExe(name string) string {
 	y.Helper()
 	exe, err := os.ReadFile("/proc/self/exe")
@@ -209,7 +210,7 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			second := y.awaitEvent("serving", 2)
 			slices.Sort(second.Names)
 			reason := second.Start.Reason
-			if reason == "worker was lost" { // the exit status was not known yet at the takeover
+			if reason == "worker was lost" { // the exit status was not yet known at the takeover
 				reason = y.awaitEvent("reason", 1).Reason
 			}
 			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 || !slices.Equal(second.Names, []string{fakeMount, "control"}) {
@@ -222,7 +223,7 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			if die.reason == "did not respond" {
 				hung = 1
 			}
-			// The count also survives a supervisor that is replaced by another one.
+			// The count is also kept if the supervisor is replaced by another one.
 			y.kill(y.cmd.Process.Pid, syscall.SIGKILL)
 			third := y.awaitEvent("serving", 3)
 			if second.Start.Hung != hung || third.Start.Hung != hung {
@@ -256,7 +257,7 @@ func TestSpareGoesOn(t *testing.T) {
 		t.Errorf("worker after the first one was killed: got %+v, want the spare worker, PID %d", second, spare.PID)
 	}
 	third := y.awaitEvent("waiting", 3)
-	y.kill(third.PID, syscall.SIGKILL) // the end of a spare worker changes nothing
+	y.kill(third.PID, syscall.SIGKILL) // the end of a spare worker has no effect
 	y.ask("unmount")
 	y.until("no spare worker waits", func() bool {
 		return !slices.ContainsFunc(y.of("waiting")[2:], func(h happening) bool { return ours(h.PID, y.dir) })
@@ -351,7 +352,7 @@ func TestUpgrade(t *testing.T) {
 	if again.PID != y.cmd.Process.Pid || again.Exe != exe {
 		t.Errorf("supervisor after the upgrade: got %+v, want the same process with executable %s", again, exe)
 	}
-	os.Remove(exe) // workers are started from the open file
+	os.Remove(exe) // must still work, because workers are started from the open file
 	for n := 2; n < 5; n++ {
 		y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
 		if h := y.awaitEvent("serving", n+1); !strings.HasPrefix(h.Version, "better") || h.Mounts != n+1 {

@@ -22,10 +22,11 @@ type upgrade struct {
 	failures int      // number of workers of the new executable that ended before they served
 }
 
-// exe returns a path of the open executable. The path stays valid even if the file is replaced or removed.
+// exe returns a path by which the new executable can be opened. The path stays valid even if the file is replaced or
+// removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
-// orderStart sends the order to serve to the worker that waits, or to a new worker. If no worker can be started, orderStart
+// orderStart sends the order to serve to the spare worker, or to a new worker. If no worker can be started, orderStart
 // schedules another attempt and returns the error.
 func (s *supervisor) orderStart() error {
 	w, err := s.successor()
@@ -60,7 +61,8 @@ func (s *supervisor) orderStart() error {
 	return nil
 }
 
-// successor returns the worker that waits, or starts a worker. During an upgrade it starts the worker from the new executable.
+// successor returns the spare worker, or starts a worker. During an upgrade it starts the worker from the new
+// executable.
 func (s *supervisor) successor() (*worker, error) {
 	if w := s.next; w != nil && w.killed == "" {
 		s.next = nil
@@ -75,8 +77,8 @@ func (s *supervisor) successor() (*worker, error) {
 	return s.start(s.program.path, s.Executable)
 }
 
-// ended handles the end of the worker that served: it starts the takeover. If the result end is true, the supervisor must instead
-// end with the exit code in the result code.
+// ended handles the end of the worker w, which served: it starts the takeover. If end is true, the supervisor must
+// instead exit with the exit code in the result code.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
 	// Record w as s.last, because its exit status may arrive after the connection has ended.
 	s.worker, s.last, s.timers.spare = nil, w, nil
@@ -86,7 +88,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	case w.stopping:
 		return w.code(), true
 	case s.exit.leaving:
-		return s.left()
+		return s.exitStored()
 	case !s.served && !s.store.hasMounts():
 		// The worker has never served, and has already reported why it refuses to serve.
 		return w.code(), true
@@ -101,7 +103,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 		s.failures.unserved++
 		s.failUpgrade()
 	default:
-		s.failures.countHaste(w)
+		s.failures.countHasty(w)
 	}
 	if s.upgrade != nil && !s.upgrade.ordered && (s.next == nil || !s.next.waiting) {
 		s.abandonUpgrade("daemon had to be restarted: " + s.reason)
@@ -113,21 +115,21 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	}
 	// Neither new workers nor pauses have helped. Detach the mounts, so that their users receive errors instead of waiting.
 	if s.failures.tooMany() {
-		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.most(), s.reason)), true
+		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.shown(), s.reason)), true
 	}
 	s.retry()
 	return 0, false
 }
 
-// learn records how the previous worker ended. It is called if the exit status of that worker arrived only after the takeover had
-// begun.
-func (s *supervisor) learn(w *worker) {
+// recordReason records how the previous worker w ended. It is called if the exit status of w arrived only after the
+// takeover had begun.
+func (s *supervisor) recordReason(w *worker) {
 	if w.killed != "" {
 		return
 	}
 	s.reason = w.end()
 	if !w.readyAt.IsZero() {
-		s.failures.countHaste(w)
+		s.failures.countHasty(w)
 	}
 	if s.worker != nil {
 		s.worker.conn.SendKey(keeper.Reason, s.reason)
@@ -144,8 +146,8 @@ func (s *supervisor) retry() {
 	s.timers.pause = time.After(pause)
 }
 
-// wantSpare schedules the start of a spare worker, if there are mounts that it could take over.
-func (s *supervisor) wantSpare() {
+// scheduleSpare schedules the start of a spare worker, if there are mounts that it could take over.
+func (s *supervisor) scheduleSpare() {
 	// During an upgrade, a worker of the new executable is already waiting. A worker that does not serve yet needs the resources
 	// of the machine itself, so no spare is started before it serves.
 	if s.Spare && s.next == nil && s.timers.spare == nil && !s.exit.begun && s.upgrade == nil && s.store.hasMounts() &&
@@ -154,20 +156,20 @@ func (s *supervisor) wantSpare() {
 	}
 }
 
-// prepare starts a spare worker, unless the conditions that wantSpare checked are no longer met.
+// prepare starts a spare worker, unless the conditions that scheduleSpare checked have changed.
 func (s *supervisor) prepare() {
 	if s.next != nil || s.upgrade != nil || s.exit.begun || s.worker == nil || !s.store.hasMounts() {
 		return
 	}
 	w, err := s.start(s.program.path, s.Executable)
 	if err != nil {
-		s.Log.Warn("start spare worker", zap.Error(err)) // wantSpare schedules another attempt when a spare is needed next
+		s.Log.Warn("start spare worker", zap.Error(err)) // scheduleSpare schedules another attempt when a spare is needed next
 		return
 	}
 	s.next = w
 }
 
-// lostNext handles the end of the worker that waited for the order to serve.
+// lostNext handles the end of the worker w, which was started but had not received the order to serve.
 func (s *supervisor) lostNext(w *worker) {
 	if s.upgrade == nil {
 		return // after the next takeover, another spare is started
@@ -179,10 +181,10 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable, which has the given path and the open descriptor fd. The present worker is
-// killed only when the new worker is ready for the order to serve.
+// beginUpgrade starts a worker of another executable, which has the given path and the open descriptor fd. The present
+// worker is killed later, when the new worker is ready for the order to serve.
 func (s *supervisor) beginUpgrade(path string, fd int) {
-	file, err := outOfTheWay(fd, path)
+	file, err := moveDescriptor(fd, path)
 	// The worker passes the failure on to the caller of the upgrade.
 	if err != nil {
 		s.sendFailure("open executable: " + err.Error())
@@ -193,7 +195,7 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 		s.sendFailure("another upgrade is in progress, or the daemon is exiting")
 		return
 	}
-	s.dropNext()
+	s.killNext()
 	s.upgrade, s.upgradeFailed = &upgrade{path: path, file: file}, ""
 	w, err := s.start(s.upgrade.exe(), path)
 	if err != nil {
@@ -204,10 +206,10 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.next = w
 }
 
-// outOfTheWay moves the descriptor fd to a number of at least firstFree. When a child process is started, its descriptors are
-// moved to low numbers before the kernel opens the executable by the number of fd. If fd had a low number, another descriptor
-// would have replaced it by then.
-func outOfTheWay(fd int, name string) (*os.File, error) {
+// moveDescriptor moves the descriptor fd to a number of at least firstFree, and returns it as a file. The start of a
+// child process moves the descriptors of the child to low numbers before the kernel opens the executable by the number
+// of fd, so a low number would by then belong to another descriptor.
+func moveDescriptor(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
 	if err != nil {
@@ -216,11 +218,11 @@ func outOfTheWay(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(up), name), nil
 }
 
-// firstFree is a descriptor number that is higher than all numbers with which a child process is started.
+// firstFree is a descriptor number that is higher than those of all descriptors that a child process inherits.
 const firstFree = 100
 
-// dropNext kills the worker that waits for the order to serve, if there is one.
-func (s *supervisor) dropNext() {
+// killNext kills the worker that was started but has not received the order to serve, if there is one.
+func (s *supervisor) killNext() {
 	if w := s.next; w != nil {
 		s.next = nil
 		s.kill(w, "not needed")
@@ -236,15 +238,15 @@ func (s *supervisor) abandonUpgrade(why string) {
 		return
 	}
 	s.upgrade = nil
-	s.dropNext()
+	s.killNext()
 	u.file.Close()
 	s.upgradeFailed = fmt.Sprintf("upgrade to %s: %s", u.path, why)
 	s.Log.Error("undo upgrade", zap.String("to", u.path), zap.String("why", why))
 	s.sendFailure(s.upgradeFailed)
-	s.wantSpare()
+	s.scheduleSpare()
 }
 
-// sendFailure sends the worker the reason why an upgrade failed.
+// sendFailure sends the reason why an upgrade failed to the worker, which reports it to the user.
 func (s *supervisor) sendFailure(why string) {
 	if s.worker != nil {
 		// If the message cannot be sent, the worker is ending, and its successor learns the reason from orderStart.
@@ -265,8 +267,8 @@ func (s *supervisor) failUpgrade() {
 	}
 }
 
-// finishUpgrade makes the new executable the one from which later workers are started, and replaces the supervisor itself by the
-// new executable. It is called when a worker of the new executable serves.
+// finishUpgrade completes an upgrade when the worker w of the new executable serves: later workers are started from the
+// new executable, and the supervisor itself is replaced by it.
 func (s *supervisor) finishUpgrade(w *worker) {
 	u := s.upgrade
 	if u == nil || !u.ordered {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// WorkerFD is the number of the descriptor that is a worker's connection to the supervisor.
+// WorkerFD is the descriptor number, in a worker, of the connection to the supervisor.
 const WorkerFD = 3
 
 // worker is a process that serves, has served, or waits for the order to serve.
@@ -33,7 +33,7 @@ type worker struct {
 	readyAt   time.Time // time at which the worker began to serve; zero if it does not serve yet
 	endedAt   time.Time // time at which the worker's end was handled and the search for its successor began
 
-	silence  time.Duration // time since the last sign of life of the worker
+	silence  time.Duration // time since the last message of the worker
 	starved  time.Duration // the part of the duration silence in which the host did not let the worker run
 	starting time.Duration // time since the order to serve, without the time in which the host did not let the worker run
 	hung     bool          // whether the watchdog has killed the worker
@@ -58,7 +58,8 @@ func workerEnvironment(all []string) []string {
 	return env
 }
 
-// start starts a worker from the executable file exe. The parameter name is the first argument of the worker, its own name.
+// start starts a worker from the executable file exe. The parameter name is the first element of the worker's argument
+// list, under which the worker appears in the list of processes.
 func (s *supervisor) start(exe, name string) (*worker, error) {
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -88,7 +89,7 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	return w, nil
 }
 
-// watch starts goroutines that send events for the messages of a worker and for its end.
+// watch starts goroutines that send events for the messages of the worker w and for its end.
 func (s *supervisor) watch(w *worker) {
 	go s.read(w)
 	if w.process == nil {
@@ -96,33 +97,33 @@ func (s *supervisor) watch(w *worker) {
 	}
 	go func() {
 		status, _ := w.process.Wait() // if the worker is the child of another process, status is nil
-		s.bring(event{from: w, exited: true, status: status})
+		s.sendEvent(event{from: w, exited: true, status: status})
 	}()
 }
 
-// read sends events for the messages of a worker until the worker's connection ends. It runs in a separate goroutine.
+// read sends events for the messages of the worker w until its connection ends. It runs in a separate goroutine.
 func (s *supervisor) read(w *worker) {
 	for {
 		m, fds, err := w.conn.Receive()
 		// The method kill has set a deadline for the end of the connection of the killed worker. The deadline has passed.
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			s.bring(event{from: w, overdue: true})
+			s.sendEvent(event{from: w, overdue: true})
 			return
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
 				s.Log.Warn("read message of worker", zap.Error(err))
 			}
-			s.bring(event{from: w, gone: true})
+			s.sendEvent(event{from: w, gone: true})
 			return
 		}
-		s.bring(event{from: w, message: m, fds: fds})
+		s.sendEvent(event{from: w, message: m, fds: fds})
 	}
 }
 
-// bring sends an event to run. If run has ended, bring closes the descriptors of the event instead of waiting, because no
-// goroutine would receive the event.
-func (s *supervisor) bring(e event) {
+// sendEvent sends an event to the goroutine of run. If run has returned, sendEvent closes the descriptors of the event
+// instead, because no goroutine would receive the event.
+func (s *supervisor) sendEvent(e event) {
 	select {
 	case s.events <- e:
 	case <-s.done:
@@ -130,7 +131,7 @@ func (s *supervisor) bring(e event) {
 	}
 }
 
-// kill kills a worker. The end of the worker is handled later, by ended.
+// kill kills the worker w and records the reason why. The method ended handles the end of the worker later.
 func (s *supervisor) kill(w *worker, why string) {
 	if w.killed == "" {
 		w.killed = why
@@ -150,7 +151,7 @@ func (w *worker) pid() int {
 	return w.process.Pid
 }
 
-// crashed reports whether a worker is known to have ended because of its own fault.
+// crashed reports whether the worker is known to have ended because of its own fault.
 func (w *worker) crashed() bool {
 	if w.killed != "" || w.status == nil {
 		return false
@@ -160,7 +161,7 @@ func (w *worker) crashed() bool {
 	return ok && !(ws.Signaled() && ws.Signal() == syscall.SIGKILL)
 }
 
-// end returns a description of how a worker ended, for logs and users.
+// end returns a description of how the worker ended, for logs and users.
 func (w *worker) end() string {
 	switch {
 	case w.killed != "":
