@@ -43,7 +43,7 @@ func (w *world) cached(key, value string, at ...string) {
 	switch {
 	case value != "" && (r.code != 0 || r.stdout != value):
 		w.Errorf("entry %s: got %s, want the value %.80q", key, r, value)
-	case value == "" && (r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "no entry\nhint: ")):
+	case value == "" && (r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "no entry with this key\nhint: ")):
 		w.Errorf("entry %s: got %s, want exit code 1 and no entry", key, r)
 	}
 }

@@ -33,7 +33,7 @@ func TestGitNameRemoved(t *testing.T) {
 	for name, remove := range map[string]string{"removed": "rm -rf .git", "renamed": "mv .git gone && rm gone"} {
 		w.sh(m.Dir, remove+" && ! test -e .git")
 		status := w.ok("status", m.Dir)
-		hint := regexp.MustCompile(`note +the name .git was removed, .*; artifactfs (session restore .*) brings it back`).FindStringSubmatch(status)
+		hint := regexp.MustCompile(`note +the name .git was removed, .*; run artifactfs (session restore .*) to restore it`).FindStringSubmatch(status)
 		if hint == nil {
 			t.Fatalf("status after .git was %s: got\n%swant a note with a command", name, status)
 		}

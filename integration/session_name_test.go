@@ -51,7 +51,7 @@ func TestCheckpointNames(t *testing.T) {
 	if got := m.shown(time.Now().Format(time.DateOnly)).ID; got != newest.ID {
 		t.Errorf("checkpoint named by today's date: got %s, want %s", got, newest.ID)
 	}
-	w.refusal(w.afs("session", "show", "3d", "-C", m.Dir), control.ExitNotMounted, "no such checkpoint: oldest checkpoint is of", "run artifactfs session log to list the checkpoints")
+	w.refusal(w.afs("session", "show", "3d", "-C", m.Dir), control.ExitNotMounted, "no such checkpoint: oldest checkpoint was made at", "run artifactfs session log to list the checkpoints")
 	w.refusal(w.afs("session", "pin", "10m", "-C", m.Dir), control.ExitUsage, `invalid pin name "10m"`, "")
 	w.ok("session", "restore", began.Format(time.RFC3339Nano), "-C", m.Dir)
 	if exists(m.path("two")) || exists(m.path("three")) || !exists(m.path("one")) {

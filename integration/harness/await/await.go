@@ -1,4 +1,4 @@
-// Package await lets tests wait for the effects of other goroutines and processes, instead of sleeping.
+// Package await lets tests wait for the effects of other goroutines and processes without sleeping for a fixed time.
 package await
 
 import (
@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Patience is the maximum time of a wait. It is long, because machines that run tests are busy. A test that passes never
-// waits so long.
+// Patience is the maximum duration of a wait. It is long, because machines that run tests are busy. A wait in a passing
+// test is much shorter.
 const Patience = 30 * time.Second
 
 // poll is the interval at which a condition is checked.
 const poll = time.Millisecond
 
-// Until calls done until it returns true. If that takes longer than Patience, Until ends the test with a failure that names
-// the condition, which is a sentence such as "the pack is removed". It must be called from the test's own goroutine.
+// Until calls done repeatedly until it returns true. If that takes longer than Patience, Until ends the test with a
+// failure that contains condition, a sentence such as "the pack is removed". It must be called from the test's own
+// goroutine.
 func Until(t testing.TB, condition string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !done(); time.Sleep(poll) {
@@ -33,6 +34,6 @@ func Receive[T any](t testing.TB, c <-chan T) T {
 		return v
 	case <-time.After(Patience):
 	}
-	t.Fatalf("channel of %T is silent after %v", *new(T), Patience)
+	t.Fatalf("channel of %T has received no value after %v", *new(T), Patience)
 	panic("unreachable")
 }

@@ -2,6 +2,6 @@
 
 package await
 
-// Race reports whether the race detector is on. It makes programs several times slower and larger, so tests do not check limits of
-// time and memory with it.
+// Race is true in builds with the race detector. Such programs are several times slower and larger, so tests then skip
+// checks of time and memory limits.
 const Race = false

@@ -23,8 +23,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/workday"
 )
 
-// The session benchmarks push changes to session remotes, resume sessions from there, and check what they measure: each
-// figure is printed beside its goal, and a wrong result makes the run fail.
+// The session benchmarks push changes to session remotes, resume sessions from there, and check the results. Each
+// measured value is printed beside its goal, and a wrong result makes the run fail.
 
 type carryOptions struct {
 	only     *regexp.Regexp
@@ -36,32 +36,33 @@ type carryOptions struct {
 	seed     uint64
 	crowd    int
 	crowdFor time.Duration
-	repos    []string // repositories whose trees the benchmark link joins into one
+	repos    []string // repositories whose trees the session benchmark "link" joins into one repository
 }
 
-// carryFlags declares the flags of -session that no other mode has.
+// carryFlags declares the flags that only the mode -session has. The result is reports whether the user has passed
+// -session.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|checkpoints|outage|forks|resume|link|seed|crowd)")
-	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
-	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
-	flag.IntVar(&o.crowd, "crowd", 20, "with -session: so many sessions work on one session remote, a quarter of them are killed")
-	flag.DurationVar(&o.crowdFor, "crowd-for", time.Minute, "with -session: and for so long")
-	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: session `remotes` that the work of who is killed is carried to")
-	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea with the program gitea built in it, to be a session remote too")
+	is = flag.Bool("session", false, "measure how sessions are pushed to session remotes and resumed from there (-only commit|kills|checkpoints|outage|forks|resume|link|seed|crowd)")
+	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: time during which the session remote is unreachable")
+	flag.IntVar(&o.files, "session-files", 110_000, "with -session: number of files of the large repository")
+	flag.IntVar(&o.crowd, "crowd", 20, "with -session: number of sessions that use one session remote at the same time; a quarter of them are killed")
+	flag.DurationVar(&o.crowdFor, "crowd-for", time.Minute, "with -session: time during which these sessions work")
+	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: kinds of session `remotes` for the benchmark that kills all processes")
+	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea that contains the built program gitea, which then is one more session remote")
 	return o, is
 }
 
-// rig is the environment of one session benchmark: a remote, a state directory, and the files beside them.
+// rig is the environment of one session benchmark: a remote, a state directory, and directories for other files.
 type rig struct {
 	*bench
 	dir    string
 	state  string
-	repo   string // the mounted bare repository
+	repo   string // path of the bare repository that is mounted
 	server *gittest.Server
 	url    string
 	env    []string
-	joined []string // repositories whose trees are joined into repo; none: repo is generated
+	joined []string // repositories whose trees are joined into repo; if empty, repo is generated
 	places int
 	table  *tabwriter.Writer
 	failed *bool
@@ -97,18 +98,18 @@ func (b *bench) carries(o carryOptions) error {
 		}
 		if err := r.run(c.files, c.rtt, func() error { return c.run(r, o) }); err != nil {
 			log.Printf("%s: %v", c.name, err)
-			r.tell()
+			r.printLog()
 			failed = true
 		}
 		table.Flush()
 	}
 	if failed {
-		return errors.New("something is not as it must be")
+		return errors.New("run session benchmarks: a result is wrong")
 	}
 	return nil
 }
 
-// run creates the remote and the state directory, calls do, and removes everything again.
+// run creates the remote and the state directory, calls do, and then removes both.
 func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 	r.state, r.repo = filepath.Join(r.dir, "state"), filepath.Join(r.dir, "origin", "r.git")
 	if err := os.MkdirAll(filepath.Dir(r.repo), 0o755); err != nil {
@@ -130,11 +131,12 @@ func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 	return do()
 }
 
-// end unmounts everything of a state directory and waits for the end of the daemon.
+// end unmounts all mounts of a state directory and waits until its daemon has ended.
 func (r *rig) end(state string) error {
 	out, err := r.command(state, "unmount", "--all", "--timeout", "1s").CombinedOutput()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 5 { // the benchmark has left refs that were not pushed
+	// exit status 5: some refs were not pushed, which the benchmark may cause
+	if errors.As(err, &exit) && exit.ExitCode() == 5 {
 		err = nil
 	}
 	if err != nil {
@@ -143,20 +145,21 @@ func (r *rig) end(state string) error {
 	victim := torture.Victim{State: state, Command: "worker"}
 	for deadline := time.Now().Add(time.Minute); len(victim.Processes()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the daemon does not end: %v", victim.Processes())
+			return fmt.Errorf("end daemon: processes still run: %v", victim.Processes())
 		}
 	}
 	return nil
 }
 
-// tell prints the log of the daemon after a benchmark has failed.
-func (r *rig) tell() {
+// printLog prints the end of the daemon's log to stderr, without lines of the level info. It is called after a benchmark
+// has failed.
+func (r *rig) printLog() {
 	text, _ := os.ReadFile(filepath.Join(r.state, "log", "daemon.log"))
 	text = regexp.MustCompile(`(?m)^\S+\sinfo\s.*\n`).ReplaceAll(text, nil)
 	os.Stderr.Write(text[max(0, len(text)-8<<10):])
 }
 
-// makeFlat fills a bare repository with small files, distributed over directories as makeRepository does, and a few commits.
+// makeFlat adds small files, in directories as makeRepository creates them, and a few commits to a bare repository.
 func makeFlat(path string, files int) error {
 	r, err := gittest.New(path, gittest.RepoOptions{})
 	if err != nil {
@@ -181,12 +184,12 @@ func (r *rig) path(what string) string {
 func (r *rig) command(state string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(r.bin, "artifactfs"), append([]string{"--state", state}, args...)...)
 	cmd.Dir, cmd.Env = r.dir, append(gittest.Env(), r.env...)
-	cmd.WaitDelay = time.Second // a daemon that the command has started may keep its output open
+	cmd.WaitDelay = time.Second // a daemon that the command has started may keep the output of the command open
 	return cmd
 }
 
-// afs runs the program with a state directory, decodes its output as JSON into the value into unless that is nil, and returns
-// the time that the program took.
+// afs runs artifactfs with a state directory and returns how long this took. Unless into is nil, it decodes the output
+// as JSON into the value that into points to.
 func (r *rig) afs(state string, into any, args ...string) (time.Duration, error) {
 	if into != nil {
 		args = append(args, "--json")
@@ -209,7 +212,7 @@ func (r *rig) afs(state string, into any, args ...string) (time.Duration, error)
 	return took, nil
 }
 
-// sh runs a script of shell commands and stock git.
+// sh runs a shell script, which may call stock git, in a directory, and returns its output.
 func (r *rig) sh(dir, script string) (string, error) {
 	cmd := exec.Command("sh", "-ec", script)
 	cmd.Dir, cmd.Env = dir, append(append(gittest.Env(), "GIT_EDITOR=true"), r.env...)
@@ -220,7 +223,7 @@ func (r *rig) sh(dir, script string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// row prints a figure beside its goal.
+// row prints a measured value beside its goal. If ok is false, it marks the value as wrong, and the run fails.
 func (r *rig) row(what, detail, measured, goal string, ok bool) {
 	verdict := ""
 	if !ok {
@@ -236,7 +239,7 @@ func (r *rig) wrong(format string, args ...any) {
 	*r.failed = true
 }
 
-// carriedMount and the types below contain the parts of the program's output that the benchmarks use.
+// carriedMount and the next two types hold the fields of the JSON output of artifactfs that the benchmarks use.
 type carriedMount struct {
 	ID, Dir, Session string
 	Resumed          bool
@@ -275,8 +278,8 @@ func (r *rig) mount(state string, flags ...string) (carriedMount, time.Duration,
 
 func (r *rig) look(dir string) (workday.State, error) { return workday.Look(context.Background(), dir) }
 
-// receiver creates a session remote that is served over HTTP. It contains the history of the mounted remote if base is set,
-// and is otherwise empty.
+// receiver creates a session remote that is served over HTTP. If base is true, the session remote contains the history
+// of the mounted remote; otherwise it is empty.
 func (r *rig) receiver(base bool, rtt time.Duration) (*gittest.Receiver, *gittest.Server, string, error) {
 	dir := r.path("remote")
 	c, err := gittest.NewReceiver(filepath.Join(dir, "s.git"), gittest.RepoOptions{})
@@ -295,7 +298,8 @@ func (r *rig) receiver(base bool, rtt time.Duration) (*gittest.Receiver, *gittes
 	return c, s, s.URL("s.git"), nil
 }
 
-// refAt reads a ref of a repository from its files. It does not run git, because it is called often.
+// refAt returns the value of a ref of a repository. It reads the files of the repository instead of running git,
+// because it is called often.
 func refAt(dir, ref string) string {
 	if id, err := os.ReadFile(filepath.Join(dir, ref)); err == nil {
 		return strings.TrimSpace(string(id))
@@ -309,7 +313,8 @@ func refAt(dir, ref string) string {
 	return ""
 }
 
-// await waits until a ref has the value want, and returns how long that took. The maximum is the duration patience.
+// await waits until a ref of the repository at dir has the value want, at most for the duration patience. It returns
+// how long that took.
 func await(dir, ref, want string, patience time.Duration) (time.Duration, error) {
 	start := time.Now()
 	for refAt(dir, ref) != want {
@@ -321,8 +326,8 @@ func await(dir, ref, want string, patience time.Duration) (time.Duration, error)
 	return time.Since(start), nil
 }
 
-// sound checks a repository with stock git.
-func (r *rig) sound(dir string) error {
+// checkRepo returns an error if stock git finds damage in a repository (git fsck).
+func (r *rig) checkRepo(dir string) error {
 	out, err := r.sh(dir, "git fsck --full --no-dangling --no-progress 2>&1 | grep -v '^notice: ' || true")
 	if err == nil && out != "" {
 		err = fmt.Errorf("git fsck of %s: %.300s", dir, out)
@@ -330,9 +335,9 @@ func (r *rig) sound(dir string) error {
 	return err
 }
 
-// orderly checks that a branch was moved from commit to commit in the order in which they were made, to none of them twice,
-// and to the last one at the end.
-func orderly(c *gittest.Receiver, ref string, commits []string) error {
+// checkOrder returns an error unless a branch of c was moved to the given commits in this order, to each of them at most
+// once, and to the last one at the end.
+func checkOrder(c *gittest.Receiver, ref string, commits []string) error {
 	all, err := c.Updates()
 	if err != nil {
 		return err

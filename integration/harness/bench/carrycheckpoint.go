@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// checkpoints measures how long a checkpoint of a large repository takes, and how long programs that write have to wait for
-// it.
+// checkpoints measures how long a checkpoint of a large repository takes, and how long a checkpoint blocks programs
+// that write.
 func (r *rig) checkpoints(o carryOptions) error {
 	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -36,7 +36,7 @@ func (r *rig) checkpoints(o carryOptions) error {
 	return r.pauses(m)
 }
 
-// fewFiles measures checkpoints after changes of ten files.
+// fewFiles measures how long a checkpoint takes after a change of ten files.
 func (r *rig) fewFiles(m carriedMount, files int) error {
 	const rounds = 15
 	var inside, wall []time.Duration
@@ -82,7 +82,7 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 	r.row("checkpoint", fmt.Sprintf("10 changed files of %d", files), fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])), "50 ms", percentile(inside, 50) < 50*time.Millisecond)
 	r.row("checkpoint", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "", true)
 	lstat := looks["getattr"] + looks["lookup"] + looks["readdir"] + looks["readdirplus"]
-	r.row("checkpoint", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all the kernel asked meanwhile: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
+	r.row("checkpoint", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all requests of the kernel: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
 
 	st, err := r.look(m.Dir)
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 
 const traceMark = "no-such-name"
 
-// follow counts the requests of the kernel to a mount, by kind, until end is called.
+// follow counts the requests of the kernel to the mount at dir in the map seen, by kind, until end is called.
 func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 	cmd := r.command(r.state, "trace", dir, "--all", "--json")
 	out, err := cmd.StdoutPipe()
@@ -131,8 +131,8 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 			seen[e.Op]++
 		}
 	})
-	// A look-up of a missing name is counted as soon as counting has begun. Each name is used once, because the kernel caches
-	// the result.
+	// The loop ends when a look-up of a missing name was counted, because counting then works. Each name is used only
+	// once, because the kernel caches the result.
 	for begun := false; !begun; {
 		r.places++
 		os.Lstat(filepath.Join(dir, fmt.Sprint(traceMark, r.places)))
@@ -143,14 +143,15 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 		}
 	}
 	return seen, func() {
-		time.Sleep(20 * time.Millisecond) // a request is reported a moment after it was made
+		time.Sleep(20 * time.Millisecond) // a request appears in the trace some time after it was made
 		cmd.Process.Signal(os.Interrupt)
 		reading.Wait()
 		cmd.Wait()
 	}, nil
 }
 
-// manyFiles measures a checkpoint of 10,000 new files, and a commit of the same files in a clone on the local disk.
+// manyFiles measures how long a checkpoint of 10,000 new files takes, and how long a commit of the same files takes in
+// a clone on the local disk.
 func (r *rig) manyFiles(m carriedMount) error {
 	const rounds = 3
 	clone := r.path("clone")
@@ -172,7 +173,7 @@ func (r *rig) manyFiles(m carriedMount) error {
 				}
 			}
 		}
-		// Both directories are synced first, so that the checkpoint and the commit alone are measured.
+		// Both directories are synced first, so that the time for writing back earlier data is not measured.
 		if _, err := r.sh(m.Dir, "sync -f . && sync -f "+clone); err != nil {
 			return err
 		}
@@ -193,6 +194,6 @@ func (r *rig) manyFiles(m carriedMount) error {
 	slices.Sort(theirs)
 	ratio := float64(percentile(theirs, 50)) / float64(percentile(ours, 50))
 	r.row("checkpoint", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
-	r.row("pause", "of that checkpoint, as it says", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
+	r.row("pause", "of this checkpoint, as its output states", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
 	return nil
 }

@@ -16,16 +16,18 @@ import (
 // commitsEach is the number of commits that are measured for each kind of session remote.
 const commitsEach = 20
 
-// sessionMain is the branch main of the session work on a session remote that has branches of others.
+// sessionMain is the name that the branch main of the session "work" has on a session remote that also contains other
+// branches.
 const sessionMain = "afs/work/main"
 
-// carryPlace is a session remote, with the path of its repository on disk.
+// carryPlace is a session remote: its kind, the argument that names it, and the path of its repository on disk.
 type carryPlace struct {
 	kind, arg, path string
 	end             func() error
 }
 
-// commits measures how long a commit takes to reach a session remote of each kind, and then checks the remote with stock git.
+// commits measures, for each kind of session remote, how long it takes until a commit is on the session remote. It then
+// checks the session remote with stock git.
 func (r *rig) commits(o carryOptions) error {
 	for _, kind := range []func() (carryPlace, error){
 		func() (carryPlace, error) { return carryPlace{kind: "embedded"}, nil },
@@ -50,7 +52,7 @@ func (r *rig) commits(o carryOptions) error {
 		if err != nil {
 			return err
 		}
-		if p.kind == "" { // the user has not selected this kind
+		if p.kind == "" { // the user has not selected this kind of session remote
 			continue
 		}
 		err = r.commitsTo(p)
@@ -116,14 +118,14 @@ func (r *rig) commitsTo(p carryPlace) error {
 	}
 	clone := r.path("clone")
 	fetch := "git clone -q " + p.arg + " " + clone
-	if p.kind == "embedded" { // it lacks the contents of the base
+	if p.kind == "embedded" { // the embedded session remote lacks the contents of the base
 		fetch = "git clone -q " + r.repo + " " + clone + " && git -C " + clone + " fetch -q " + p.arg + " '+refs/heads/*:refs/remotes/origin/*'"
 	}
 	if _, err := r.sh(r.dir, fetch); err != nil {
 		return err
 	}
 	for _, dir := range []string{p.path, clone} {
-		if err := r.sound(dir); err != nil {
+		if err := r.checkRepo(dir); err != nil {
 			return err
 		}
 	}
@@ -163,7 +165,7 @@ func (r *rig) stockPushes(p carryPlace, clone string) error {
 	return nil
 }
 
-// kills runs a workday.Journey, which kills all processes at random moments of a working day.
+// kills runs a workday.Journey, which simulates a working day and kills all processes at random moments.
 func (r *rig) kills(o carryOptions) error {
 	for _, k := range []struct {
 		kind  string
@@ -204,7 +206,7 @@ func (r *rig) kills(o carryOptions) error {
 		if c == nil || len(tally.Faults) > 0 {
 			continue
 		}
-		if err := r.sound(c.Path); err != nil {
+		if err := r.checkRepo(c.Path); err != nil {
 			return err
 		}
 		reachable, err := r.sh(c.Path, "git rev-list --all")

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/crowd"
 )
 
-// crowd lets many sessions make commits and notes on main at the same time. Their session remote is the mounted remote.
+// crowd runs many sessions at the same time that make commits and notes on main. The mounted remote is also the session
+// remote of all sessions.
 func (r *rig) crowd(o carryOptions) error {
 	if out, err := exec.Command("git", "-C", r.repo, "config", "http.receivepack", "true").CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -21,6 +22,6 @@ func (r *rig) crowd(o carryOptions) error {
 		return err
 	}
 	wrong := report.Err()
-	r.row("crowd", fmt.Sprintf("%d sessions, %s", o.crowd, o.crowdFor), report.Summary(), "all there, nothing diverged", wrong == nil)
+	r.row("crowd", fmt.Sprintf("%d sessions, %s", o.crowd, o.crowdFor), report.Summary(), "nothing lost, nothing diverged", wrong == nil)
 	return wrong
 }

@@ -93,11 +93,12 @@ func (r *rig) forks(o carryOptions) error {
 	if d := want.Differs(now); d != "" {
 		r.wrong("the parent: %s", d)
 	}
-	r.row("fork", "went their own ways", fmt.Sprintf("%d of %d", apart, len(dirs)), "all", apart == len(dirs))
+	r.row("fork", "forks that differ from the parent and from each other", fmt.Sprintf("%d of %d", apart, len(dirs)), "all", apart == len(dirs))
 	return nil
 }
 
-// resume measures how long it takes to resume a session in another state directory, over a connection with a delay.
+// resume measures how long it takes to resume a session in another state directory, over a connection with the
+// round-trip time of the rig.
 func (r *rig) resume(o carryOptions) error {
 	c, server, url, err := r.receiver(true, r.rtt)
 	if err != nil {
@@ -172,10 +173,10 @@ func (r *rig) resume(o carryOptions) error {
 	slices.Sort(lists)
 	r.row("resume", fmt.Sprintf("mount, over %s", r.rtt), fmt.Sprintf("median of %d %s", len(mounts), seconds(percentile(mounts, 50))), "", true)
 	r.row("resume", "and ls", fmt.Sprintf("median %s", seconds(percentile(lists, 50))), "", true)
-	return r.sound(c.Path)
+	return r.checkRepo(c.Path)
 }
 
-// seeding measures the push of a session to a session remote that is still empty.
+// seeding measures how long the first push of a session to an empty session remote takes.
 func (r *rig) seeding(o carryOptions) error {
 	c, server, url, err := r.receiver(false, r.rtt)
 	if err != nil {
@@ -193,7 +194,8 @@ func (r *rig) seeding(o carryOptions) error {
 	}
 	shown := r.path("shown")
 	command := fmt.Sprintf("%s --state %s sync %s --timeout 5m", filepath.Join(r.bin, "artifactfs"), r.state, m.Dir)
-	if _, err := r.sh(r.dir, "script -qec '"+command+"' "+shown+" >/dev/null"); err != nil { // run the command on a terminal
+	// script(1) runs the command on a terminal
+	if _, err := r.sh(r.dir, "script -qec '"+command+"' "+shown+" >/dev/null"); err != nil {
 		return err
 	}
 	took := time.Since(start)
@@ -218,7 +220,7 @@ func (r *rig) seeding(o carryOptions) error {
 		return err
 	}
 	r.row("seed", "a clone has", strings.TrimSpace(files)+" files", "", true)
-	return r.sound(c.Path)
+	return r.checkRepo(c.Path)
 }
 
 func lastLine(text string) string {

@@ -14,11 +14,12 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// linkTries is the number of times that each command runs, each time with an empty state directory.
+// linkTries is the number of times that each command is measured. Each measurement starts with an empty state
+// directory.
 const linkTries = 5
 
-// links measures commands that use a link to a session in an empty state directory, while another state directory has the
-// session mounted.
+// links measures commands that use a link to a session in an empty state directory, while the session is mounted from
+// another state directory.
 func (r *rig) links(o carryOptions) error {
 	for _, kind := range []string{"thin", "shared"} {
 		if err := r.link(kind); err != nil {
@@ -28,8 +29,8 @@ func (r *rig) links(o carryOptions) error {
 	return nil
 }
 
-// link measures the commands with a session remote of one kind. A thin session remote contains only sessions, a shared one
-// also contains the mounted repository.
+// link measures the commands with one kind of session remote. With kind "thin", the session remote contains only
+// sessions. With kind "shared", it also contains the mounted repository.
 func (r *rig) link(kind string) error {
 	c, server, url, err := r.receiver(false, r.rtt)
 	if err != nil {
@@ -44,7 +45,8 @@ func (r *rig) link(kind string) error {
 			return err
 		}
 	}
-	// The second machine has a separate server for the same repositories, so that its requests can be counted.
+	// The commands of the simulated second machine use a separate server for the same repositories, so that their
+	// requests can be counted.
 	far, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(c.Path), RTT: r.rtt, Cheap: true, Stderr: os.Stderr})
 	if err != nil {
 		return err
@@ -98,7 +100,7 @@ func (r *rig) link(kind string) error {
 		return err
 	}
 	lost := 0
-	if kind == "shared" { // stock git does not see the objects in a container
+	if kind == "shared" { // stock git cannot read the objects in a container
 		all, err := r.sh(c.Path, "git rev-list --all")
 		if err != nil {
 			return err
@@ -113,7 +115,7 @@ func (r *rig) link(kind string) error {
 	return nil
 }
 
-// linked runs the commands of the second machine.
+// linked runs and measures the commands of the simulated second machine.
 func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheckpoint) error {
 	remote := far.URL("s.git")
 	link := remote + "#session=work@" + p.ID
@@ -187,7 +189,7 @@ func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheck
 	return nil
 }
 
-// forked checks a fork.
+// forked returns an error if the files, the history or the status of a fork at dir are wrong.
 func (r *rig) forked(state, dir, kind, files string) error {
 	st, err := r.status(state, dir)
 	if err != nil {
@@ -204,8 +206,8 @@ func (r *rig) forked(state, dir, kind, files string) error {
 	return nil
 }
 
-// join makes a repository whose tree contains the trees of the newest commits of several repositories, each in a separate
-// directory. It reads their objects through alternates.
+// join creates a repository whose tree contains the trees of the newest commits of several repositories, each in a
+// separate directory. The repository uses the others as alternates.
 func join(path string, repos []string) error {
 	if err := exec.Command("git", "init", "-q", "--bare", "-b", "main", path).Run(); err != nil {
 		return err
@@ -224,7 +226,7 @@ func join(path string, repos []string) error {
 	for _, repo := range repos {
 		out, err := exec.Command("git", "-C", repo, "rev-parse", "--path-format=absolute", "--git-path", "objects", "HEAD").Output()
 		if err != nil {
-			return fmt.Errorf("look at %s: %w", repo, err)
+			return fmt.Errorf("read repository %s: %w", repo, err)
 		}
 		at := strings.Fields(string(out))
 		alternates.WriteString(at[0] + "\n")

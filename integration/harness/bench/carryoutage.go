@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// outage makes the session remote unreachable while commits and checkpoints are made.
+// outage measures commits and checkpoints while the session remote is unreachable, and checks that they are pushed
+// later.
 func (r *rig) outage(o carryOptions) error {
 	c, server, url, err := r.receiver(true, 0)
 	if err != nil {
@@ -66,8 +67,8 @@ func (r *rig) outage(o carryOptions) error {
 	if _, err := r.afs(r.state, nil, "sync", m.Dir, "--timeout", "5m"); err != nil {
 		return err
 	}
-	r.row("outage", "back", fmt.Sprintf("all there by itself after %s; sync while it was away: exit code %d", seconds(byItself), unsynced), "5", unsynced == 5)
-	order := orderly(c, "refs/heads/"+sessionMain, commits)
+	r.row("outage", "end of the outage", fmt.Sprintf("all pushed without a command after %s; exit code of sync during the outage: %d", seconds(byItself), unsynced), "5", unsynced == 5)
+	order := checkOrder(c, "refs/heads/"+sessionMain, commits)
 	reachable, err := r.sh(c.Path, "git rev-list --all")
 	if err != nil {
 		return err
@@ -78,9 +79,9 @@ func (r *rig) outage(o carryOptions) error {
 			missing++
 		}
 	}
-	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and checkpoints; in order, once: %v", len(commits)+len(checkpoints)-missing, len(commits)+len(checkpoints), order == nil), "all", missing == 0 && order == nil)
+	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and checkpoints; in order, each once: %v", len(commits)+len(checkpoints)-missing, len(commits)+len(checkpoints), order == nil), "all", missing == 0 && order == nil)
 	if order != nil {
 		r.wrong("%v", order)
 	}
-	return r.sound(c.Path)
+	return r.checkRepo(c.Path)
 }

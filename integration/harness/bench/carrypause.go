@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// pauses lets 64 programs write, each in a separate directory: first without checkpoints, and then with one checkpoint after
-// the other. For comparison it does the same in a clone on the local disk, with one commit after the other.
+// pauses runs 64 programs that write, each in a separate directory: first without checkpoints, then while checkpoints
+// are made one after the other. For comparison, it does the same in a clone on the local disk while commits are made.
 func (r *rig) pauses(m carriedMount) error {
 	clone := r.path("paused")
 	if _, err := r.sh(r.dir, "git clone -q "+r.repo+" "+clone); err != nil {
@@ -26,7 +26,8 @@ func (r *rig) pauses(m carriedMount) error {
 		return err
 	}
 	commits := func() error {
-		// The option -A would examine all files. If a file is written while git reads it, git add fails, and the next commit has the file.
+		// git add -A would examine all files. If a file is written while git reads it, git add fails, and the next
+		// commit contains the file.
 		_, err := r.sh(clone, "if git add writers; then git commit -qm more; fi")
 		return err
 	}
@@ -52,24 +53,24 @@ func (r *rig) pauses(m carriedMount) error {
 	}
 	slices.Sort(said)
 	longest := time.Duration(said[len(said)-1] * 1e6)
-	r.row("pause", fmt.Sprintf("%d checkpoints, %d writers", len(said), writers), fmt.Sprintf("they say: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
+	r.row("pause", fmt.Sprintf("%d checkpoints, %d writers", len(said), writers), fmt.Sprintf("stated: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
 	return nil
 }
 
 const writers = 64
 
-// written contains the times that the programs have waited.
+// written contains the durations of the writes and of the operations on names.
 type written struct{ writes, names []time.Duration }
 
-// waits returns the median, the 99.9th percentile and the maximum of the durations as text.
+// waits returns the median, the 99.9th percentile and the maximum of durations as text.
 func waits(took []time.Duration) string {
 	slices.Sort(took)
 	n := len(took)
 	return fmt.Sprintf("median %s, 99.9%% %s, longest of %d %s", seconds(took[n/2]), seconds(took[n*999/1000]), n, seconds(took[n-1]))
 }
 
-// writeAll lets the programs write for ten seconds. Unless meanwhile is nil, it calls this function again and again at the
-// same time.
+// writeAll runs the programs that write for ten seconds. Unless meanwhile is nil, it calls meanwhile repeatedly during
+// this time.
 func writeAll(dir string, meanwhile func() error) (all written, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return all, err
@@ -104,7 +105,8 @@ func writeAll(dir string, meanwhile func() error) (all written, err error) {
 	return all, err
 }
 
-// writeOne writes to a file 50 times a second. At times it writes a new file and renames it, as editors do.
+// writeOne writes to a file 50 times a second until stop is true. Sometimes it writes a new file and renames it, as
+// editors do.
 func writeOne(dir string, stop *atomic.Bool) (w written, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return w, err
@@ -116,7 +118,8 @@ func writeOne(dir string, stop *atomic.Bool) (w written, err error) {
 	defer f.Close()
 	path, buf := filepath.Join(dir, "other"), make([]byte, 4096)
 	for n := 0; !stop.Load(); n++ {
-		binary.LittleEndian.PutUint64(buf, uint64(n)+1) // the contents differ each time, so that every checkpoint has something to store
+		// the contents differ for each write, so that every checkpoint stores something
+		binary.LittleEndian.PutUint64(buf, uint64(n)+1)
 		start := time.Now()
 		if _, err := f.WriteAt(buf, int64(n%64)*4096); err != nil {
 			return w, err

@@ -20,36 +20,38 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The benchmark of a fleet starts many daemons on one machine, each with its own state directory, as if each were the host of some
-// sandboxes. It weighs the daemons without mounts, with mounts at rest, and while some mounts are used.
+// The benchmark -fleet starts many daemons on one machine, each with its own state directory, as if each daemon were on
+// the host of some sandboxes. It measures the resources of the daemons without mounts, with idle mounts, and while some
+// mounts are used.
 
 type fleetOptions struct {
 	daemons, each, active, repos, files int
 	rest, work, pause                   time.Duration
 }
 
-// fleetFlags declares the flags of -fleet.
+// fleetFlags declares the flags that only the mode -fleet has. The result is reports whether the user has passed
+// -fleet.
 func fleetFlags() (o *fleetOptions, is *bool) {
 	o = &fleetOptions{}
 	is = flag.Bool("fleet", false, "measure many daemons with a few mounts each")
-	flag.IntVar(&o.daemons, "daemons", 100, "with -fleet: daemons")
-	flag.IntVar(&o.each, "mounts-each", 10, "with -fleet: mounts of each daemon")
-	flag.IntVar(&o.active, "active", 50, "with -fleet: mounts that are used, each of another daemon")
-	flag.IntVar(&o.repos, "fleet-repositories", 10, "with -fleet: repositories, mounted in turn")
-	flag.IntVar(&o.files, "fleet-files", 1000, "with -fleet: files of each repository")
-	flag.DurationVar(&o.rest, "at-rest", time.Minute, "with -fleet: time over which daemons at rest are measured")
-	flag.DurationVar(&o.work, "at-work", time.Minute, "with -fleet: time over which mounts are used")
+	flag.IntVar(&o.daemons, "daemons", 100, "with -fleet: number of daemons")
+	flag.IntVar(&o.each, "mounts-each", 10, "with -fleet: number of mounts of each daemon")
+	flag.IntVar(&o.active, "active", 50, "with -fleet: number of used mounts, each of a different daemon")
+	flag.IntVar(&o.repos, "fleet-repositories", 10, "with -fleet: number of repositories, which are mounted in turn")
+	flag.IntVar(&o.files, "fleet-files", 1000, "with -fleet: number of files of each repository")
+	flag.DurationVar(&o.rest, "at-rest", time.Minute, "with -fleet: time during which idle daemons are measured")
+	flag.DurationVar(&o.work, "at-work", time.Minute, "with -fleet: time during which mounts are used")
 	flag.DurationVar(&o.pause, "every", 5*time.Second, "with -fleet: interval at which a mount is used")
 	return o, is
 }
 
 const (
-	fleetStarts  = 4                // daemons that are started, and mounts that are made, at the same time
-	fleetAnswer  = time.Minute      // maximum time until a daemon answers
-	fleetSettled = 20 * time.Minute // maximum time until all mounts are idle
+	fleetStarts  = 4                // number of daemons or mounts that are started at the same time
+	fleetAnswer  = time.Minute      // timeout for a daemon to answer
+	fleetSettled = 20 * time.Minute // timeout for all mounts to become idle
 )
 
-// fleet is the daemons of the benchmark.
+// fleet holds the daemons of the benchmark and the git server that they use.
 type fleet struct {
 	*bench
 	o        fleetOptions
@@ -61,10 +63,10 @@ type fleet struct {
 // member is one daemon of the fleet.
 type member struct {
 	state string
-	dirs  []string // its mounts
+	dirs  []string // mount points of the daemon
 }
 
-// fleets runs the benchmark of a fleet.
+// fleets runs the benchmark -fleet.
 func (b *bench) fleets(o fleetOptions) (err error) {
 	f := &fleet{bench: b, o: o}
 	root := filepath.Join(b.work, "fleet")
@@ -137,7 +139,7 @@ func (b *bench) fleets(o fleetOptions) (err error) {
 // repo returns the name of the i-th repository.
 func (f *fleet) repo(i int) string { return fmt.Sprintf("repo%d.git", i) }
 
-// mounts returns the number of mounts.
+// mounts returns the total number of mounts of all daemons.
 func (f *fleet) mounts() (n int) {
 	for _, m := range f.members {
 		n += len(m.dirs)
@@ -145,14 +147,15 @@ func (f *fleet) mounts() (n int) {
 	return n
 }
 
-// command returns a command of a member.
+// command returns an artifactfs command for the state directory of a member.
 func (f *fleet) command(m *member, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(f.bin, "artifactfs"), append(args, "--state", m.state)...)
 	cmd.Dir, cmd.Env = f.work, gittest.Env()
 	return cmd
 }
 
-// parallel calls do for 0 to n-1, fleetStarts of them at the same time, and returns the first error.
+// parallel calls do with the numbers from 0 to n-1, at most fleetStarts calls at the same time, and returns the first
+// error.
 func parallel(n int, do func(i int) error) error {
 	var next atomic.Int64
 	failed := make(chan error, fleetStarts)
@@ -192,13 +195,13 @@ func (f *fleet) start() error {
 			}
 			if time.Now().After(deadline) {
 				log, _ := os.ReadFile(m.state + ".log")
-				return fmt.Errorf("daemon %d does not answer: %.2000s", i, log)
+				return fmt.Errorf("start daemon %d: no answer: %.2000s", i, log)
 			}
 		}
 	})
 }
 
-// metrics returns the path of the socket of the metrics.
+// metrics returns the path of the socket at which the daemon serves its metrics.
 func (m *member) metrics() string { return m.state + ".sock" }
 
 func exists(path string) bool {
@@ -214,7 +217,8 @@ func (f *fleet) mountAll() error {
 		}
 	}
 	return parallel(f.mounts(), func(n int) error {
-		// Every daemon gets its first mount first, as on hosts whose sandboxes start one after the other.
+		// The order gives every daemon its first mount before any daemon gets its second one, as on hosts whose
+		// sandboxes start one after the other.
 		i, j := n%len(f.members), n/len(f.members)
 		m := f.members[i]
 		if out, err := f.command(m, "mount", f.server.URL(f.repo((i+j)%f.o.repos)), m.dirs[j]).CombinedOutput(); err != nil {
@@ -224,24 +228,25 @@ func (f *fleet) mountAll() error {
 	})
 }
 
-// settle waits until no mount is fetching anything.
+// settle waits until all mounts are idle (see allIdle).
 func (f *fleet) settle() error {
 	return parallel(len(f.members), func(i int) error {
 		for deadline := time.Now().Add(fleetSettled); time.Now().Before(deadline); time.Sleep(time.Second) {
 			out, err := f.command(f.members[i], "status", "--json").Output()
 			if err != nil {
-				return fmt.Errorf("status: %w", err)
+				return fmt.Errorf("read status: %w", err)
 			}
 			idle, err := allIdle(out)
 			if err != nil || idle {
 				return err
 			}
 		}
-		return fmt.Errorf("daemon %d does not become idle", i)
+		return fmt.Errorf("wait for daemon %d: its mounts are still fetching", i)
 	})
 }
 
-// allIdle reports whether the mounts in the output of status have all trees and the history, and fetch nothing.
+// allIdle reports whether all mounts in out have all trees and the history and fetch nothing. out is the JSON output of
+// artifactfs status.
 func allIdle(out []byte) (bool, error) {
 	var st struct {
 		Mounts []struct {
@@ -251,7 +256,7 @@ func allIdle(out []byte) (bool, error) {
 		}
 	}
 	if err := json.Unmarshal(out, &st); err != nil {
-		return false, fmt.Errorf("status: %w", err)
+		return false, fmt.Errorf("read status: %w", err)
 	}
 	for _, m := range st.Mounts {
 		if m.State != "mounted" || m.Queue.Foreground+m.Queue.Background > 0 || !m.Tree.Complete || m.History == "deepening" {
@@ -261,7 +266,7 @@ func allIdle(out []byte) (bool, error) {
 	return true, nil
 }
 
-// fleetLoad is what the used mounts have done.
+// fleetLoad counts and times the operations on the used mounts.
 type fleetLoad struct {
 	mu      sync.Mutex
 	status  []time.Duration // durations of git status
@@ -281,15 +286,15 @@ func (l *fleetLoad) print(table *tabwriter.Writer, o fleetOptions) {
 	}
 }
 
-// use uses one mount of each of the first daemons until ctx ends. Each round reads 20 files, writes one and calls git status; every
-// sixth commits.
+// use works in one mount of each of the first daemons until ctx ends. Each round reads 20 files, writes one file and
+// calls git status; every sixth round also commits.
 func (f *fleet) use(ctx context.Context, load *fleetLoad) error {
 	failed := make(chan error, f.o.active)
 	var all sync.WaitGroup
 	for i := range min(f.o.active, len(f.members)) {
 		all.Go(func() {
 			dir := f.members[i].dirs[0]
-			// The mounts are not used at the same moment.
+			// The goroutines start at different times, so that the mounts are not used at the same moment.
 			wait := time.NewTimer(f.o.pause * time.Duration(i) / time.Duration(f.o.active))
 			defer wait.Stop()
 			for round := range int(f.o.work / f.o.pause) {
@@ -312,7 +317,8 @@ func (f *fleet) use(ctx context.Context, load *fleetLoad) error {
 	return <-failed
 }
 
-// round uses a mount once. The programs are other processes, because the server of this process must not wait for a mount.
+// round does one round of work in a mount. It runs other programs for this, because the server of this process must not
+// wait for a mount.
 func (f *fleet) round(dir string, member, round int, load *fleetLoad) error {
 	read := []string{"cat"}
 	for i := range 20 {

@@ -17,19 +17,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 )
 
-// fleetWeight is the sum over the processes of all daemons.
+// fleetWeight is the sum of the resources that the processes of all daemons use.
 type fleetWeight struct {
 	processes, threads, descriptors int
 	pss, anonymous                  int64 // bytes; PSS divides shared pages among the processes that share them
-	inotify                         int   // inotify instances; the processes of a daemon share one
+	inotify                         int   // number of inotify instances; the processes of a daemon share one
 	cpu                             time.Duration
-	wakes                           int64 // times that a thread gave up the processor voluntarily: an idle thread that wakes does
-	requests                        int64 // to the git server
-	operations                      int64 // requests of the kernel to the daemons
-	span                            time.Duration
+	// number of voluntary context switches, which include each wake-up of an idle thread
+	wakes      int64
+	requests   int64 // number of requests to the git server
+	operations int64 // number of requests of the kernel to the daemons
+	span       time.Duration
 }
 
-// watch weighs all processes after a time, and counts what happened meanwhile.
+// watch measures all processes at the end of the duration span. Counters in the result are the increase during this
+// time.
 func (f *fleet) watch(span time.Duration) (fleetWeight, error) {
 	before, err := f.weigh()
 	if err != nil {
@@ -47,7 +49,7 @@ func (f *fleet) watch(span time.Duration) (fleetWeight, error) {
 	return after, err
 }
 
-// weigh weighs the processes of all daemons.
+// weigh measures the resources that the processes of all daemons use now.
 func (f *fleet) weigh() (w fleetWeight, err error) {
 	w.requests = f.requests.Load()
 	watching := map[string]bool{} // state directories of daemons with an inotify instance
@@ -110,7 +112,7 @@ func wakes(pid int) (n int64) {
 	return n
 }
 
-// operations reads the number of requests of the kernel from the metrics of a daemon.
+// operations returns the number of requests of the kernel, which it reads from the metrics of a daemon.
 func (m *member) operations() (int64, error) {
 	client := &http.Client{Timeout: fleetAnswer, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -135,7 +137,7 @@ func (m *member) operations() (int64, error) {
 
 func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// print writes the sums, and the averages of a daemon.
+// print writes the sums and the averages per daemon.
 func (w fleetWeight) print(table *tabwriter.Writer, when string, daemons, mounts int) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Fprintf(table, "%d daemons, %d mounts, %s\t\tload %s\n", daemons, mounts, when, strings.Join(strings.Fields(string(load))[:3], " "))
@@ -150,7 +152,7 @@ func (w fleetWeight) print(table *tabwriter.Writer, when string, daemons, mounts
 	fmt.Fprintf(table, "  requests to the git server, of the kernel\t%.1f, %.1f a second\t\n", float64(w.requests)/w.span.Seconds(), float64(w.operations)/w.span.Seconds())
 }
 
-// since returns the differences of sums.
+// since returns w minus before, field by field.
 func (w fleetWeight) since(before fleetWeight) fleetWeight {
 	w.threads -= before.threads
 	w.descriptors -= before.descriptors
@@ -160,14 +162,15 @@ func (w fleetWeight) since(before fleetWeight) fleetWeight {
 	return w
 }
 
-// printEach writes the averages of a mount. The spare workers, which start with the first mount, are counted with the mounts.
+// printEach writes the averages per mount. The resources of spare workers, which start with the first mount, are
+// included.
 func (w fleetWeight) printEach(table *tabwriter.Writer, mounts int) {
 	n := float64(max(1, mounts))
 	fmt.Fprintf(table, "  a mount (with its part of the spare worker)\tPSS %.2f MiB, anonymous %.2f MiB\t%.1f descriptors, %.1f threads\n",
 		float64(w.pss)/n/(1<<20), float64(w.anonymous)/n/(1<<20), float64(w.descriptors)/n, float64(w.threads)/n)
 }
 
-// kernelMemory is the memory of the kernel in bytes, which belongs to no process.
+// kernelMemory is memory of the kernel, in bytes, that belongs to no process.
 type kernelMemory struct{ slab, stacks, tables int64 }
 
 func readKernel() kernelMemory {
@@ -184,7 +187,7 @@ func (k kernelMemory) print(table *tabwriter.Writer, mounts int) {
 		mib(k.tables), float64(k.slab+k.stacks+k.tables)/float64(max(1, mounts))/(1<<20))
 }
 
-// printLimits writes limits of the machine, and how much of them the fleet uses.
+// printLimits writes the limits of the machine, and how much of each limit the daemons use.
 func (f *fleet) printLimits(table *tabwriter.Writer) {
 	w, err := f.weigh()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gitea"
 )
 
-// forge starts a gitea server with a repository that contains the base. source is the directory for gitea.Start. If source is "",
-// there is no forge.
+// forge starts a gitea server with a repository that contains the base. source is the directory that gitea.Start needs.
+// If source is "", forge starts nothing and returns an empty carryPlace.
 func (r *rig) forge(source string) (carryPlace, error) {
 	if source == "" {
 		return carryPlace{}, nil

@@ -18,25 +18,26 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The git benchmarks run the same git commands in a mount and in clones of the same repository, which is served with a delay.
-// The server counts requests and objects, so the counts include the objects that git fetched without the daemon.
+// The git benchmarks run the same git commands in a mount and in clones of the same repository, which is served with a
+// delay. Requests and objects are counted at the server, so that objects which git fetched without the daemon are
+// included.
 
 // gitOptions are the options of the git benchmarks.
 type gitOptions struct {
 	only     *regexp.Regexp
-	git2     string // another git program that is measured, too; "": none
+	git2     string // path of a second git program that is also measured; "" if none
 	rounds   int    // number of rounds of git status, each with a fresh mount
 	blame    string
 	patience time.Duration // maximum time of a single git command
 }
 
-// gitFlags declares the flags of -git.
+// gitFlags declares the flags that only the mode -git has. The result is reports whether the user has passed -git.
 func gitFlags() (o *gitOptions, is *bool) {
 	o = &gitOptions{}
-	is = flag.Bool("git", false, "measure git in a mount against git in clones")
+	is = flag.Bool("git", false, "compare git in a mount with git in clones")
 	flag.StringVar(&o.git2, "git2", "", "with -git: measure this git `program` too")
-	flag.IntVar(&o.rounds, "git-rounds", 3, "with -git: fresh mounts for git status, of which the median counts")
-	flag.StringVar(&o.blame, "blame", "", "with -git: `path` to blame (default: one with at least 500 versions, or with most)")
+	flag.IntVar(&o.rounds, "git-rounds", 3, "with -git: number of mounts for git status; the median is printed")
+	flag.StringVar(&o.blame, "blame", "", "with -git: `path` to blame (default: a file with at least 500 versions, otherwise the file with the most versions)")
 	flag.DurationVar(&o.patience, "patience", 5*time.Minute, "with -git: give up a git command after this `time`")
 	return o, is
 }
@@ -53,7 +54,7 @@ type gitBench struct {
 	files    []string
 }
 
-// gits runs the git benchmarks of all repositories with each git program.
+// gits runs the git benchmarks of all repositories, once with each git program.
 func (b *bench) gits(repos []string, o gitOptions) error {
 	if len(repos) == 0 {
 		path := filepath.Join(b.work, "large.git")
@@ -134,7 +135,7 @@ func (b *bench) gitsOf(served, program string, o gitOptions) error {
 	return nil
 }
 
-// cost is the time and the requests that one git command needed.
+// cost contains the time, the requests and the objects that one git command needed.
 type cost struct {
 	took     time.Duration
 	requests int         // number of requests for objects that reached the server
@@ -143,7 +144,7 @@ type cost struct {
 	kernel   string      // number of requests to the file system, by kind; "" if they were not counted
 }
 
-// network formats the requests for a row of the table.
+// network returns the numbers of requests and objects as text for the table.
 func (c cost) network() string {
 	if c.requests == 0 {
 		return "-"
@@ -151,7 +152,7 @@ func (c cost) network() string {
 	return fmt.Sprintf("%d requests, %d objects", c.requests, c.objects)
 }
 
-// run runs git in a directory and returns its cost. t counts the requests to the file system; nil: they are not counted.
+// run runs git in a directory and returns its cost. If t is not nil, it counts the requests of the kernel to the mount.
 func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.o.patience)
 	defer cancel()
@@ -187,19 +188,19 @@ func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 	return c, nil
 }
 
-// must runs git for its effect, without measuring it.
+// must runs git without measuring it, for example to prepare a measurement.
 func (g *gitBench) must(dir string, args ...string) error {
 	_, err := g.run(dir, nil, args...)
 	return err
 }
 
-// fresh mounts with an empty state directory. The only contents that were fetched are the ignore files that the index needs.
+// fresh mounts the repository with an empty state directory. Only the ignore files that the index needs are fetched.
 func (g *gitBench) fresh(history string) (*mounted, error) {
 	return g.mount("--prefetch", "auto", "--prefetch-budget", "1", "--history", history, "--wait", "git")
 }
 
-// gone unmounts and removes all files of the mount.
-func (m *mounted) gone() error {
+// removeAll unmounts the mount and removes all its files.
+func (m *mounted) removeAll() error {
 	return errors.Join(m.quietly("unmount", "--discard", "--yes", m.dir), m.quietly("unmount", "--all"), os.RemoveAll(m.s.state))
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// commandSteps returns the git commands that read contents. Each runs on a separate tree, with main checked out.
+// commandSteps returns the measured git commands that read contents. Each command runs in a new mount or clone with
+// main checked out.
 func (g *gitBench) commandSteps() ([]step, error) {
 	blamed, versions := g.o.blame, ""
 	if blamed == "" {
@@ -45,8 +46,8 @@ func (g *gitBench) commandSteps() ([]step, error) {
 	}, nil
 }
 
-// muchChanged returns the path of a file with the fewest versions among the files with at least 500 versions. If no file has
-// so many, it returns the file with the most versions.
+// muchChanged returns a file with many versions: among the files with at least 500 versions, the file with the fewest.
+// If there is no such file, it returns the file with the most versions.
 func (g *gitBench) muchChanged() (path string, versions int, err error) {
 	out, err := gittest.Git(context.Background(), g.repo, "log", "--no-merges", "--no-renames", "--format=", "--name-only", "main")
 	if err != nil {
@@ -65,8 +66,9 @@ func (g *gitBench) muchChanged() (path string, versions int, err error) {
 	return path, versions, nil
 }
 
-// commands measures commands on fresh mounts and in blobless clones, into which all objects that the commands need were
-// fetched in one request. The goal for the mount is one and a half times the time in the clone, plus the time of the fetch.
+// commands measures git commands in new mounts, and in blobless clones into which all objects that the command needs
+// were fetched in one request. The goal for the mount is one and a half times the time in the clone, plus the time of
+// that fetch.
 func (g *gitBench) commands() error {
 	g.template = g.path("blobless")
 	if err := g.must("", "clone", "-q", "--filter=blob:none", g.url, g.template); err != nil {
@@ -87,7 +89,7 @@ func (g *gitBench) commands() error {
 	return nil
 }
 
-// command measures one command in all places and prints its row.
+// command measures one git command in a mount and in a clone, and prints its row of the table.
 func (g *gitBench) command(s step) error {
 	ours, again, err := g.inMount(s)
 	if err != nil {
@@ -103,13 +105,14 @@ func (g *gitBench) command(s step) error {
 	return nil
 }
 
-// inMount runs a step on a fresh mount, and then once more from the same state, when all contents are on this host.
+// inMount runs a step in a new mount, and then runs it again from the same state, when all contents are already on this
+// host.
 func (g *gitBench) inMount(s step) (first, again cost, err error) {
 	m, err := g.fresh("full")
 	if err != nil {
 		return first, again, err
 	}
-	defer func() { err = errors.Join(err, m.gone()) }()
+	defer func() { err = errors.Join(err, m.removeAll()) }()
 	t := newTrace(m.dir)
 	defer t.close()
 	if err := g.must(m.dir, "status"); err != nil {
@@ -125,7 +128,7 @@ func (g *gitBench) inMount(s step) (first, again cost, err error) {
 	return first, again, err
 }
 
-// repeat resets the tree to its previous state and runs the step again.
+// repeat resets the working tree to the state before the step and runs the step again.
 func (g *gitBench) repeat(dir string, s step) (cost, error) {
 	for _, args := range [][]string{{"checkout", "-q", "-f", "-B", "main", "origin/main"}, {"stash", "clear"}, {"clean", "-fdq"}, {"status"}} {
 		if err := g.must(dir, args...); err != nil {
@@ -138,8 +141,8 @@ func (g *gitBench) repeat(dir string, s step) (cost, error) {
 	return g.run(dir, nil, s.args...)
 }
 
-// inClone fetches objects into a blobless clone and then runs a step twice. The second run is the result, because git may
-// have fetched further objects in the first.
+// inClone fetches the objects wants into a blobless clone and then runs a step twice. It returns the costs of the
+// second run and of the fetch. The first run is not used, because git may have fetched further objects in it.
 func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err error) {
 	dir, err := g.copied()
 	if err != nil {
@@ -170,7 +173,7 @@ func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err e
 	return second, fetch, err
 }
 
-// copied returns the directory of a new copy of the blobless clone.
+// copied copies the blobless clone and returns the directory of the copy.
 func (g *gitBench) copied() (string, error) {
 	dir := g.path("copy")
 	if out, err := exec.Command("cp", "-a", g.template, dir).CombinedOutput(); err != nil {

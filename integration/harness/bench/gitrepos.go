@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-const farChanges = 1000 // approximate number of paths in which the branch other differs from main
+const farChanges = 1000 // approximate number of paths in which the branch "other" differs from main
 
-// prepare makes a bare repository that borrows the objects of repo and has three branches: main, which is checked out; other,
-// which differs from main in about a thousand files; and topic, which merges into main without conflicts. The branches are
-// commits of repo if repo has suitable ones; otherwise prepare creates them.
+// prepare creates a bare repository that uses the objects of repo as alternates and has three branches: main, which is
+// checked out; "other", which differs from main in about a thousand files; and "topic", which merges into main without
+// conflicts. The branches name commits of repo if there are suitable commits; otherwise prepare creates commits.
 func (b *bench) prepare(repo string) (string, error) {
 	repo, err := filepath.Abs(repo)
 	if err != nil {
@@ -68,8 +68,8 @@ func (b *bench) prepare(repo string) (string, error) {
 	return served, err
 }
 
-// realMerge finds the newest merge with two parents whose branch changed at least 20 files and merges without conflicts. If
-// there is none, topic is "".
+// realMerge finds the newest merge of two parents that has no conflicts and whose branch changed at least 20 files. It
+// returns topic "" if there is none.
 func realMerge(git func(...string) (string, error), head string) (main, topic string, err error) {
 	out, err := git("rev-list", "--first-parent", "--merges", "--parents", "-n", "300", head)
 	if err != nil {
@@ -102,12 +102,13 @@ func realMerge(git func(...string) (string, error), head string) (main, topic st
 	return head, "", nil
 }
 
-// realDistance finds the first ancestor that differs in farChanges files, if most of its tree is the same.
+// realDistance returns the ID of the first ancestor of main that differs from main in at least farChanges files. It
+// returns "" if the history is too short, or if this ancestor differs in too many files.
 func realDistance(git func(...string) (string, error), main string) (string, error) {
 	distance := func(ancestor int) (changed int, known bool, err error) {
 		commit := fmt.Sprintf("%s~%d", main, ancestor)
 		if _, err := git("rev-parse", "-q", "--verify", commit); err != nil {
-			return 0, false, nil // the history is shorter
+			return 0, false, nil // the history ends before this commit
 		}
 		out, err := git("diff-tree", "-r", "--name-only", commit, main)
 		return strings.Count(out, "\n"), true, err
@@ -142,7 +143,7 @@ func realDistance(git func(...string) (string, error), main string) (string, err
 	return git("rev-parse", fmt.Sprintf("%s~%d", main, high))
 }
 
-// synthetic makes a branch with one commit on top of main, which changes the contents of n files in different directories.
+// synthetic creates a branch with one commit on top of main that changes n files in different directories.
 func synthetic(repo string, git func(...string) (string, error), branch string, n int) error {
 	list, err := git("-c", "core.quotePath=false", "ls-tree", "-r", "main")
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// step is a git command whose time is measured, and the preparation for it, whose time is not measured.
+// step is a git command that is measured, with a preparation that is not measured.
 type step struct {
 	name    string
 	prepare func(dir string) error
 	args    []string
 }
 
-// statusSteps returns the git status commands of a typical working day.
+// statusSteps returns the measured calls of git status, one for each situation of a typical working day.
 func (g *gitBench) statusSteps() []step {
 	git := func(args ...string) func(string) error {
 		return func(dir string) error { return g.must(dir, args...) }
@@ -37,8 +37,8 @@ func (g *gitBench) statusSteps() []step {
 	}
 }
 
-// status measures git status on fresh mounts and in a plain clone. In the clone each step is measured once, and the second
-// status as often as there are rounds.
+// status measures git status in new mounts, one mount for each round, and in a plain clone. In the clone, each step is
+// measured once, except for the step "second", which is measured as often as there are rounds.
 func (g *gitBench) status() error {
 	clone := g.path("clone")
 	if err := g.must("", "clone", "-q", g.repo, clone); err != nil {
@@ -59,7 +59,7 @@ func (g *gitBench) status() error {
 			if theirs[i] == 0 || c.took < theirs[i] {
 				theirs[i] = c.took
 			}
-			if s.name != "second" { // a repetition of the other steps would not be the first one of its kind
+			if s.name != "second" { // the other steps can run only once in the same clone
 				break
 			}
 		}
@@ -87,18 +87,19 @@ func (g *gitBench) status() error {
 	return nil
 }
 
-// statusRound measures the steps on one fresh mount and appends their costs.
+// statusRound measures all steps in one new mount and appends their costs to costs. took is the duration of the mount
+// command.
 func (g *gitBench) statusRound(steps []step, costs [][]cost) (took time.Duration, err error) {
 	m, err := g.fresh("none")
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, m.gone()) }()
+	defer func() { err = errors.Join(err, m.removeAll()) }()
 	t := newTrace(m.dir)
 	defer t.close()
 	for i, s := range steps {
 		if err := s.prepare(m.dir); err != nil {
-			return 0, fmt.Errorf("before %s: %w", strings.TrimSpace(s.name), err)
+			return 0, fmt.Errorf("prepare %s: %w", strings.TrimSpace(s.name), err)
 		}
 		c, err := g.run(m.dir, t, s.args...)
 		if err != nil {

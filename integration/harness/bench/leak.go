@@ -14,27 +14,27 @@ import (
 	"text/tabwriter"
 )
 
-// The leak benchmark mounts, reads and unmounts many times, and measures the memory and files that remain.
+// The benchmark -leak mounts, reads and unmounts many times, and measures how much memory and how many files remain.
 
 type leakOptions struct{ rounds, warm int }
 
-// leakFlags declares the flags of -leak.
+// leakFlags declares the flags that only the mode -leak has. The result is reports whether the user has passed -leak.
 func leakFlags() (o *leakOptions, is *bool) {
 	o = &leakOptions{}
-	is = flag.Bool("leak", false, "mount, read and unmount many times, and weigh what stays")
-	flag.IntVar(&o.rounds, "rounds-of-mounts", 1000, "with -leak: how often")
-	flag.IntVar(&o.warm, "warm", 100, "with -leak: weigh for the first time after so many rounds")
+	is = flag.Bool("leak", false, "mount, read and unmount many times, and measure the memory and files that remain")
+	flag.IntVar(&o.rounds, "rounds-of-mounts", 1000, "with -leak: number of rounds")
+	flag.IntVar(&o.warm, "warm", 100, "with -leak: number of rounds before the first measurement")
 	return o, is
 }
 
-// left contains the memory, goroutines, files and mounts that exist after some rounds.
+// left contains the memory, goroutines, files and mounts that exist after a number of rounds.
 type left struct {
 	worker, supervisor weight
 	goroutines         int
 	files, mounts      int
 }
 
-// leaks runs the leak benchmark.
+// leaks runs the benchmark -leak.
 func (b *bench) leaks(o leakOptions, m manyOptions) (err error) {
 	var names []string
 	for i := range m.repos {
@@ -67,7 +67,8 @@ func (b *bench) leaks(o leakOptions, m manyOptions) (err error) {
 	return nil
 }
 
-// round mounts, reads a directory, writes a file and unmounts. It discards the session, which would otherwise be kept.
+// round mounts a repository, reads a directory, writes a file and unmounts. It deletes the session, which would
+// otherwise remain on disk.
 func (h *host) round(name string) error {
 	dir, _, err := h.mount(name)
 	if err != nil {
@@ -75,7 +76,7 @@ func (h *host) round(name string) error {
 	}
 	entries, err := filepath.Glob(filepath.Join(dir, "part0", "module00", "group0", "*"))
 	if err != nil || len(entries) == 0 {
-		return fmt.Errorf("list files: %d, %w", len(entries), err)
+		return fmt.Errorf("list files: %d entries: %w", len(entries), err)
 	}
 	for _, path := range entries {
 		if _, err := os.ReadFile(path); err != nil {
@@ -110,7 +111,7 @@ func (h *host) left(socket string) (left, error) {
 	return l, err
 }
 
-// goroutines reads the number of goroutines from the worker's profile.
+// goroutines returns the number of goroutines of the worker, which it reads from the worker's profile at the socket.
 func goroutines(socket string) (int, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

@@ -14,8 +14,8 @@
 // sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times. -fleet measures
 // a hundred daemons with ten mounts each.
 //
-// Without arguments it makes three repositories. It needs root or fusermount3, and bin/artifactfs and bin/gitserve, which
-// `make bench` builds. Times vary on a small machine; the numbers of requests and blobs are exact.
+// Without the argument REPOSITORY it creates three repositories. It needs root or fusermount3, and bin/artifactfs and
+// bin/gitserve, which `make bench` builds. Times vary on a small machine; the numbers of requests and blobs are exact.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	only := flag.String("only", "", "run the measurements whose name matches")
 	bin := flag.String("bin", "bin", "directory of artifactfs and gitserve")
 	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
-	keep := flag.Bool("keep", false, "leave what was made if something is not as it must be")
+	keep := flag.Bool("keep", false, "keep all files if a measurement fails")
 	o, isWrite := writeFlags()
 	g, isGit := gitFlags()
 	t, isTakeover := takeoverFlags()
@@ -71,7 +71,7 @@ func main() {
 	}()
 	binDir, err := filepath.Abs(*bin)
 	check(err)
-	check(os.Setenv("TMPDIR", work)) // temporary files of the servers are removed together with the work directory
+	check(os.Setenv("TMPDIR", work)) // temporary files of servers are then removed together with the work directory
 	endWhenInterrupted(work)
 	repos := flag.Args()
 	if *isWrite {
@@ -128,7 +128,7 @@ func main() {
 	}
 }
 
-// run makes all measurements of one repository.
+// run runs all measurements of one repository whose names match the regular expression.
 func (b *bench) run(repo string, match *regexp.Regexp) error {
 	s, err := b.serve(repo)
 	if err != nil {
@@ -158,7 +158,7 @@ func (b *bench) run(repo string, match *regexp.Regexp) error {
 	return nil
 }
 
-// row prints one line of the table, with the ratio of the time theirs to the time ours.
+// row prints one row of the table. The ratio is theirs divided by ours.
 func (s *session) row(what string, ours, theirs time.Duration, instead, notes string) {
 	ratio := "-"
 	if theirs > 0 {
@@ -168,7 +168,7 @@ func (s *session) row(what string, ours, theirs time.Duration, instead, notes st
 	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\t%s\n", what, s.name, seconds(ours), instead, ratio, notes)
 }
 
-// count prints a line whose result is not a time.
+// count prints a row of the table whose result is not a duration.
 func (s *session) count(what, result, notes string) {
 	fmt.Fprintf(s.table, "%s\t%s\t%s\t\t\t%s\n", what, s.name, result, notes)
 }

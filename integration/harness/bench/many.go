@@ -20,23 +20,23 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
-// The benchmarks of many mounts measure how much memory an idle mount needs, how long the next mount takes, and whether
-// mounts whose remotes do not answer slow the other mounts down.
+// The benchmarks -many measure how much memory an idle mount needs, how long one more mount takes, and whether mounts
+// whose remotes do not answer slow down other mounts.
 
 type manyOptions struct{ mounts, repos, hung, files int }
 
-// manyFlags declares the flags of -many.
+// manyFlags declares the flags that only the mode -many has. The result is reports whether the user has passed -many.
 func manyFlags() (o *manyOptions, is *bool) {
 	o = &manyOptions{}
-	is = flag.Bool("many", false, "measure many mounts at once")
-	flag.IntVar(&o.mounts, "mounts", 200, "with -many: idle mounts")
-	flag.IntVar(&o.repos, "repositories", 20, "with -many and -leak: repositories, mounted in turn")
-	flag.IntVar(&o.hung, "hung", 10, "with -many: remotes that hang, beside as many that do not")
-	flag.IntVar(&o.files, "many-files", 1000, "with -many and -leak: files of each repository")
+	is = flag.Bool("many", false, "measure many mounts of one daemon")
+	flag.IntVar(&o.mounts, "mounts", 200, "with -many: number of idle mounts")
+	flag.IntVar(&o.repos, "repositories", 20, "with -many and -leak: number of repositories, which are mounted in turn")
+	flag.IntVar(&o.hung, "hung", 10, "with -many: number of remotes that do not answer; the same number of remotes answers")
+	flag.IntVar(&o.files, "many-files", 1000, "with -many and -leak: number of files of each repository")
 	return o, is
 }
 
-// host is one daemon with mounts of many repositories.
+// host is a daemon with mounts of many repositories, and the git server of these repositories.
 type host struct {
 	*bench
 	server *gittest.Server
@@ -46,13 +46,14 @@ type host struct {
 	flags  []string // flags of the daemon
 }
 
-// host makes repositories with the given names and starts a daemon.
+// host creates repositories with the given names, serves them, and starts a daemon with the given flags.
 func (b *bench) host(files int, names []string, flags ...string) (*host, error) {
 	root := filepath.Join(b.work, "hosted")
 	h := &host{bench: b, state: filepath.Join(b.work, "many-state"), flags: flags}
 	h.victim = torture.Victim{State: h.state, Command: "worker"}
 	for i, name := range names {
-		if err := makeRepository(filepath.Join(root, name), files+i, 20); err != nil { // different numbers of files, so that the trees differ
+		// the numbers of files differ, so that the trees differ
+		if err := makeRepository(filepath.Join(root, name), files+i, 20); err != nil {
 			return nil, err
 		}
 	}
@@ -75,14 +76,14 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 	}
 	for deadline := time.Now().Add(time.Minute); !h.answers(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return nil, errors.New("the daemon does not answer")
+			return nil, errors.New("start daemon: no answer")
 		}
 	}
 	go daemon.Wait()
 	return h, nil
 }
 
-// answers reports whether the daemon answers.
+// answers reports whether the daemon answers requests.
 func (h *host) answers() bool {
 	var st struct{ Daemon struct{ PID int } }
 	out, err := h.command("status", "--json").Output()
@@ -96,7 +97,7 @@ func (h *host) end(failed *error) {
 	err := *failed
 	defer func() {
 		if *failed = err; err != nil {
-			for _, dir := range h.dirs { // a failed unmount may have left mounts
+			for _, dir := range h.dirs { // mounts may remain after a failed unmount
 				syscall.Unmount(dir, syscall.MNT_DETACH)
 			}
 			log, _ := os.ReadFile(h.log())
@@ -112,7 +113,7 @@ func (h *host) end(failed *error) {
 	}
 	for deadline := time.Now().Add(time.Minute); len(h.victim.Processes()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			err = errors.Join(err, fmt.Errorf("the daemon does not end: %v", h.victim.Processes()))
+			err = errors.Join(err, fmt.Errorf("end daemon: processes still run: %v", h.victim.Processes()))
 			return
 		}
 	}
@@ -142,7 +143,7 @@ func (h *host) quiet() error {
 	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		out, err := h.command("status", "--json").Output()
 		if err != nil {
-			return fmt.Errorf("status: %w", err)
+			return fmt.Errorf("read status: %w", err)
 		}
 		var st struct {
 			Mounts []struct {
@@ -152,7 +153,7 @@ func (h *host) quiet() error {
 			}
 		}
 		if err := json.Unmarshal(out, &st); err != nil {
-			return fmt.Errorf("status: %w", err)
+			return fmt.Errorf("read status: %w", err)
 		}
 		busy := 0
 		for _, m := range st.Mounts {
@@ -170,10 +171,10 @@ func (h *host) quiet() error {
 			return nil
 		}
 	}
-	return errors.New("the mounts do not come to rest")
+	return errors.New("wait for mounts: still fetching")
 }
 
-// manies runs the benchmarks of many mounts.
+// manies runs the benchmarks -many.
 func (b *bench) manies(o manyOptions) (err error) {
 	var names, live, hung []string
 	for i := range o.repos {
@@ -195,12 +196,12 @@ func (b *bench) manies(o manyOptions) (err error) {
 	return h.crosstalk(table, live, hung)
 }
 
-// idle measures the memory of the mounts, and the time of the next mount.
+// idle measures the memory of idle mounts, and how long one more mount takes.
 func (h *host) idle(table *tabwriter.Writer, o manyOptions, names []string) error {
 	var before weight
 	start := time.Now()
 	for i := range o.mounts + len(names) {
-		if i == len(names) { // every repository is mounted once; from now on, the memory of further mounts is measured
+		if i == len(names) { // every repository is mounted once now; the memory of further mounts is measured
 			if err := h.quiet(); err != nil {
 				return err
 			}
@@ -257,8 +258,8 @@ func cpu(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // the times are in units of 1/USER_HZ, and USER_HZ is 100
 }
 
-// crosstalk measures reads of files that are not fetched, in mounts whose remotes answer: first alone, and then while
-// processes wait for remotes that do not answer.
+// crosstalk measures reads of files that are not fetched yet, in mounts whose remotes answer: first without other
+// requests, and then while processes wait for remotes that do not answer.
 func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	lazy := []string{"--prefetch", "none", "--history", "none", "--wait", "git"}
 	dirs := map[string]string{}
@@ -271,7 +272,7 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	}
 	read := func(from int) ([]time.Duration, error) {
 		var times []time.Duration
-		for i := range 10 * len(live) { // distant files, because a read also fetches the neighbours of the file
+		for i := range 10 * len(live) { // the files are far apart, because a read also fetches neighbours of a file
 			name := live[i%len(live)]
 			start := time.Now()
 			if _, err := os.ReadFile(filepath.Join(dirs[name], filePath(25*(from+2*(i/len(live)))))); err != nil {
@@ -305,7 +306,7 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	}
 	for deadline := time.Now().Add(time.Minute); fault.Hits() < len(hung); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("only %d requests hang", fault.Hits())
+			return fmt.Errorf("hang requests: only %d requests wait for an answer", fault.Hits())
 		}
 	}
 	during, err := read(1)
@@ -332,7 +333,7 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	waiting.Wait()
 	select {
 	case err := <-failed:
-		return fmt.Errorf("a read that waited for a hung remote: %w", err)
+		return fmt.Errorf("read from hung remote: %w", err)
 	default:
 		return table.Flush()
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// coldStart measures the time from an empty state directory until the tree can be read.
+// coldStart measures how long a mount with an empty state directory takes until the root directory can be read.
 func (s *session) coldStart() error {
 	m, err := s.mount("--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *session) coldStart() error {
 	return s.wholeTree()
 }
 
-// wholeTree measures how long it takes to fetch all trees, and how long git takes to fetch the same objects.
+// wholeTree measures how long a mount takes to fetch all trees, and how long git takes to fetch the same objects.
 func (s *session) wholeTree() error {
 	dir := s.path("trees")
 	if _, err := s.git("init", "-q", "--bare", dir); err != nil {
@@ -69,8 +69,8 @@ func (s *session) wholeTree() error {
 	return m.unmount()
 }
 
-// oneBlob measures reads of single files that are not fetched, over an open connection. The files are in different
-// directories if there are enough directories.
+// oneBlob measures reads of single files that are not fetched yet, over a connection that is already open. Each file is
+// in a different directory if there are enough directories.
 func (s *session) oneBlob() error {
 	m, err := s.mount("--prefetch", "none", "--history", "none", "--wait", "git")
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *session) oneBlob() error {
 	return m.unmount()
 }
 
-// laziness counts the requests and blobs that directory walks and single reads cause.
+// laziness counts the requests and blobs that are fetched when a program lists directories or reads single files.
 func (s *session) laziness() error {
 	for _, c := range []struct{ what, command string }{
 		{"ls -R", "ls -R . >/dev/null"},
@@ -133,7 +133,8 @@ func (s *session) laziness() error {
 	return nil
 }
 
-// coldGrep measures a search through all files with an empty state directory, and a clone followed by the same search.
+// coldGrep measures a search through all files of a mount with an empty state directory, and a clone followed by the
+// same search.
 func (s *session) coldGrep() error {
 	dir := s.path("grep")
 	clone, err := s.git("clone", "-q", "--depth", "1", s.url, dir)
@@ -180,12 +181,13 @@ func (s *session) readWhileHydrating() error {
 	if err != nil {
 		return err
 	}
-	s.row("read while hydrating, median", percentile(times, 50), 0, "", fmt.Sprintf("99th percentile %s of %d; at the end %d of %d blobs were here",
+	s.row("read while hydrating, median", percentile(times, 50), 0, "", fmt.Sprintf("99th percentile %s of %d; at the end %d of %d blobs were fetched",
 		seconds(percentile(times, 99)), len(times), st.Blobs.Fetched, st.Blobs.Total))
 	return m.unmount()
 }
 
-// warm measures walks and searches of fetched files and of files on the local disk, and the memory of the daemon.
+// warm measures directory walks and searches in a mount whose files are all fetched and in a directory on the local
+// disk. It also measures the memory of the daemon.
 func (s *session) warm() error {
 	m, err := s.mount("--prefetch", "all", "--history", "none", "--wait", "all")
 	if err != nil {
@@ -229,7 +231,7 @@ func (s *session) warm() error {
 	return m.unmount()
 }
 
-// history waits until the history is complete and compares it with the history of the source repository.
+// history waits until the mount has the whole history and compares the history with that of the source repository.
 func (s *session) history() error {
 	m, err := s.mount("--prefetch", "none", "--history", "full")
 	if err != nil {
@@ -270,7 +272,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
 }
 
-// spread selects n files. They are in different directories if there are enough directories.
+// spread returns n of the given files. Each is in a different directory if there are enough directories.
 func spread(files []string, n int) []string {
 	seen := map[string]bool{}
 	var picked, rest []string
@@ -287,7 +289,8 @@ func spread(files []string, n int) []string {
 	return picked[:min(n, len(picked))]
 }
 
-// crowdedDir returns the directory that directly contains the most files, at most limit, and their number.
+// crowdedDir returns the directory that directly contains the most files, not counting directories with more than limit
+// files. It also returns the number of files.
 func crowdedDir(files []string, limit int) (string, int) {
 	n := map[string]int{}
 	for _, f := range files {
@@ -302,7 +305,8 @@ func crowdedDir(files []string, limit int) (string, int) {
 	return best, n[best]
 }
 
-// residentBytes returns the resident memory of a process in bytes. It includes heap memory that the process does not use any more.
+// residentBytes returns the resident memory of a process in bytes. This includes heap memory that the process has freed
+// but not returned to the kernel.
 func residentBytes(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -311,7 +315,7 @@ func residentBytes(pid int) (int64, error) {
 	_, rest, _ := bytes.Cut(status, []byte("VmRSS:"))
 	fields := bytes.Fields(rest)
 	if len(fields) == 0 {
-		return 0, fmt.Errorf("no VmRSS of process %d", pid)
+		return 0, fmt.Errorf("read memory of process %d: no line VmRSS", pid)
 	}
 	kib, err := strconv.ParseInt(string(fields[0]), 10, 64)
 	return kib << 10, err

@@ -22,51 +22,55 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The benchmark of the relay starts hosts that mount the same commit at the same time and read all of it, and counts the requests to the
-// git server. Each host is a network namespace with a state directory of its own. All of them are in a network namespace of the
-// benchmark. Lines with latency lead to the git server and to the relay.
+// The benchmark of the relay starts many hosts that mount the same commit at the same time and read all files, and
+// counts the requests to the git server. Each host is a network namespace with its own state directory. The benchmark
+// itself runs in another network namespace. The connections to the git server and to the relay have simulated latency.
 
 type relayOptions struct {
 	hosts   int
 	near    time.Duration
 	command string
-	only    *regexp.Regexp // rows to measure
+	only    *regexp.Regexp // names of the rows to measure
 }
 
-// relayFlags declares the flags of -relay.
+// relayFlags declares the flags that only the mode -relay has. The result is reports whether the user has passed
+// -relay.
 func relayFlags() (o *relayOptions, is *bool) {
 	o = &relayOptions{}
 	is = flag.Bool("relay", false, "measure many hosts that mount the same commit, with and without a relay")
-	flag.IntVar(&o.hosts, "hosts", 20, "with -relay: hosts")
+	flag.IntVar(&o.hosts, "hosts", 20, "with -relay: number of hosts")
 	flag.DurationVar(&o.near, "near", 2*time.Millisecond, "with -relay: round-trip time between the hosts and the relay")
-	flag.StringVar(&o.command, "command", "rg -c --hidden --no-ignore -g '!.git' . >/dev/null", "with -relay: the build, a command in the mount")
+	flag.StringVar(&o.command, "command", "rg -c --hidden --no-ignore -g '!.git' . >/dev/null", "with -relay: shell command that runs in each mount as the build")
 	return o, is
 }
 
 const (
-	relayNet   = "10.77.0."
-	relayHub   = relayNet + "1" // address of the git server and of the relay
-	insideNet  = "AFS_BENCH_NAMESPACE"
-	lineTarget = "AFS_BENCH_LINE" // set in the process that is the line to the relay: the address of the relay
-	// ownMachine is the priority of the git server, the relay and the line between the hosts and the relay, which have machines of their own
-	// in reality. With the priority of the hosts they would get processor time too late here, and hosts leave a relay that is silent.
-	ownMachine   = "-15"
-	hostsMachine = "25" // the hosts have the priority 10, because they are children of a process with the priority ownMachine
+	relayNet  = "10.77.0."
+	relayHub  = relayNet + "1" // address of the git server and of the relay
+	insideNet = "AFS_BENCH_NAMESPACE"
+	// environment variable of the process that simulates the connection to the relay; contains the address of the relay
+	lineTarget = "AFS_BENCH_LINE"
+	// ownMachine is the nice value of the git server, of the relay, and of the process that simulates the connection to
+	// the relay. In reality these run on other machines than the hosts. With the nice value of the hosts, they would
+	// get processor time too late, and hosts stop using a relay that does not answer in time.
+	ownMachine = "-15"
+	// added to ownMachine, because hosts are children of a process with that nice value; the result is 10
+	hostsMachine = "25"
 )
 
-// site is the network of the benchmark.
+// site holds the network, the git server and the table of the benchmark.
 type site struct {
 	*bench
 	o      relayOptions
 	server *gittest.Server
 	hosts  []string // names of the network namespaces
 	url    string
-	right  string // checksum of a clone
+	right  string // checksum of the files of a clone, which every host must have
 	table  *tabwriter.Writer
 	runs   int
 }
 
-// relays runs the benchmark in a network namespace of its own.
+// relays runs the benchmark in a new network namespace.
 func (b *bench) relays(repos []string, o relayOptions) (err error) {
 	if target := os.Getenv(lineTarget); target != "" {
 		line, err := gittest.NewLine(relayHub+":0", target, o.near)
@@ -74,7 +78,7 @@ func (b *bench) relays(repos []string, o relayOptions) (err error) {
 			return err
 		}
 		fmt.Println(line.Addr())
-		_, err = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
+		_, err = io.Copy(io.Discard, os.Stdin) // standard input is closed when the benchmark ends
 		line.Close()
 		return err
 	}
@@ -94,7 +98,7 @@ func (b *bench) relays(repos []string, o relayOptions) (err error) {
 	return err
 }
 
-// run measures one repository.
+// run measures one repository with and without a relay.
 func (s *site) run(repo string) (err error) {
 	end := sync.OnceValue(s.endNetwork)
 	defer func() { err = errors.Join(err, end()) }()
@@ -138,7 +142,8 @@ func (s *site) run(repo string) (err error) {
 	return errors.Join(err, s.faults())
 }
 
-// faults repeats the measurement while the relay or its object store fails. Every host must still have the right contents.
+// faults repeats the measurement while the relay or its object store fails. The files of every host must still be
+// correct.
 func (s *site) faults() (err error) {
 	run := func(what string, fault func(*relayProcess, string) error, flags ...string) {
 		if err != nil {
@@ -165,7 +170,7 @@ func (s *site) faults() (err error) {
 			return err
 		}
 	}
-	// Another relay finds damaged objects in the store.
+	// A new relay starts with damaged objects in its store.
 	store := filepath.Join(s.work, "objects")
 	os.RemoveAll(store)
 	r, err := s.startRelay("--objects", store)
@@ -195,7 +200,8 @@ func (s *site) faults() (err error) {
 	return s.crowd("the object store is corrupt", r.url, nil)
 }
 
-// onSmallDisk measures with a relay of which one directory, named by a flag, is on a file system without space.
+// onSmallDisk measures with a relay that has one directory on a full file system. flag is the flag that names this
+// directory.
 func (s *site) onSmallDisk(what, flag string) (err error) {
 	dir := filepath.Join(s.work, "small")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -215,7 +221,7 @@ func (s *site) onSmallDisk(what, flag string) (err error) {
 	return s.crowd(what, r.url, nil)
 }
 
-// damage changes a byte in the middle of every file.
+// damage inverts a bit in the middle of every file below a directory.
 func damage(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -226,15 +232,15 @@ func damage(dir string) error {
 			return err
 		}
 		data[len(data)/2] ^= 1
-		if err := os.Remove(path); err != nil { // the file may have a second name
+		if err := os.Remove(path); err != nil { // the file may have another hard link, which must not change
 			return err
 		}
 		return os.WriteFile(path, data, 0o400)
 	})
 }
 
-// crowd lets all hosts mount and build at the same time, compares their files with the clone, and prints a line. The function fault, if
-// it is not nil, is called when the first host has mounted.
+// crowd runs the mount and the build on all hosts at the same time, compares their files with the clone, and prints a
+// row. Unless fault is nil, crowd calls it when the first host has mounted.
 func (s *site) crowd(what, via string, fault func() error) error {
 	if s.runs++; !s.o.only.MatchString(what) {
 		return nil
@@ -275,11 +281,11 @@ func (s *site) crowd(what, via string, fault func() error) error {
 	all.Wait()
 	err := errors.Join(append(errs, faultErr)...)
 	cost := s.cost()
-	for i := range s.o.hosts { // one after the other, because this is not measured
+	for i := range s.o.hosts { // sequentially, because this is not measured
 		if errs[i] == nil {
 			sum, e := checksum(dirs[i])
 			if e == nil && sum != s.right {
-				e = errors.New("the files differ from those of a clone")
+				e = errors.New("check files: contents differ from the clone")
 			}
 			err = errors.Join(err, e)
 		}
@@ -295,14 +301,14 @@ func (s *site) crowd(what, via string, fault func() error) error {
 	return nil
 }
 
-// cost returns what the hosts have cost the git server: requests, acquisitions, fetches, blobs and bytes.
+// cost returns, as text, the numbers of requests, acquisitions, fetches, blobs and bytes at the git server.
 func (s *site) cost() string {
 	requests, acquisitions, fetches, blobs, sent := 0, 0, 0, 0, int64(0)
 	for _, r := range s.server.Log().Requests() {
 		requests++
 		sent += r.BytesOut
 		switch {
-		case r.Command != gittest.Fetch || r.Filter == "tree:0": // the latter are proofs
+		case r.Command != gittest.Fetch || r.Filter == "tree:0": // fetches with the filter tree:0 are proofs of access
 			continue
 		case r.Filter == "blob:none" && r.Depth > 0:
 			acquisitions++
@@ -314,7 +320,7 @@ func (s *site) cost() string {
 	return fmt.Sprintf("%d\t%d\t%d\t%d\t%.1f MiB", requests, acquisitions, fetches, blobs, float64(sent)/(1<<20))
 }
 
-// blobsOf returns the number of different blobs of the commit of a clone.
+// blobsOf returns the number of different blobs in the checked-out commit of a clone.
 func blobsOf(clone string) (int, error) {
 	out, err := exec.Command("git", "-C", clone, "ls-tree", "-r", "--format=%(objectname)", "HEAD").Output()
 	ids := map[string]bool{}
@@ -324,7 +330,7 @@ func blobsOf(clone string) (int, error) {
 	return len(ids), err
 }
 
-// checksum returns a hash of the names and the contents of all files in a directory, without git's own.
+// checksum returns a hash of the names and contents of all files in a directory, except the git directory.
 func checksum(dir string) (string, error) {
 	cmd := exec.Command("sh", "-c", `find . -path ./.git -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum`)
 	cmd.Dir = dir

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// startMachine starts a command in a session of its own. If the kernel divides processor time between sessions before it compares the
-// priorities of processes (autogroup), the session gets the priority ownMachine.
+// startMachine starts a command in a new session with the nice value ownMachine. If the kernel first divides processor
+// time between sessions (autogroup), it also sets this nice value for the session.
 func startMachine(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -25,13 +25,13 @@ func startMachine(cmd *exec.Cmd) error {
 		return err
 	}
 	err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(ownMachine), 0)
-	if errors.Is(err, fs.ErrNotExist) { // the kernel compares processes
+	if errors.Is(err, fs.ErrNotExist) { // the kernel has no autogroup, so it compares the nice values of processes
 		return nil
 	}
 	return err
 }
 
-// inNamespace runs the benchmark in a process with a network namespace of its own, and removes what that process has left.
+// inNamespace runs this program again in a new network namespace, and then removes what that process has left behind.
 func inNamespace() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,7 +56,7 @@ func inNamespace() error {
 	return end()
 }
 
-// network makes the namespaces of the hosts, which are connected by a bridge.
+// network creates the network namespaces of the hosts and connects them by a bridge.
 func (s *site) network() error {
 	commands := []string{"ip link set lo up", "ip link add hub type bridge", "ip addr add " + relayHub + "/24 dev hub", "ip link set hub up"}
 	for i := range s.o.hosts {
@@ -74,7 +74,7 @@ func (s *site) network() error {
 	return nil
 }
 
-// endNetwork removes the namespaces.
+// endNetwork removes the network namespaces of the hosts.
 func (s *site) endNetwork() (err error) {
 	for _, name := range s.hosts {
 		if out, e := exec.Command("ip", "netns", "delete", name).CombinedOutput(); e != nil {
@@ -84,8 +84,8 @@ func (s *site) endNetwork() (err error) {
 	return errors.Join(err, exec.Command("ip", "link", "delete", "hub").Run())
 }
 
-// in returns a command in the namespace of a host. It has a low priority, because the git server and the relay, which share the processors
-// with all hosts here, are separate machines in reality.
+// in returns an artifactfs command that runs in the network namespace of a host. It has a low priority, because in
+// reality the git server and the relay do not share processors with the hosts.
 func (s *site) in(host int, state string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nice", append([]string{"-n", hostsMachine, "nsenter", "--net=/run/netns/" + s.hosts[host]}, args...)...)
 	cmd.Env = append(gittest.Env(), "HOME="+state, "ARTIFACTFS_STATE="+state)
@@ -93,17 +93,18 @@ func (s *site) in(host int, state string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// relayProcess is a running relay behind a line.
+// relayProcess is a running relay, and the process that simulates the connection between the hosts and the relay
+// (line).
 type relayProcess struct {
 	cmd      *exec.Cmd
 	line     *exec.Cmd
-	hold     io.Closer // standard input of line
+	hold     io.Closer // standard input of line, which ends when this is closed
 	url      string
 	once     sync.Once // ends cmd
 	lineOnce sync.Once // ends line
 }
 
-// startRelay starts a relay with a new data directory.
+// startRelay starts a relay with a new data directory, and its line.
 func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 	if s.runs++; interrupted.Load() {
 		return nil, errInterrupted
@@ -133,7 +134,7 @@ func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 	return r, nil
 }
 
-// startLine starts the process that is the line to a relay.
+// startLine starts the process that simulates the connection to a relay.
 func (s *site) startLine(r *relayProcess, target string) error {
 	line := exec.Command("/proc/self/exe", "-relay", "-near", s.o.near.String())
 	line.Env = append(os.Environ(), lineTarget+"="+target)
@@ -157,7 +158,7 @@ func (s *site) startLine(r *relayProcess, target string) error {
 	return nil
 }
 
-// kill kills the relay.
+// kill kills the relay with SIGKILL.
 func (r *relayProcess) kill() {
 	r.once.Do(func() {
 		r.cmd.Process.Kill()

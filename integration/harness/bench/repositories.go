@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// makeRepositories makes a small, a medium and a large repository with some history. They are the same in every run. Real
-// repositories, which can be passed as arguments, are better examples, because their trees and deltas are less regular.
+// makeRepositories creates a small, a medium and a large repository with some history, and returns their paths. Their
+// contents are the same in every run. Real repositories, which can be passed as arguments, give more realistic results,
+// because their trees and deltas are less regular.
 func makeRepositories(work string) []string {
 	var repos []string
 	for _, r := range []struct {
@@ -24,7 +25,8 @@ func makeRepositories(work string) []string {
 	return repos
 }
 
-// makeRepository fills a bare repository with a first commit of many files, and further commits with one change each.
+// makeRepository creates a bare repository whose first commit contains many files, and whose further commits change one
+// file each.
 func makeRepository(path string, files, commits int) error {
 	if err := exec.Command("git", "init", "-q", "--bare", "-b", "main", path).Run(); err != nil {
 		return err
@@ -62,8 +64,8 @@ func modify(w *bufio.Writer, i int, content string) {
 	fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", filePath(i), len(content), content)
 }
 
-// filePath returns the path of the i-th file. It distributes the files over directories with about 25 files each, a few
-// levels deep.
+// filePath returns the path of the file with the number i. The files are distributed over directories with about 25
+// files each, a few levels deep.
 func filePath(i int) string {
 	dir := i / 25
 	return fmt.Sprintf("part%d/module%02d/group%d/file%05d.txt", dir/400, dir/20%20, dir%20, i)
@@ -71,7 +73,8 @@ func filePath(i int) string {
 
 var words = strings.Fields("the a tree of blob path name reads writes when then returns error value index commit parent file mode link")
 
-// text returns a text of a few hundred bytes to about 20 KiB, usually a short one. It compresses like source code.
+// text returns a random text of between a few hundred bytes and about 20 KiB; most texts are short. It compresses about
+// as well as source code.
 func text(rnd *rand.Rand) string {
 	var b strings.Builder
 	for range 10 + int(rnd.ExpFloat64()*80) {

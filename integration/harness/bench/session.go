@@ -21,12 +21,12 @@ type bench struct {
 	table     *tabwriter.Writer
 }
 
-// session is one served repository, with the state of the measurements on it.
+// session is one served repository, with the state of the measurements of this repository.
 type session struct {
 	*bench
 	name, repo, url string
 	state           string   // state directory of the last mount
-	env             []string // environment of artifactfs; nil: the environment of this process
+	env             []string // environment of artifactfs; if nil, the environment of this process
 	server          *exec.Cmd
 	stdin           io.Closer
 	places          int
@@ -71,7 +71,7 @@ func (b *bench) serve(repo string) (*session, error) {
 		}
 	}
 	s.stop()
-	return nil, fmt.Errorf("gitserve printed no address")
+	return nil, fmt.Errorf("start gitserve: no address printed")
 }
 
 func (s *session) stop() {
@@ -102,7 +102,7 @@ func (s *session) files() ([]string, error) {
 	return files, nil
 }
 
-// mounted is a mount with a separate state directory and daemon, so that nothing is cached.
+// mounted is a mount with its own state directory and daemon, so that nothing is cached at first.
 type mounted struct {
 	s     *session
 	dir   string
@@ -128,7 +128,8 @@ func (s *session) artifactfs(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// mount mounts with an empty state directory. The result took includes the time for starting the daemon.
+// mount mounts the repository with an empty state directory. The field took of the result includes the start of the
+// daemon.
 func (s *session) mount(args ...string) (*mounted, error) {
 	s.state = s.path("state")
 	m := &mounted{s: s, dir: s.path("mount")}
@@ -150,7 +151,7 @@ func (m *mounted) status() (status, error) {
 	var st status
 	out, err := m.s.artifactfs("status", m.dir, "--json").Output()
 	if err != nil {
-		return st, fmt.Errorf("status: %w", err)
+		return st, fmt.Errorf("read status: %w", err)
 	}
 	return st, json.Unmarshal(out, &st)
 }
@@ -166,8 +167,8 @@ func timed(name string, args ...string) (time.Duration, error) {
 	return timedIn("", append([]string{name}, args...)...)
 }
 
-// timedIn runs a command in a directory and returns its time. The exit status 1 of grep, which found nothing, is not an
-// error.
+// timedIn runs a command in a directory and returns how long it took. The exit status 1 is not an error, because grep
+// returns it if there is no match.
 func timedIn(dir string, args ...string) (time.Duration, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

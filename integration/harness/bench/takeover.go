@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
-// The takeover benchmarks kill the worker of a mount while programs use the mount, and measure how long the programs were
-// blocked. If a program reports an error, the run fails.
+// The benchmarks -takeover kill the worker of a mount while programs use the mount, and measure how long the programs
+// were blocked. If a program reports an error, the run fails.
 
 type takeoverOptions struct {
 	kills   int
@@ -29,18 +29,19 @@ type takeoverOptions struct {
 	seed    uint64
 }
 
-// takeoverFlags declares the flags of -takeover.
+// takeoverFlags declares the flags that only the mode -takeover has. The result is reports whether the user has passed
+// -takeover.
 func takeoverFlags() (o *takeoverOptions, is *bool) {
 	o = &takeoverOptions{}
-	is = flag.Bool("takeover", false, "measure how long programs in a mount stand still when who serves it is killed")
-	flag.IntVar(&o.kills, "kills", 100, "with -takeover and -session: how often")
-	flag.DurationVar(&o.longest, "longest", time.Second, "with -takeover: a kill comes at most so long after the one before has been got over")
-	flag.IntVar(&o.readers, "readers", 50, "with -takeover: programs that hold files open and read")
+	is = flag.Bool("takeover", false, "measure how long programs in a mount are blocked when its worker is killed")
+	flag.IntVar(&o.kills, "kills", 100, "with -takeover and -session: number of kills")
+	flag.DurationVar(&o.longest, "longest", time.Second, "with -takeover: maximum time between the end of a takeover and the next kill")
+	flag.IntVar(&o.readers, "readers", 50, "with -takeover: number of programs that hold files open and read them")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "with -takeover and -session: of all that is random")
 	return o, is
 }
 
-// takeoverBench is a mount whose worker is killed.
+// takeoverBench is a mount whose worker is killed, and the settings of the benchmark.
 type takeoverBench struct {
 	*session
 	o      takeoverOptions
@@ -48,11 +49,11 @@ type takeoverBench struct {
 	plain  string
 	victim torture.Victim
 	rnd    *rand.Rand
-	next   string // path of another build of the program
+	next   string // path of a second build of artifactfs, for upgrades
 	failed bool
 }
 
-// takeovers runs the benchmarks on one repository.
+// takeovers runs the benchmarks -takeover on one repository.
 func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	if len(repos) == 0 {
 		path := filepath.Join(b.work, "middle.git")
@@ -89,7 +90,7 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 		err = err2
 	}
 	if err == nil && x.failed {
-		err = errors.New("programs in the mount saw errors")
+		err = errors.New("check takeover: programs in the mount reported errors")
 	}
 	if err != nil {
 		text, _ := os.ReadFile(filepath.Join(s.state, "log", "daemon.log"))
@@ -98,7 +99,7 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	return err
 }
 
-// withWork copies a repository and adds the directory whose files the programs change.
+// withWork copies a repository and adds the directory whose files the programs change. It returns the path of the copy.
 func (b *bench) withWork(repo string) (string, error) {
 	dir := filepath.Join(b.work, "takeover")
 	served, tree := filepath.Join(dir, repoName(repo)+".git"), filepath.Join(dir, "tree")
@@ -135,7 +136,7 @@ func (x *takeoverBench) measure() error {
 	return nil
 }
 
-// under makes the measurements while the given jobs are running.
+// under measures takeovers while the jobs with the given names run.
 func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []string) error {
 	scratch := x.path("scratch")
 	if err := os.Mkdir(scratch, 0o755); err != nil {
@@ -149,7 +150,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 	if err := l.Ready(5 * time.Minute); err != nil {
 		return err
 	}
-	told := 0
+	seen := 0
 	row := func(what string, blows []torture.Blow) {
 		stalls := torture.Stalls(l.Gaps(), torture.Moments(blows))
 		if len(stalls) == 0 {
@@ -157,14 +158,14 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		}
 		slices.Sort(stalls)
 		errs := l.Errors()
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\n", name, what, len(blows), seconds(percentile(stalls, 50)), seconds(percentile(stalls, 95)), seconds(stalls[len(stalls)-1]), len(errs)-told)
-		for _, e := range errs[told:] {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\n", name, what, len(blows), seconds(percentile(stalls, 50)), seconds(percentile(stalls, 95)), seconds(stalls[len(stalls)-1]), len(errs)-seen)
+		for _, e := range errs[seen:] {
 			log.Print(e)
 			x.failed = true
 		}
-		told = len(errs)
+		seen = len(errs)
 	}
-	// For comparison: the longest gap in each of several seconds without a takeover.
+	// The last rows are for comparison: the longest gap in each of several seconds without a takeover.
 	var none []torture.Blow
 	for range 10 {
 		none = append(none, torture.Blow{At: torture.Now()})
@@ -183,7 +184,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		if err == nil && len(blows) > 0 {
 			_, err = x.victim.Await(time.Minute, blows[len(blows)-1].PID)
 		}
-		time.Sleep(time.Second) // a gap is reported when it ends, so wait for the last one
+		time.Sleep(time.Second) // a gap is reported only when it ends, so wait for the last one
 		row(s.what, blows)
 		if err != nil {
 			return err
@@ -204,7 +205,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		row(s.what, blows)
 	}
 	report := l.Stop(2 * time.Minute)
-	for _, e := range report.Errors[told:] {
+	for _, e := range report.Errors[seen:] {
 		log.Print(e)
 		x.failed = true
 	}
@@ -212,7 +213,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 	return nil
 }
 
-// build builds the program that is measured at another path, so that an upgrade can replace it.
+// build builds artifactfs once more at another path, so that an upgrade can replace the running program.
 func (x *takeoverBench) build() error {
 	_, err := output("cp", filepath.Join(x.bin, "artifactfs"), x.next)
 	return err
@@ -237,7 +238,7 @@ func (x *takeoverBench) orphan() error {
 			return nil
 		}
 	}
-	return errors.New("there is no other supervisor")
+	return errors.New("replace supervisor: no new supervisor found")
 }
 
 // weight holds the memory of a process, and the numbers of its descriptors and threads.
@@ -268,7 +269,7 @@ func weigh(pid int) weight {
 	return w
 }
 
-// weigh returns the weights of the worker and of the supervisor.
+// weigh returns the resources of the worker and of the supervisor, in this order.
 func (x *takeoverBench) weigh() [2]weight {
 	return [2]weight{weigh(x.victim.Worker()), weigh(x.victim.Supervisor())}
 }

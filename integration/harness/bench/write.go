@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The write benchmarks perform the same operations on a mount and on a plain directory of the file system that contains the
-// mount's state directory, one after the other. They print the ratio of the times, and the number of requests that the kernel
-// sent to the mount, by kind, if the kernel can count them (tracefs).
+// The benchmarks -write perform the same operations on a mount and on a plain directory, one after the other. The plain
+// directory is on the file system that contains the mount's state directory. The benchmarks print the ratio of the
+// durations and, if the kernel can count them (tracefs), the number of requests from the kernel to the mount by kind.
 
 // writeOptions are the options of the write benchmarks.
 type writeOptions struct {
@@ -29,37 +29,39 @@ type writeOptions struct {
 	singles int // number of single operations of each kind
 	large   int64
 	random  int // number of writes of 4 KiB into the large file
-	memory  int // number of files of the memory test; 0: no memory test
-	rounds  int // number of rounds of short measurements, of which the median is printed
+	memory  int // number of files of the memory test; 0 to skip the test
+	rounds  int // number of rounds of each short measurement; the median is printed
 	npm     string
 	npmHome string // directory of npm's cache
 	module  string
 }
 
-// place is a file system on which the benchmarks run. dir contains a plain directory and the state directory of a mount.
+// place is a file system on which the benchmarks run. dir is a directory on it, which contains a plain directory and
+// the state directory of a mount.
 type place struct{ name, dir string }
 
-// writeFlags declares the flags of -write.
+// writeFlags declares the flags that only the mode -write has. The result is reports whether the user has passed
+// -write.
 func writeFlags() (o *writeOptions, is *bool) {
 	o = &writeOptions{}
-	is = flag.Bool("write", false, "measure work on a mount against the same work on a plain directory")
+	is = flag.Bool("write", false, "compare operations on a mount with the same operations on a plain directory")
 	flag.Func("places", "`NAME=DIR,...` of file systems for state and plain directory (default disk=TMPDIR,tmpfs=/dev/shm)", func(s string) (err error) {
 		o.places, err = parsePlaces(s)
 		return err
 	})
-	flag.IntVar(&o.files, "files", 20_000, "with -write: small files")
-	flag.IntVar(&o.singles, "singles", 2000, "with -write: single operations of each kind, of which the median counts")
+	flag.IntVar(&o.files, "files", 20_000, "with -write: number of small files")
+	flag.IntVar(&o.singles, "singles", 2000, "with -write: number of single operations of each kind; the median is printed")
 	flag.Int64Var(&o.large, "large", 1<<30, "with -write: bytes of the large file")
-	flag.IntVar(&o.random, "random", 100_000, "with -write: random writes into it")
-	flag.IntVar(&o.memory, "memory", 0, "with -write: files of the memory test; 0: no memory test")
-	flag.IntVar(&o.rounds, "rounds", 3, "with -write: rounds of short measurements, of which the median counts")
-	flag.StringVar(&o.npm, "npm", "", "with -write: `directory` of a package.json and a package-lock.json to install")
-	flag.StringVar(&o.npmHome, "npm-cache", "", "with -write: npm's cache, where everything is")
+	flag.IntVar(&o.random, "random", 100_000, "with -write: number of random writes into the large file")
+	flag.IntVar(&o.memory, "memory", 0, "with -write: number of files of the memory test; 0: no memory test")
+	flag.IntVar(&o.rounds, "rounds", 3, "with -write: number of rounds of each short measurement; the median is printed")
+	flag.StringVar(&o.npm, "npm", "", "with -write: `directory` with the package.json and package-lock.json of a project to install")
+	flag.StringVar(&o.npmHome, "npm-cache", "", "with -write: directory of npm's cache, which must contain all packages of the project")
 	flag.StringVar(&o.module, "module", "", "with -write: `repository` of a Go module to build")
 	return o, is
 }
 
-// parsed completes the options after the flags were parsed.
+// parsed returns the options with the values that are known only after the flags were parsed.
 func (o *writeOptions) parsed(only *regexp.Regexp) writeOptions {
 	done := *o
 	done.only = only
@@ -69,7 +71,7 @@ func (o *writeOptions) parsed(only *regexp.Regexp) writeOptions {
 	return done
 }
 
-// parsePlaces parses "name=dir,name=dir".
+// parsePlaces parses the value of the flag -places, NAME=DIR,NAME=DIR,...
 func parsePlaces(s string) (places []place, err error) {
 	for p := range strings.SplitSeq(s, ",") {
 		name, dir, ok := strings.Cut(p, "=")
@@ -81,8 +83,8 @@ func parsePlaces(s string) (places []place, err error) {
 	return places, nil
 }
 
-// arena contains the directories of one kind of measurement: a mount, and a plain directory beside the mount's state
-// directory.
+// arena contains a mount and a plain directory beside the mount's state directory, on which the same operations are
+// measured.
 type arena struct {
 	*session
 	o        writeOptions
@@ -125,7 +127,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 	}
 	type group struct {
 		name, repo string
-		redirect   string // path that the mount redirects
+		redirect   string // path in the mount that is redirected to a directory on the host; "" if none
 		run        func(*arena) error
 	}
 	groups := []group{
@@ -154,7 +156,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 	return nil
 }
 
-// inArena mounts a repository with all contents fetched, clones it beside the mount, and calls run.
+// inArena mounts a repository, fetches all contents, clones the repository beside the mount, and calls run.
 func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run func(*arena) error) (err error) {
 	s, err := b.serve(repo)
 	if err != nil {
@@ -162,7 +164,8 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 	}
 	defer func() {
 		s.stop()
-		os.RemoveAll(filepath.Join(b.work, "root-"+s.name)) // the next group may serve the same repository
+		// a later group of measurements may serve the same repository
+		os.RemoveAll(filepath.Join(b.work, "root-"+s.name))
 	}()
 	a := &arena{session: s, o: o, place: place, plain: s.path("plain"), redirect: redirect}
 	args := []string{"--history", "none", "--prefetch", "all", "--wait", "all"}
@@ -183,8 +186,8 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 	return run(a)
 }
 
-// compare measures work on both sides, each in several rounds, and prints a row. It calls prepare before each round without
-// measuring it. After an error, further calls do nothing.
+// compare measures work in the mount and in the plain directory, each for several rounds, and prints a row. It calls
+// prepare before each round and does not measure this call. After an error, further calls do nothing.
 func (a *arena) compare(what string, rounds int, prepare, work func(dir string) error) error {
 	if a.failed {
 		return nil
@@ -200,7 +203,7 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 					return fmt.Errorf("prepare %s: %w", what, err)
 				}
 			}
-			unix.Sync() // write back the data of other processes, so that their writes are not measured
+			unix.Sync() // write back the data of earlier operations, so that this is not measured
 			if side == 1 {
 				a.trace.begin()
 			}
@@ -210,7 +213,8 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 			}
 			times[side] = append(times[side], time.Since(start))
 			if side == 1 {
-				used, requests = processorTime(a.m.pid)-before, a.trace.end() // the last round counts, because nothing may be cached in the first
+				// the values of the last round are printed, because in the first round nothing may be cached
+				used, requests = processorTime(a.m.pid)-before, a.trace.end()
 			}
 		}
 	}
@@ -223,8 +227,8 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 	return nil
 }
 
-// processorTime returns the processor time that a process has used, in ticks of 10 ms. Unlike elapsed time, it hardly depends
-// on other processes.
+// processorTime returns the processor time that a process has used, with a resolution of 10 ms. Unlike elapsed time, it
+// hardly depends on other processes.
 func processorTime(pid int) time.Duration {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -237,12 +241,12 @@ func processorTime(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// note prints a row whose result is not a pair of times.
+// note prints a row whose result is not a pair of durations.
 func (a *arena) note(what, result string) {
 	fmt.Fprintf(a.table, "%s\t%s\t%s\t\t\t\t\n", what, a.place, result)
 }
 
-// again mounts the same state directory at the same directory once more.
+// again mounts the same state directory at the same mount point once more, and returns how long this took.
 func (m *mounted) again() (time.Duration, error) {
 	start := time.Now()
 	if err := m.quietly("mount", m.s.url, m.dir, "--history", "none", "--prefetch", "none"); err != nil {
@@ -254,7 +258,7 @@ func (m *mounted) again() (time.Duration, error) {
 	return took, err
 }
 
-// quietly runs the command, and prints its output only if the command fails.
+// quietly runs an artifactfs command, and returns its output only as part of an error.
 func (m *mounted) quietly(args ...string) error {
 	cmd := m.s.artifactfs(args...)
 	cmd.Stderr = nil

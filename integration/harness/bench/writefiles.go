@@ -28,7 +28,7 @@ func (a *arena) directories(dir string, files int) error {
 	return nil
 }
 
-// create creates files with as few system calls as a program in C.
+// create creates the given number of files with as few system calls as a C program would use.
 func (a *arena) create(dir string, files, size int) error {
 	data := make([]byte, size)
 	for i := range data {
@@ -51,7 +51,7 @@ func (a *arena) create(dir string, files, size int) error {
 
 func removeMany(dir string) error { return shellIn(dir, "rm -rf many") }
 
-// dropCaches empties the kernel's caches, so that the next accesses reach the file systems.
+// dropCaches empties the kernel's caches, so that the next operations reach the file systems. The argument is ignored.
 func dropCaches(string) error {
 	unix.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
@@ -108,10 +108,10 @@ func (a *arena) smallFiles() error {
 		a.compare(fmt.Sprintf("rename %d files", n), a.o.rounds*2, func(string) error { renames++; return nil }, func(dir string) error {
 			for i := range n {
 				from, to := a.file(dir, i), a.file(dir, i)+".renamed"
-				if (renames-1)/2%2 == 1 { // rename each file and then back again
+				if (renames-1)/2%2 == 1 { // each file is renamed and then renamed back
 					from, to = to, from
 				}
-				if err := unix.Rename(from, to); err != nil { // os.Rename would also examine the target
+				if err := unix.Rename(from, to); err != nil { // os.Rename would also call lstat for the target
 					return err
 				}
 			}
@@ -129,7 +129,7 @@ func (a *arena) smallFiles() error {
 	)
 }
 
-// replaceSafely replaces a file as editors and databases do: it writes a new file, syncs it and renames it.
+// replaceSafely replaces a file as editors and databases do: it writes a new file, syncs it and renames it to path.
 func replaceSafely(path string) error {
 	f, err := os.Create(path + ".tmp")
 	if err != nil {
@@ -142,7 +142,7 @@ func replaceSafely(path string) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// largeFile writes a large file sequentially, and then at random offsets.
+// largeFile measures writes to a large file: first sequential writes, and then writes at random offsets.
 func (a *arena) largeFile() error {
 	chunk := make([]byte, 1<<20)
 	for i := range chunk {
@@ -193,8 +193,8 @@ func (a *arena) largeFile() error {
 	)
 }
 
-// memory creates very many files, and measures the daemon's memory before and after. Then it mounts the files again, after an
-// unmount and after a kill.
+// memory creates very many files, and measures the daemon's memory before and after. Then it measures how long mounting
+// takes after an unmount, and after the daemon was killed.
 func (a *arena) memory() error {
 	n := a.o.memory
 	if n == 0 {
@@ -222,7 +222,7 @@ func (a *arena) memory() error {
 		return err
 	}
 	a.note("memory of a new file", fmt.Sprintf("%.0f bytes", float64(after-before)/float64(n)))
-	if err := dropCaches(""); err != nil { // makes the kernel forget the nodes
+	if err := dropCaches(""); err != nil { // makes the kernel release the inodes of the mount
 		return err
 	}
 	if _, err := weigh("daemon after caches were dropped"); err != nil {
@@ -240,7 +240,8 @@ func (a *arena) memory() error {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				return err
 			}
-			for syscall.Kill(pid, 0) == nil { // the process is not a child of this process, so it cannot be waited for
+			// wait(2) is impossible, because the process is not a child of this process
+			for syscall.Kill(pid, 0) == nil {
 				time.Sleep(time.Millisecond)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// tree copies, packs and unpacks a real source tree.
+// tree measures how long it takes to copy, pack and unpack a real source tree.
 func (a *arena) tree() error {
 	source, tar := a.path("source"), a.path("tar")
 	if _, err := a.git("clone", "-q", "--depth", "1", a.url, source); err != nil {
@@ -38,8 +38,8 @@ func (a *arena) tree() error {
 	)
 }
 
-// npmInstall installs a project from npm's cache. It runs no install scripts, because their time would depend on the
-// packages.
+// npmInstall measures the installation of a project from npm's cache. It runs no install scripts, because their
+// duration depends on the packages.
 func (a *arena) npmInstall() error {
 	if a.o.npm == "" {
 		return nil
@@ -57,12 +57,14 @@ func (a *arena) npmInstall() error {
 	return errors.Join(
 		a.compare(what, a.o.rounds, fresh, install),
 		a.compare("  find node_modules", a.o.rounds, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -size +0 >/dev/null") }),
-		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }), // node_modules itself may be a mount point
+		// the directory node_modules is kept, because it may be a mount point
+		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }),
 	)
 }
 
-// goBuild builds a module from scratch and once more. First go's build cache is outside of the tree, as it is by default, and
-// the tree is only read. Then the cache is in the tree, so that every object is a file of the tree.
+// goBuild measures a build of a Go module without a build cache, and a second build with it. First the build cache is
+// outside of the tree, as it is by default. Then the cache is inside the tree, so that every object is a file of the
+// mount.
 func (a *arena) goBuild() error {
 	if a.o.module == "" {
 		return nil
@@ -81,7 +83,7 @@ func (a *arena) goBuild() error {
 		os.RemoveAll(outside(a.plain))
 		os.RemoveAll(outside(a.m.dir))
 	}()
-	err := shellIn(a.plain, "go mod download") // downloads over the network are not measured
+	err := shellIn(a.plain, "go mod download") // download first, so that the network is not measured
 	if err == nil && a.redirect == "" {
 		err = errors.Join(
 			a.compare("go build ./..., cache outside", 1, empty(outside), build(outside)),

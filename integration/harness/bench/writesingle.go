@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// each measures the same operation n times on both sides, one operation after the other, and prints a row with the medians. do
-// performs the operation with the number i.
+// each measures the same operation n times in the mount and in the plain directory, and prints a row with the medians.
+// do performs the operation with the number i.
 func (a *arena) each(what string, n int, do func(dir string, i int) error) error {
 	var median [2]time.Duration
 	var requests string
@@ -41,7 +41,7 @@ func (a *arena) each(what string, n int, do func(dir string, i int) error) error
 	return nil
 }
 
-// singles measures single operations on small files, with the system calls that a program in C would use.
+// singles measures single operations on small files, with the system calls that a C program would use.
 func (a *arena) singles() error {
 	n := a.o.singles
 	path := func(dir string, i int) string { return filepath.Join(dir, "single", fmt.Sprintf("f%06d", i)) }
@@ -79,7 +79,7 @@ func (a *arena) singles() error {
 	)
 }
 
-// write opens a file with the given flags in addition to O_WRONLY, writes data at its start, and closes it.
+// write opens a file with O_WRONLY and the given flags, writes data at its start, and closes it.
 func write(path string, flags int, data []byte) error {
 	fd, err := unix.Open(path, flags|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -101,7 +101,9 @@ func (a *arena) searches() error {
 	} {
 		search := func(dir string) error { return shellIn(dir, command) }
 		for _, dir := range []string{a.plain, a.m.dir, a.m.dir} {
-			if err := search(dir); err != nil { // after the first run, the kernel requests attributes that the READs have invalidated
+			// these searches are not measured; after the first one, the kernel must request attributes that its reads
+			// have invalidated
+			if err := search(dir); err != nil {
 				return err
 			}
 		}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trace counts the requests that the kernel sends to one FUSE mount with a tracepoint, which takes less than a microsecond
-// for each request. If the kernel has no such tracepoint, nothing is counted.
+// trace counts the requests that the kernel sends to one FUSE mount. It uses a tracepoint of the kernel, which takes
+// less than a microsecond for each request. If the kernel has no such tracepoint, nothing is counted.
 type trace struct{ dir string }
 
-const traceBuffer = 192 << 10 // KiB for each CPU: enough for more than a million requests
+const traceBuffer = 192 << 10 // size of the trace buffer for each CPU in KiB, enough for more than a million requests
 
 func newTrace(mount string) *trace {
 	var st unix.Stat_t
@@ -50,7 +50,7 @@ func (t *trace) begin() {
 
 var opcode = regexp.MustCompile(`opcode \d+ \(FUSE_(\w+)\)`)
 
-// end returns the number of requests of each kind since begin, the most frequent kind first.
+// end returns, as text, the number of requests of each kind since begin was called, the most frequent kind first.
 func (t *trace) end() string {
 	t.set("events/fuse/fuse_request_send/enable", "0")
 	f, err := os.Open(filepath.Join(t.dir, "trace"))
