@@ -1,5 +1,5 @@
-// Package chrome drives Chromium without a window in tests, by the DevTools protocol. The browser reads commands from a pipe and needs no
-// port. Each tab has cookies of its own, so tests that share a browser do not see each other.
+// Package chrome lets tests control a headless Chromium through the DevTools protocol. The browser reads commands from
+// a pipe, so it needs no port. Each tab has its own cookies, so tests that share a browser do not affect each other.
 package chrome
 
 import (
@@ -28,10 +28,10 @@ type Browser struct {
 	in *os.File
 
 	mu    sync.Mutex
-	last  int                   // number of the last command
-	wait  map[int]chan<- answer // commands that have not been answered yet
-	tabs  map[string]*Tab       // by the id of the session of the protocol
-	ended error                 // reason why no answers come any more
+	last  int                   // number of the last command that was sent
+	wait  map[int]chan<- answer // channels for the answers of commands, by number of the command
+	tabs  map[string]*Tab       // tabs by the session ID of the protocol
+	ended error                 // reason why the browser sends no more answers; nil while it runs
 }
 
 // answer is the result of a command.
@@ -40,7 +40,7 @@ type answer struct {
 	Error  *struct{ Message string }
 }
 
-// message is what the browser writes: the answer of a command, or an event.
+// message is a message of the browser: the answer to a command, or an event.
 type message struct {
 	ID        int
 	SessionID string `json:"sessionId"`
@@ -49,7 +49,7 @@ type message struct {
 	answer
 }
 
-// Start starts a browser that ends with the test. The test is skipped if Chromium is not installed.
+// Start starts a browser that ends when the test ends. The test is skipped if Chromium is not installed.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -64,10 +64,11 @@ func Start(t testing.TB) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // functions of t.Cleanup use the browser, too
+	// t.Context ends before functions of t.Cleanup run, which also use the browser
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars",
 		"--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
-	cmd.ExtraFiles = []*os.File{commands, answers} // the descriptors 3 and 4
+	cmd.ExtraFiles = []*os.File{commands, answers} // these become the descriptors 3 and 4 of the browser
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
@@ -82,21 +83,23 @@ func Start(t testing.TB) *Browser {
 		b.read(out)
 	}()
 	t.Cleanup(func() {
-		_ = b.call("", "Browser.close", nil, nil) // so that no process of the browser writes to its directory when that is removed
+		// no process of the browser may write to its directory while it is removed
+		_ = b.call("", "Browser.close", nil, nil)
 		in.Close()
 		<-read
 		stop()
-		_ = cmd.Wait() // the exit status of a killed process is of no interest
+		_ = cmd.Wait() // the exit status of a killed process is ignored
 		out.Close()
 		if t.Failed() {
-			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(l string) bool { return strings.Contains(l, "dbus") }) // of no use here
+			// errors about D-Bus are not printed, because tests run without it
+			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(l string) bool { return strings.Contains(l, "dbus") })
 			t.Logf("standard error of chromium: %.2000s", strings.Join(lines, "\n"))
 		}
 	})
 	return b
 }
 
-// read passes on what the browser writes until it ends.
+// read receives the messages of the browser, and passes answers and events on, until the browser ends.
 func (b *Browser) read(out *os.File) {
 	r := bufio.NewReaderSize(out, 1<<20)
 	for {
@@ -116,7 +119,7 @@ func (b *Browser) read(out *os.File) {
 			return
 		case m.ID != 0:
 			if c := b.wait[m.ID]; c != nil {
-				c <- m.answer // the channel has room
+				c <- m.answer // does not block, because the channel is buffered
 				delete(b.wait, m.ID)
 			}
 		case b.tabs[m.SessionID] != nil:
@@ -126,7 +129,8 @@ func (b *Browser) read(out *os.File) {
 	}
 }
 
-// call sends a command to the browser, or to the tab with a session, and decodes the result, unless result is nil.
+// call sends a command to the browser and decodes the result, unless result is nil. If session is not "", the command
+// is for the tab with this session ID.
 func (b *Browser) call(session, method string, params, result any) error {
 	c := make(chan answer, 1)
 	b.mu.Lock()
@@ -166,8 +170,8 @@ func (b *Browser) call(session, method string, params, result any) error {
 
 var errEnded = errors.New("chromium has ended")
 
-// Tab opens an empty tab with cookies of its own. The messages of its console are reported as failures of the test at its end, except
-// those that Console has returned.
+// Tab opens an empty tab with its own cookies. At the end of the test, messages of the tab's console are reported as
+// failures, except for messages that Console has already returned.
 func (b *Browser) Tab(t testing.TB) *Tab {
 	t.Helper()
 	tab := &Tab{T: t, b: b}
@@ -183,7 +187,8 @@ func (b *Browser) Tab(t testing.TB) *Tab {
 		tab.Call(domain+".enable", nil, nil)
 	}
 	t.Cleanup(func() {
-		_ = b.call("", "Target.disposeBrowserContext", map[string]any{"browserContextId": made.BrowserContextID}, nil) // the browser may have ended
+		// an error is ignored, because the browser may have ended
+		_ = b.call("", "Target.disposeBrowserContext", map[string]any{"browserContextId": made.BrowserContextID}, nil)
 		for _, line := range tab.Console() {
 			t.Errorf("console of the browser: %s", line)
 		}
@@ -191,21 +196,21 @@ func (b *Browser) Tab(t testing.TB) *Tab {
 	return tab
 }
 
-// Tab is a tab of a browser. Its methods end the test when they fail. They must be called from the goroutine of the test.
+// Tab is a tab of a browser. Its methods end the test if they fail. They must be called from the goroutine of the test.
 type Tab struct {
 	T       testing.TB
 	b       *Browser
 	session string
 
-	// Guarded by Browser.mu.
+	// The following fields are protected by Browser.mu.
 	console []string
-	loaded  int // number of pages that were loaded
+	loaded  int // number of pages that were loaded so far
 }
 
-// event records an event. The caller holds Browser.mu.
+// event processes an event of the tab. The caller holds Browser.mu.
 func (t *Tab) event(m message) {
 	var p struct {
-		Type             string // of a call of the console
+		Type             string // kind of a console message, such as "error"
 		Args             []struct{ Value any }
 		Entry            struct{ Level, Text, URL string }
 		ExceptionDetails struct {
@@ -241,8 +246,8 @@ func (t *Tab) Call(method string, params, result any) {
 	t.must(t.b.call(t.session, method, params, result))
 }
 
-// Console returns the messages of the console since the last call: those of scripts, exceptions, and those of the browser itself, such as
-// violations of a content security policy and failed requests.
+// Console returns the messages of the console since the last call of Console: messages of scripts, exceptions, and
+// messages of the browser, for example about failed requests or violations of a content security policy.
 func (t *Tab) Console() []string {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
@@ -263,7 +268,7 @@ func (t *Tab) Open(url string) {
 	})
 }
 
-// Loads calls do, which must make the tab load a page, and waits until that is loaded.
+// Loads calls do, which must make the tab load a page, and waits until the page is loaded.
 func (t *Tab) Loads(do func()) {
 	t.T.Helper()
 	count := func() int {
@@ -288,13 +293,13 @@ func (t *Tab) Resize(width, height int) {
 	t.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 }
 
-// Scheme makes the user prefer a scheme of colours: "light" or "dark".
+// Scheme sets the color scheme that the browser reports as the user's preference: "light" or "dark".
 func (t *Tab) Scheme(scheme string) {
 	t.T.Helper()
 	t.Call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// eval evaluates an expression, and waits for its value if that is a promise.
+// eval evaluates a JavaScript expression and decodes its value. If the value is a promise, eval waits for its result.
 func (t *Tab) eval(expression string, value any) error {
 	var r struct {
 		Result           struct{ Value json.RawMessage }
@@ -316,20 +321,21 @@ func (t *Tab) eval(expression string, value any) error {
 	return json.Unmarshal(r.Result.Value, value)
 }
 
-// Eval evaluates an expression of JavaScript, and decodes its value, unless value is nil. It waits for the value of a promise.
+// Eval evaluates a JavaScript expression, and decodes its value unless value is nil. If the value is a promise, Eval
+// waits for its result.
 func (t *Tab) Eval(expression string, value any) {
 	t.T.Helper()
 	t.must(t.eval(expression, value))
 }
 
-// Text returns the value of an expression that is a string.
+// Text evaluates a JavaScript expression and returns its value, which must be a string.
 func (t *Tab) Text(expression string) (text string) {
 	t.T.Helper()
 	t.Eval(expression, &text)
 	return text
 }
 
-// Until waits until an expression is true. The tab may load pages in the meantime.
+// Until waits until a JavaScript expression is true. The tab may load pages in the meantime.
 func (t *Tab) Until(expression string) {
 	t.T.Helper()
 	await.Until(t.T, expression, func() (yes bool) {
@@ -337,7 +343,7 @@ func (t *Tab) Until(expression string) {
 	})
 }
 
-// Click clicks the first element that a selector of CSS matches.
+// Click clicks the first element that matches a CSS selector.
 func (t *Tab) Click(selector string) {
 	t.T.Helper()
 	quoted, err := json.Marshal(selector)
@@ -345,7 +351,7 @@ func (t *Tab) Click(selector string) {
 	t.Eval(`document.querySelector(`+string(quoted)+`).click()`, nil)
 }
 
-// keys are the keys that are not characters, with their codes.
+// keys maps the names of keys that are not characters to their key codes.
 var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "ArrowUp": 38, "ArrowDown": 40}
 
 // Press presses a key: a character, or one of Tab, Enter, Escape, ArrowUp and ArrowDown.
@@ -366,7 +372,7 @@ func (t *Tab) Press(key string) {
 	t.Call("Input.dispatchKeyEvent", params, nil)
 }
 
-// Picture writes a picture of the window to a file.
+// Picture writes a screenshot of the window to a file.
 func (t *Tab) Picture(path string) {
 	t.T.Helper()
 	var r struct{ Data []byte }

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// hierarchies returns the mount points of all control group hierarchies, of version 1 and 2.
+// hierarchies returns the mount points of all control group hierarchies, of versions 1 and 2.
 func hierarchies() (points []string, err error) {
 	table, err := mountinfo.Self()
 	for _, m := range table {
@@ -23,7 +23,7 @@ func hierarchies() (points []string, err error) {
 	return points, err
 }
 
-// makeGroups makes the group below which the kubelet creates those of its pods, in every hierarchy.
+// makeGroups creates a control group in every hierarchy. The kubelet creates the groups of its pods below it.
 func makeGroups(name string) error {
 	points, err := hierarchies()
 	if err != nil {
@@ -34,7 +34,8 @@ func makeGroups(name string) error {
 		if err := os.Mkdir(group, 0o755); err != nil {
 			return fmt.Errorf("make control group: %w", err)
 		}
-		// A group of version 1 accepts no process while its lists of processors and of memory nodes are empty, as they are at first.
+		// In version 1, a group accepts no process while its lists of processors and memory nodes are empty. The lists
+		// of a new group are empty.
 		for _, list := range []string{"cpuset.cpus", "cpuset.mems"} {
 			text, err := os.ReadFile(filepath.Join(point, list))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -60,8 +61,8 @@ func removeGroups(name string) error {
 	return err
 }
 
-// removeGroup removes one group and all groups below it. The kernel may count an ended process for a moment, so removeGroup tries for
-// some seconds.
+// removeGroup removes one group and all groups below it. The kernel may still count a process that has just ended, so
+// removeGroup tries for some seconds.
 func removeGroup(dir string) (err error) {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var all []string
@@ -72,7 +73,7 @@ func removeGroup(dir string) (err error) {
 			return nil
 		})
 		err = nil
-		for _, group := range slices.Backward(all) { // those below first
+		for _, group := range slices.Backward(all) { // groups below other groups first
 			if e := os.Remove(group); e != nil && !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}

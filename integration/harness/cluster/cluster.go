@@ -1,13 +1,14 @@
-// Package cluster starts a Kubernetes cluster of one node for tests: etcd, apiserver, controller manager, scheduler, containerd and
-// kubelet, all of them real programs.
+// Package cluster starts a real Kubernetes cluster with one node for tests: etcd, apiserver, controller manager,
+// scheduler, containerd and kubelet.
 //
-// A test binary that uses it calls Run in its TestMain. Run executes the tests in new mount, process, network and IPC namespaces, so
-// the cluster may use the usual paths (/var/lib/kubelet, /run/containerd/containerd.sock) and ports, and nothing of it remains:
-// the end of the first process of the namespaces ends every process of the cluster, its mounts and its network interfaces. Run then
-// removes the only things outside of the namespaces, which are a directory of temporary files and a control group.
+// A test binary that uses the package calls Run in its TestMain. Run executes the tests in new mount, process, network
+// and IPC namespaces, so the cluster may use the usual paths (/var/lib/kubelet, /run/containerd/containerd.sock) and
+// ports. When the first process of the namespaces ends, the kernel ends every process of the cluster and removes its
+// mounts and network interfaces. Run then removes the only objects outside of the namespaces: a directory of temporary
+// files and a control group.
 //
-// The programs of Kubernetes are in the directory $AFS_CLUSTER, which scripts/cluster-binaries.sh fills. Without the variable, no
-// test of such a binary runs.
+// The programs of Kubernetes must be in the directory $AFS_CLUSTER, which scripts/cluster-binaries.sh fills. If the
+// variable is not set, the tests of the binary are skipped.
 package cluster
 
 import (
@@ -22,27 +23,27 @@ import (
 	"time"
 )
 
-// Variable names the environment variable with the directory of Kubernetes' programs.
+// Variable is the name of the environment variable that contains the directory of the Kubernetes programs.
 const Variable = "AFS_CLUSTER"
 
 // Names and addresses of the cluster. The addresses exist only in its network namespace.
 const (
 	Node        = "node-1"
-	NodeIP      = "10.88.0.1" // an address of the loopback interface that pods can reach
+	NodeIP      = "10.88.0.1" // address of the loopback interface that pods can reach
 	APIPort     = "6443"      // port of the apiserver at NodeIP
 	KubeletRoot = "/var/lib/kubelet"
 	podNetwork  = "10.89.0.0/16"
 	pauseImage  = "cluster.test/pause:1"
 )
 
-// Patience is the time limit for a start of a component and for a condition in the cluster. It is long because machines that run
-// tests are busy.
+// Patience is the time limit for the start of a component and for a wait for a condition. It is long because machines
+// that run tests are busy.
 const Patience = 3 * time.Minute
 
 // Component is the name of a program of the cluster.
 type Component string
 
-// The components, in the order of their start.
+// These are the components, in the order in which they are started.
 const (
 	Etcd       Component = "etcd"
 	APIServer  Component = "kube-apiserver"
@@ -56,7 +57,7 @@ var components = []Component{Etcd, APIServer, Controller, Scheduler, Containerd,
 
 // Options configures a cluster.
 type Options struct {
-	MaxPods int // largest number of pods on the node; 0 stands for 110, the default of Kubernetes
+	MaxPods int // maximum number of pods on the node; 0 means 110, the default of Kubernetes
 }
 
 // Cluster is a running cluster. Its methods may be called from any goroutine.
@@ -74,8 +75,8 @@ type process struct {
 	ended chan struct{} // closed when cmd has ended
 }
 
-// Start starts a cluster and waits until its node is ready. The process must run below Run, which allows one cluster at a time. The
-// caller must call Stop.
+// Start starts a cluster and waits until its node is ready. It must be called by tests that Run executes. There can be
+// only one cluster at a time. The caller must call Stop.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	dir := os.Getenv(rootVariable)
 	if dir == "" {
@@ -122,7 +123,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	})
 }
 
-// answers reports whether containerd answers requests.
+// answers returns nil if containerd answers requests.
 func (c *Cluster) answers() error {
 	_, err := output("ctr", "version")
 	return err
@@ -133,7 +134,7 @@ func (c *Cluster) Launch(name Component) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.processes[name] != nil {
-		return fmt.Errorf("start %s: it is running", name)
+		return fmt.Errorf("start %s: already running", name)
 	}
 	log, err := os.OpenFile(c.log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -157,14 +158,14 @@ func (c *Cluster) Launch(name Component) error {
 	return nil
 }
 
-// Kill kills a component with SIGKILL and waits for its end. Containers and their shims are not children of the kubelet and
-// containerd, and continue to run.
+// Kill kills a component with SIGKILL and waits until it has ended. Containers and their shims continue to run, because
+// they are not children of the kubelet or containerd.
 func (c *Cluster) Kill(name Component) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.processes[name]
 	if p == nil {
-		return fmt.Errorf("kill %s: it is not running", name)
+		return fmt.Errorf("kill %s: not running", name)
 	}
 	p.cmd.Process.Kill()
 	<-p.ended
@@ -185,7 +186,7 @@ func (c *Cluster) PID(name Component) int {
 // Stop kills all components. Containers run until the namespaces end.
 func (c *Cluster) Stop() error {
 	var errs []error
-	for i := len(components) - 1; i >= 0; i-- { // the kubelet first, because it restarts the containers of the others
+	for i := len(components) - 1; i >= 0; i-- { // the kubelet first, because it would restart containers
 		if c.PID(components[i]) != 0 {
 			errs = append(errs, c.Kill(components[i]))
 		}
@@ -195,7 +196,7 @@ func (c *Cluster) Stop() error {
 
 func (c *Cluster) log(name Component) string { return filepath.Join(c.dir, "log", string(name)+".log") }
 
-// wait repeats a check until it returns nil. It fails if a component ends.
+// wait calls check repeatedly until it returns nil. It returns an error if a component or ctx ends.
 func (c *Cluster) wait(ctx context.Context, condition string, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

@@ -31,7 +31,8 @@ spec:
   volumes: [{name: data, emptyDir: {}}]
 `
 
-// mounterYAML is a pod that mounts a file system for the node, as drivers of volumes do, and one that sees it.
+// mounterYAML describes two pods: one mounts a file system for the node, as drivers of volumes do, and the other reads
+// it.
 const mounterYAML = `apiVersion: v1
 kind: Pod
 metadata: {name: mounter, labels: {app: mounts}}
@@ -80,7 +81,7 @@ func TestCluster(t *testing.T) {
 	}
 	t.Logf("the pod has counted to %s", count())
 
-	// The pod runs while the node's programs are killed, and can be used after their start.
+	// The pod keeps running while the programs of the node are killed, and can be used after they were started again.
 	pid, err := c.ContainerPID("default", "first", "main")
 	check(t, err)
 	for _, name := range []Component{Kubelet, Containerd} {
@@ -93,7 +94,7 @@ func TestCluster(t *testing.T) {
 		}))
 		check(t, c.Wait(ctx, "the pod counts", func() error {
 			if now := count(); now == strings.TrimSpace(before) {
-				return errors.New("it stands still")
+				return errors.New("check pod: its counter does not change")
 			}
 			return nil
 		}))
@@ -104,7 +105,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 
-	// A mount of one pod is a mount of the node and of other pods.
+	// A mount that one pod makes is visible on the node and in other pods.
 	check(t, c.Apply(mounterYAML))
 	check(t, c.WaitReady(ctx, "default", "app=mounts", 2))
 	check(t, c.Wait(ctx, "the mount is visible in another pod", func() error {

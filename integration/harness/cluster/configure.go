@@ -12,10 +12,11 @@ import (
 	"strings"
 )
 
-// token is the login of every client of the apiserver. The network namespace protects it.
+// token is the credential of every client of the apiserver. It need not be secret, because only processes in the
+// network namespace can connect.
 const token = "cluster-test"
 
-// configure writes the configuration of all components.
+// configure writes the configuration files of all components.
 func (c *Cluster) configure(o Options) error {
 	key, err := serviceAccountKey()
 	if err != nil {
@@ -61,9 +62,10 @@ leaderElection: {leaderElect: false}
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// kubeletConfig returns the kubelet's configuration. KubeletInUserNamespace makes the kubelet continue if it may not write a kernel
-// parameter or the OOM score of a process, which sandboxes forbid. The kubelet must not evict pods or remove images because the disk of
-// the machine is nearly full. CSIVolumeHealth makes it report volumes that a driver calls abnormal.
+// kubeletConfig returns the kubelet's configuration file. With KubeletInUserNamespace, the kubelet continues if it is
+// not allowed to change a kernel parameter or the OOM score of a process, as in sandboxes. Eviction of pods and removal
+// of images are turned off, because the disk of the machine may be nearly full. With CSIVolumeHealth, the kubelet
+// reports volumes that a driver calls abnormal.
 func (c *Cluster) kubeletConfig(o Options) string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -90,7 +92,7 @@ readOnlyPort: 0
 `, os.Getenv(groupVariable), o.MaxPods, c.file("resolv.conf"), NodeIP)
 }
 
-// containerdConfig returns containerd's configuration. The shims' sockets and the state are below /run.
+// containerdConfig returns containerd's configuration file. The state and the sockets of shims are below /run.
 func (c *Cluster) containerdConfig() string {
 	return `version = 2
 root = "/var/lib/containerd"
@@ -117,7 +119,7 @@ disabled_plugins = [
 `
 }
 
-// program returns the executable of a component.
+// program returns the path of the executable of a component.
 func (c *Cluster) program(name Component) string {
 	if name == Etcd || name == Containerd {
 		return string(name)
@@ -125,7 +127,8 @@ func (c *Cluster) program(name Component) string {
 	return filepath.Join(c.bin, string(name))
 }
 
-// controllers are the controllers of the controller manager that tests need. Others would take processor time.
+// controllers are the controllers of the controller manager that the tests need. The others are turned off, because
+// they take processor time.
 var controllers = []string{
 	"daemonset-controller", "deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller",
 	"namespace-controller", "node-lifecycle-controller", "disruption-controller", "garbage-collector-controller",
@@ -134,7 +137,7 @@ var controllers = []string{
 	"serviceaccount-controller", "root-ca-certificate-publisher-controller",
 }
 
-// arguments returns the arguments of a component.
+// arguments returns the command-line arguments of a component.
 func (c *Cluster) arguments(name Component) []string {
 	switch name {
 	case Etcd:
@@ -142,8 +145,8 @@ func (c *Cluster) arguments(name Component) []string {
 		return []string{"--data-dir=/run/etcd", "--listen-client-urls=" + clients, "--advertise-client-urls=" + clients,
 			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=default=" + peers}
 	case APIServer:
-		// Pods that use the API connect to NodeIP, because no kube-proxy implements the addresses of services. Their rights are those of
-		// their service accounts; all components are administrators.
+		// Pods connect to the API at NodeIP, because there is no kube-proxy that implements service addresses. Pods
+		// have the rights of their service accounts. All components are administrators.
 		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=" + APIPort, "--bind-address=0.0.0.0", "--advertise-address=" + NodeIP,
 			"--cert-dir=" + c.file("apiserver"), "--token-auth-file=" + c.file("tokens"), "--authorization-mode=RBAC",
 			"--service-account-issuer=https://cluster.test", "--service-account-key-file=" + c.file("service-account"),
@@ -164,7 +167,7 @@ func (c *Cluster) arguments(name Component) []string {
 	panic("unknown component " + string(name))
 }
 
-// serviceAccountKey returns a new key in PEM. The apiserver does not start without one.
+// serviceAccountKey returns a new private key in PEM format, without which the apiserver does not start.
 func serviceAccountKey() (string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

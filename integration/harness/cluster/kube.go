@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// output runs a program for at most Patience and returns its standard output. The error contains standard error.
+// output runs a program for at most Patience and returns its standard output. Errors contain the standard error output.
 func output(name string, args ...string) (string, error) {
 	return feed(nil, name, args...)
 }
 
-// feed is output with standard input.
+// feed runs a program like output, with stdin as its standard input.
 func feed(stdin []byte, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -42,7 +42,7 @@ func (c *Cluster) kubectl(stdin []byte, args ...string) (string, error) {
 	return feed(stdin, filepath.Join(c.bin, "kubectl"), args...)
 }
 
-// Apply creates or changes the objects of a YAML text.
+// Apply creates or changes the Kubernetes objects that a YAML text describes (kubectl apply).
 func (c *Cluster) Apply(yaml string) error {
 	_, err := c.kubectl([]byte(yaml), "apply", "-f", "-")
 	return err
@@ -61,12 +61,12 @@ func (c *Cluster) nodeReady() error {
 	return err
 }
 
-// Wait repeats a check until it returns nil, at most for Patience. It fails at once if a component ends.
+// Wait calls check repeatedly until it returns nil. It returns an error after Patience, or as soon as a component ends.
 func (c *Cluster) Wait(ctx context.Context, condition string, check func() error) error {
 	return c.wait(ctx, condition, check)
 }
 
-// WaitReady waits until all pods that match a selector, of which there must be count, are ready.
+// WaitReady waits until exactly count pods match a selector and all of them are ready.
 func (c *Cluster) WaitReady(ctx context.Context, namespace, selector string, count int) error {
 	return c.wait(ctx, fmt.Sprintf("%d pods %s are ready", count, selector), func() error {
 		out, err := c.Kubectl("get", "pods", "-n", namespace, "-l", selector, "-o",
@@ -76,7 +76,8 @@ func (c *Cluster) WaitReady(ctx context.Context, namespace, selector string, cou
 		}
 		ready := 0
 		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) == 2 && f[1] == "True" { // a pod that is being deleted has three fields
+			// the line of a pod that is being deleted has three fields
+			if f := strings.Fields(line); len(f) == 2 && f[1] == "True" {
 				ready++
 			}
 		}
@@ -92,7 +93,7 @@ func (c *Cluster) WaitGone(ctx context.Context, namespace, selector string) erro
 	return c.wait(ctx, "no pod "+selector+" exists", func() error {
 		out, err := c.Kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "name")
 		if err == nil && out != "" {
-			err = errors.New("there are pods: " + out)
+			err = errors.New("wait for end of pods: remaining: " + out)
 		}
 		return err
 	})
@@ -118,8 +119,9 @@ func (c *Cluster) ContainerPID(namespace, pod, container string) (int, error) {
 	return 0, fmt.Errorf("find process of container %s of pod %s: container %q has no running task", container, pod, id)
 }
 
-// Image builds an image and makes it known to containerd. It contains busybox with all its applets, and files, a map from
-// absolute paths in the image to paths on the host. name has the form cluster.test/NAME:TAG. Pods that use it need the pull policy Never.
+// Image builds an image and imports it into containerd. The image contains busybox with all its applets, and the given
+// files, a map from absolute paths in the image to paths on the host. name has the form cluster.test/NAME:TAG. Pods
+// that use the image need the pull policy Never.
 func (c *Cluster) Image(name string, files map[string]string, entrypoint ...string) error {
 	dir, err := os.MkdirTemp(c.dir, "image-")
 	if err != nil {
@@ -128,7 +130,7 @@ func (c *Cluster) Image(name string, files map[string]string, entrypoint ...stri
 	defer os.RemoveAll(dir)
 	base, tag, ok := strings.Cut(name, ":")
 	if !ok {
-		return fmt.Errorf("build image %s: its name has no tag", name)
+		return fmt.Errorf("build image %s: name has no tag", name)
 	}
 	if err := imageTree(filepath.Join(dir, "tree"), files); err != nil {
 		return fmt.Errorf("build image %s: %w", name, err)
@@ -157,7 +159,7 @@ func (c *Cluster) Image(name string, files map[string]string, entrypoint ...stri
 	return nil
 }
 
-// imageTree writes the file tree of an image.
+// imageTree writes the file tree of an image to the directory tree.
 func imageTree(tree string, files map[string]string) error {
 	for _, dir := range []string{"bin", "etc", "proc", "sys", "dev", "tmp", "var", "root", "run"} {
 		if err := os.MkdirAll(filepath.Join(tree, dir), 0o755); err != nil {
@@ -197,7 +199,7 @@ func imageTree(tree string, files map[string]string) error {
 	return nil
 }
 
-// copyFile copies a file with its mode, and replaces a file of that name.
+// copyFile copies the file from, with its mode, to the path to. It replaces an existing file.
 func copyFile(to, from string) error {
 	info, err := os.Stat(from)
 	if err != nil {

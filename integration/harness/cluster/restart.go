@@ -14,9 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Restart ends the kubelet, containerd and every process of every container at once with SIGKILL, as a power failure of the node does,
-// detaches all mounts of pods, removes what does not survive a boot (/run, control groups), and starts containerd and the kubelet again. The control plane
-// continues. What was written to files is not lost, whether or not it was synced. The boot ID of the kernel stays.
+// Restart simulates a restart of the node. It kills the kubelet, containerd and every process of every container with
+// SIGKILL, detaches all mounts of pods, removes what does not survive a boot (files below /run, control groups), and
+// starts containerd and the kubelet again. The control plane continues to run. Unlike after a power failure, written
+// data that was not synced is not lost, and the boot ID of the kernel does not change.
 func (c *Cluster) Restart() error {
 	for _, name := range []Component{Kubelet, Containerd} {
 		if err := c.Kill(name); err != nil {
@@ -33,7 +34,8 @@ func (c *Cluster) Restart() error {
 	for _, m := range table {
 		for _, dir := range []string{KubeletRoot, "/run/containerd", "/run/netns", "/run/artifactfs"} {
 			if mountinfo.Within(dir, m.Point) {
-				unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // fails if it was detached with the mount above it
+				// fails if the mount was detached together with a mount above it
+				unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			}
 		}
 	}
@@ -43,7 +45,7 @@ func (c *Cluster) Restart() error {
 		}
 	}
 	points, err := hierarchies()
-	for _, point := range points { // the kubelet would wait 3 s for each group of a container that is gone
+	for _, point := range points { // for each remaining group of an ended container, the kubelet would wait 3 s
 		err = errors.Join(err, removeGroup(filepath.Join(point, os.Getenv(groupVariable), "kubepods")))
 	}
 	if err != nil {
@@ -52,7 +54,7 @@ func (c *Cluster) Restart() error {
 	if err := c.Launch(Containerd); err != nil {
 		return err
 	}
-	// The kubelet ends if containerd is not ready, and a service manager starts it again.
+	// The kubelet ends if containerd is not ready. On a real node, a service manager would start it again.
 	for end := time.Now().Add(Patience); ; {
 		if err := c.Launch(Kubelet); err != nil {
 			return err
@@ -66,7 +68,7 @@ func (c *Cluster) Restart() error {
 		case <-ended:
 		}
 		if time.Now().After(end) {
-			return errors.New("the kubelet does not start: " + c.Tail(Kubelet))
+			return errors.New("start kubelet: ended again: " + c.Tail(Kubelet))
 		}
 		if err := c.Kill(Kubelet); err != nil {
 			return err
@@ -93,10 +95,10 @@ func killContainers() error {
 			return nil
 		}
 	}
-	return errors.New("kill containers: processes do not end")
+	return errors.New("kill containers: processes still run")
 }
 
-// isOfContainer reports whether a process is in the control group of a pod, or is the shim of a container.
+// isOfContainer reports whether a process is in the control group of a pod or is the shim of a container.
 func isOfContainer(pid int) bool {
 	p := proc.Of(pid)
 	name, _ := p.Name()

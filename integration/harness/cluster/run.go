@@ -21,21 +21,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// Environment variables by which the processes of Run know what they are.
+// These environment variables tell the processes that Run starts which role they have.
 const (
 	stageVariable = "AFS_CLUSTER_STAGE"
 	rootVariable  = "AFS_CLUSTER_ROOT"  // directory of the cluster's files
 	groupVariable = "AFS_CLUSTER_GROUP" // name of the cluster's control group
 )
 
-// prefix begins the names of the directory and of the control group. The process ID of the first process follows.
+// prefix is the start of the names of the temporary directory and of the control group. The process ID of the first
+// process follows.
 const prefix = "artifactfs-cluster-"
 
-// cniDir contains the network plugins of Debian's package containernetworking-plugins.
+// cniDir is the directory of the network plugins (Debian package containernetworking-plugins).
 const cniDir = "/usr/lib/cni"
 
-// Run runs the tests of m and returns the exit code. If $AFS_CLUSTER is set, the tests run in new namespaces, as a child of a first
-// process that reaps orphans, such as the shims of containers. The end of the first process ends all processes in the namespaces.
+// Run runs the tests of m and returns their exit code. If $AFS_CLUSTER is set, the tests run in new namespaces. They
+// are a child of the first process of these namespaces, which reaps orphans such as the shims of containers. When the
+// first process ends, the kernel ends all processes in the namespaces.
 //
 //	this process          waits; removes the control group and the directory
 //	  `- first process    prepares mounts and network; reaps
@@ -59,10 +61,10 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Check returns an error that names what this machine lacks to run a cluster.
+// Check returns an error that states what this machine lacks to run a cluster, or nil if it lacks nothing.
 func Check() error {
 	if os.Geteuid() != 0 {
-		return errors.New("a cluster needs root")
+		return errors.New("check requirements of a cluster: process is not root")
 	}
 	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		return fmt.Errorf("open /dev/fuse: %w", err)
@@ -78,19 +80,19 @@ func Check() error {
 	}
 	static, err := isStatic("busybox")
 	if err == nil && !static {
-		err = errors.New("busybox is not statically linked (install busybox-static)")
+		err = errors.New("check busybox: not statically linked (install busybox-static)")
 	}
 	if err != nil {
 		return err
 	}
 	points, err := hierarchies()
 	if err == nil && len(points) == 0 {
-		err = errors.New("no control group hierarchy is mounted")
+		err = errors.New("find control groups: no hierarchy is mounted")
 	}
 	return err
 }
 
-// isStatic reports whether a program in PATH runs without a dynamic linker, and so in an image without libraries.
+// isStatic reports whether a program in PATH is statically linked, so that it runs in an image without libraries.
 func isStatic(name string) (bool, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -104,10 +106,10 @@ func isStatic(name string) (bool, error) {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }), nil
 }
 
-// outside starts the first process, waits for its end, and removes what is outside of the namespaces. SIGINT and SIGTERM end the
-// namespaces.
+// outside starts the first process of the namespaces, waits until it has ended, and removes the directory and the
+// control group. SIGINT and SIGTERM end the namespaces.
 func outside() (code int, err error) {
-	// The kernel sends Pdeathsig when the thread that has started the child ends.
+	// The kernel sends Pdeathsig when the thread that started the child ends, so this thread must stay alive.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP)
@@ -125,7 +127,7 @@ func outside() (code int, err error) {
 	cmd := again("first", rootVariable+"="+root, groupVariable+"="+group)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
-		Setsid:     true, // Ctrl-C reaches only this process
+		Setsid:     true, // a new session, so that Ctrl-C reaches only this process
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := cmd.Start(); err != nil {
@@ -151,7 +153,7 @@ func outside() (code int, err error) {
 	return code, nil
 }
 
-// again returns a command that runs this test binary in another stage.
+// again returns a command that runs this test binary with another role.
 func again(stage string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -160,7 +162,8 @@ func again(stage string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// first is the first process of the namespaces: it prepares them, runs the tests, and kills everything at their end.
+// first is the main function of the first process of the namespaces. It prepares the namespaces, runs the tests, and
+// then kills all processes.
 func first() int {
 	if err := prepare(os.Getenv(rootVariable)); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: prepare namespaces:", err)
@@ -202,13 +205,14 @@ func first() int {
 	}
 }
 
-// prepare makes the mounts and the network of the namespaces. Mounts are shared from / on, as on a node with systemd, but with no other
-// namespace.
+// prepare creates the mounts and the network of the namespaces. Mounts propagate within the namespace, as on a node
+// with systemd, but not to other namespaces.
 func prepare(root string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// Copies of mounts of other programs would keep them busy.
+	// Mounts of other programs were copied into this namespace. They are unmounted, because the copies would keep the
+	// file systems busy.
 	table, err := mountinfo.Self()
 	if err != nil {
 		return err
@@ -245,7 +249,7 @@ func prepare(root string) error {
 	return nil
 }
 
-// abort aborts the FUSE connections of all mounts in these namespaces.
+// abort aborts the FUSE connections of all mounts in the mount namespaces of the cluster.
 func abort() {
 	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
 	for _, path := range tables {
@@ -261,7 +265,7 @@ func abort() {
 	}
 }
 
-// keepLogs moves the logs of a failed run to another directory, and prints its name.
+// keepLogs moves the logs of a failed run to another directory and prints the path of this directory.
 func keepLogs(root string, code int) error {
 	if code == 0 {
 		return nil
@@ -277,7 +281,7 @@ func keepLogs(root string, code int) error {
 	return nil
 }
 
-// sweep removes what first processes that were killed with SIGKILL have left.
+// sweep removes directories and control groups of earlier runs whose first process was killed with SIGKILL.
 func sweep() {
 	ended := func(path string) bool {
 		digits, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix), "-")

@@ -1,5 +1,6 @@
-// Package crowd lets many sessions use one session remote at the same time, each in a separate state directory. It checks
-// that nothing is lost, that no session blocks another, and that branches and tags of the repository's users are not changed.
+// Package crowd runs many sessions that use one session remote at the same time, each in a separate state directory. It
+// checks that nothing is lost, that no session blocks another, and that branches and tags of the repository's users are
+// not changed.
 package crowd
 
 import (
@@ -38,9 +39,10 @@ type Report struct {
 	Diverged                           []string // refs below refs/afs/diverged/
 	Failed                             []string // commands that failed, with their errors
 	Lost                               []string // commits, notes and checkpoints that are missing on the session remote
-	Moved                              string   // branches and tags of the users that were changed; "": none
-	Fsck                               string
-	Slowest                            time.Duration // longest time of the final sync of one session
+	// branches and tags of the repository's users that were changed; "" if none
+	Moved   string
+	Fsck    string
+	Slowest time.Duration // longest time of the final sync of one session
 }
 
 // Err returns an error that lists all problems, or nil if there are none.
@@ -52,7 +54,7 @@ func (r Report) Err() error {
 		}
 	}
 	if r.Moved != "" {
-		errs = append(errs, fmt.Errorf("branches and tags of the people: %s", r.Moved))
+		errs = append(errs, fmt.Errorf("check branches and tags of users: changed: %s", r.Moved))
 	}
 	if r.Fsck != "" {
 		errs = append(errs, fmt.Errorf("git fsck: %s", r.Fsck))
@@ -60,7 +62,7 @@ func (r Report) Err() error {
 	return errors.Join(errs...)
 }
 
-// worker is one session.
+// worker runs one session and records what it has done.
 type worker struct {
 	o                Options
 	name, state, dir string
@@ -68,14 +70,15 @@ type worker struct {
 	commits          []string
 	checkpoints      []string
 	noted            map[string]bool // commits on which the session wrote a note
-	notes            int             // number of notes on the commit that all sessions started from
+	notes            int             // number of notes on the commit from which all sessions started
 	begun            string
 	failed           []string
 	slowest          time.Duration
 	kill, killed     bool
 }
 
-// Run runs the sessions. It returns an error if they could not be run.
+// Run runs the sessions and checks the session remote afterwards. Problems of sessions are in the Report. The error is
+// not nil if the run itself could not be carried out.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
 	before, err := git(ctx, o.Repo, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
@@ -108,7 +111,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, r.look(ctx, o, all, before)
 }
 
-// look compares the session remote with the changes that the workers have made.
+// look compares the session remote with the changes that the workers have made, and adds the differences to the report.
+// before lists the branches and tags of users before the run.
 func (r *Report) look(ctx context.Context, o Options, all []*worker, before string) error {
 	reached, err := git(ctx, o.Repo, "rev-list", "--all")
 	if err != nil {
@@ -174,7 +178,8 @@ func (w *worker) work(ctx context.Context) {
 		return
 	}
 	start := time.Now()
-	for n := 1; (time.Since(start) < w.o.For || w.kill && !w.killed) && ctx.Err() == nil; n++ { // a busy machine may need long for one round
+	// on a busy machine one round may take long, so a worker that must be killed continues until that has happened
+	for n := 1; (time.Since(start) < w.o.For || w.kill && !w.killed) && ctx.Err() == nil; n++ {
 		if w.kill && !w.killed && time.Since(start) > w.o.For/2 && !w.die(ctx) {
 			return
 		}
@@ -203,7 +208,7 @@ func (w *worker) work(ctx context.Context) {
 	began := time.Now()
 	w.afs(ctx, "sync", w.dir, "--timeout", "5m")
 	w.slowest = time.Since(began)
-	w.afs(ctx, "unmount", "--all") // the daemon ends after this command
+	w.afs(ctx, "unmount", "--all") // without mounts the daemon ends
 }
 
 func (w *worker) mount(ctx context.Context) bool {
@@ -211,7 +216,7 @@ func (w *worker) mount(ctx context.Context) bool {
 	return ok
 }
 
-// die kills all processes that serve the mount, and mounts the session again.
+// die kills all processes that serve the mount of the session, and then mounts the session again.
 func (w *worker) die(ctx context.Context) bool {
 	w.killed = true
 	var st struct{ PID int }
@@ -232,7 +237,7 @@ func (w *worker) die(ctx context.Context) bool {
 		return false
 	}
 	for deadline := time.Now().Add(time.Minute); syscall.Kill(-group, 0) == nil && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond) // the processes are not children of this one, so it gets no signal when they end
+		time.Sleep(5 * time.Millisecond) // poll, because the processes are not children of this process
 	}
 	return w.mount(ctx)
 }
@@ -241,7 +246,7 @@ func (w *worker) afs(ctx context.Context, args ...string) (string, bool) {
 	return w.run(ctx, w.o.Program, args...)
 }
 
-// run runs a command and records its failure.
+// run runs a command and records its failure. It returns the output, and whether the command succeeded.
 func (w *worker) run(ctx context.Context, name string, args ...string) (string, bool) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = "/", w.env

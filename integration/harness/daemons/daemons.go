@@ -1,5 +1,6 @@
-// Package daemons finds and ends the daemons that a measurement has started: those whose state directory is below the directory of the
-// measurement. They are found in /proc, so that those which no longer answer are found too.
+// Package daemons finds and ends the daemons that a measurement has started. These are the daemons whose state
+// directory is below the directory of the measurement. The package finds them in /proc, so it also finds daemons that
+// no longer answer.
 package daemons
 
 import (
@@ -17,13 +18,14 @@ import (
 )
 
 const (
-	endTime  = 2 * time.Minute       // maximum time in which daemons unmount everything and end
-	endPoll  = 20 * time.Millisecond // interval at which their processes are listed
-	killTime = 10 * time.Second      // maximum time in which killed processes end
+	endTime  = 2 * time.Minute       // time limit for daemons to unmount everything and end
+	endPoll  = 20 * time.Millisecond // interval at which processes are listed
+	killTime = 10 * time.Second      // time limit for killed processes to end
 )
 
-// End ends every daemon whose state directory is below a directory, with its mounts, and waits for the end. A daemon that mount
-// has started would otherwise stay for five minutes. It returns an error if processes had to be killed or mounts had to be detached.
+// End unmounts the mounts of every daemon whose state directory is below a directory, and ends the daemon. Without
+// this, a daemon that the command mount has started would run for five more minutes. End returns an error if it had to
+// kill processes or detach mounts.
 func End(below string) error {
 	var errs []error
 	asked := map[int]bool{}
@@ -34,12 +36,12 @@ func End(below string) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			errs = append(errs, fmt.Errorf("%d processes did not end: %v", len(running), running))
+			errs = append(errs, fmt.Errorf("end daemons: %d processes had to be killed: %v", len(running), running))
 			killAll(below)
 			break
 		}
 		for _, p := range running {
-			// The supervisor asks its worker to unmount everything.
+			// Only the supervisor is asked to end; it asks its worker to unmount everything.
 			if !p.Worker && !asked[p.PID] {
 				asked[p.PID] = true
 				syscall.Kill(p.PID, syscall.SIGTERM)
@@ -48,13 +50,13 @@ func End(below string) error {
 		time.Sleep(endPoll)
 	}
 	for _, dir := range Mounts(below) {
-		errs = append(errs, fmt.Errorf("%s was still mounted", dir))
+		errs = append(errs, fmt.Errorf("end daemons: detached remaining mount %s", dir))
 		syscall.Unmount(dir, syscall.MNT_DETACH)
 	}
 	return errors.Join(errs...)
 }
 
-// killAll kills the processes of daemons below a directory, and waits for their end.
+// killAll kills the processes of daemons whose state directory is below a directory, and waits until they have ended.
 func killAll(below string) {
 	for deadline := time.Now().Add(killTime); time.Now().Before(deadline); time.Sleep(endPoll) {
 		running := Below(below)
@@ -65,7 +67,7 @@ func killAll(below string) {
 			syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
-	log.Printf("processes are left: %v", Below(below))
+	log.Printf("processes of daemons still run after SIGKILL: %v", Below(below))
 }
 
 // Process is a process of a daemon.
@@ -75,8 +77,8 @@ type Process struct {
 	State  string // state directory
 }
 
-// Below lists the running processes of daemons whose state directory is below a directory. Mounts in the foreground count as
-// supervisors.
+// Below returns the running processes of daemons whose state directory is below a directory. Commands that serve a
+// mount in the foreground are returned as supervisors.
 func Below(below string) (found []Process) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -102,7 +104,7 @@ func Below(below string) (found []Process) {
 	return found
 }
 
-// Mounts lists the FUSE mounts below a directory.
+// Mounts returns the mount points of the FUSE mounts below a directory.
 func Mounts(below string) (dirs []string) {
 	table, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(table)) {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// End ends the processes of the directory, and no others.
+// TestEnd checks that End ends the processes whose state directory is below the directory, and no others.
 func TestEnd(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	start := func(state string, words ...string) *exec.Cmd {
-		// The shell does not replace itself by the last command because of the colon.
+		// Because of the colon, the shell does not replace itself by its last command.
 		cmd := exec.Command("sh", append(append([]string{"-c", "sleep 60; :"}, words...), "--state", state)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // with the sleep
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // kills the child "sleep" too
 			cmd.Wait()
 		})
 		return cmd

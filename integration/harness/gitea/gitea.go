@@ -1,5 +1,5 @@
-// Package gitea starts a gitea server, a real forge, with SQLite and without what a git server does not need. scripts/forge.sh builds
-// gitea.
+// Package gitea starts a real gitea server with SQLite. Functions of gitea that a git server does not need are turned
+// off. scripts/forge.sh builds gitea.
 package gitea
 
 import (
@@ -23,17 +23,17 @@ import (
 // User is the only user of a Server.
 const User = "somebody"
 
-// Server is a gitea server that runs.
+// Server is a running gitea server.
 type Server struct {
 	URL   string
-	Token string // of User; it may do everything
+	Token string // access token of User, with all rights
 	Dir   string // all data of the server
 
 	cmd *exec.Cmd
 }
 
-// Start starts gitea with an empty directory, and returns when it answers. source is a directory with gitea's source, which has
-// templates and other files that gitea needs, and with the program gitea.
+// Start starts gitea with an empty data directory dir, and returns when it answers. source is a directory that contains
+// the program gitea and gitea's source, because gitea needs templates and other files of the source.
 func Start(ctx context.Context, source, dir string) (*Server, error) {
 	source, err := filepath.Abs(source)
 	if err != nil {
@@ -53,7 +53,8 @@ func Start(ctx context.Context, source, dir string) (*Server, error) {
 	run := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, filepath.Join(source, "gitea"), append([]string{"--config", ini, "--work-path", dir}, args...)...)
 		cmd.Dir = dir
-		// gitea changes git's global configuration. As root it would put a file in the place of /dev/null, which Env names.
+		// gitea changes git's global configuration. Env sets /dev/null as its path, and a gitea that runs as root would
+		// replace /dev/null by a file. So another path is set.
 		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(dir, "gitconfig"), "GITEA_WORK_DIR="+dir, "HOME="+dir, "USER=root",
 			"GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT=true")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -71,7 +72,7 @@ func Start(ctx context.Context, source, dir string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gitea admin user generate-access-token: %w", err)
 	}
-	lines := bytes.Split(bytes.TrimSpace(token), []byte("\n")) // lines of the log may come first
+	lines := bytes.Split(bytes.TrimSpace(token), []byte("\n")) // lines of the log may precede the token
 	s.Token = string(lines[len(lines)-1])
 	log, err := os.Create(dir + ".log")
 	if err != nil {
@@ -89,7 +90,7 @@ func Start(ctx context.Context, source, dir string) (*Server, error) {
 	return s, nil
 }
 
-// answers waits until the server answers.
+// answers waits until the server answers requests.
 func (s *Server) answers(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/api/healthz", nil)
@@ -105,13 +106,13 @@ func (s *Server) answers(ctx context.Context) error {
 			err = errors.New(res.Status)
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("gitea does not answer: %w", err)
+			return fmt.Errorf("wait for gitea: no answer: %w", err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// PID returns the process of the server.
+// PID returns the process ID of the server.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
 // Close ends the server with SIGTERM, and kills it if it does not end within a minute.
@@ -127,7 +128,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Create creates an empty repository of User, whose default branch is main.
+// Create creates an empty repository that belongs to User and has the default branch main.
 func (s *Server) Create(ctx context.Context, name string) error {
 	return s.Post(ctx, "/api/v1/user/repos", map[string]string{"name": name, "default_branch": "main"})
 }
@@ -140,7 +141,8 @@ func (s *Server) Path(owner, name string) string {
 	return filepath.Join(s.Dir, "repositories", owner, name+".git")
 }
 
-// Post sends a request to the API. It must be answered by 201 or 202.
+// Post sends a POST request with a JSON body to the API. It returns an error unless the status of the answer is 201 or
+// 202.
 func (s *Server) Post(ctx context.Context, path string, body map[string]string) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -159,7 +161,7 @@ func (s *Server) Post(ctx context.Context, path string, body map[string]string) 
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode != http.StatusCreated && res.StatusCode != http.StatusAccepted {
-		err = fmt.Errorf("gitea answers POST %s with %s: %.300s", path, res.Status, answer)
+		err = fmt.Errorf("send POST %s to gitea: status %s: %.300s", path, res.Status, answer)
 	}
 	return err
 }
@@ -174,7 +176,8 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// config needs the source directory, the port, the address, and twice the data directory.
+// config is the format of gitea's configuration file. Its arguments are the source directory, the port, the address,
+// and twice the data directory.
 const config = `RUN_MODE = prod
 RUN_USER = root
 [server]

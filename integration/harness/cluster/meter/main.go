@@ -1,9 +1,10 @@
-// Command meter uses the files of a volume all the time, and records each operation, so that a test can count failures and the times in
-// which nothing worked. It runs in a container.
+// Command meter uses the files of a volume continuously and records each operation, so that a test can count failures
+// and find the times in which all operations failed. It runs in a container.
 //
-// It reads the files below the directory -dir whose names end with the SHA-256 of their contents, past the page cache, and checks them;
-// and it writes files below the directory meter, syncs them, reads them again, and renames them. It also reads a file that it opened at
-// its start. It appends a line to the file -log for each operation:
+// It reads the files below the directory -dir whose names end with the SHA-256 hash of their contents, bypassing the
+// page cache, and compares the contents with the hash. It also writes files below the directory "meter", syncs them,
+// reads them again, and renames them, and it reads a file that it has opened at its start. For each operation, it
+// appends a line to the file -log:
 //
 //	TIME DURATION OPERATION RESULT   TIME of the end in microseconds since 1970, DURATION in microseconds
 //
@@ -30,8 +31,8 @@ import (
 )
 
 const (
-	written = 16       // number of files that are written again and again
-	largest = 32 << 10 // largest size of such a file
+	written = 16       // number of files that meter writes repeatedly
+	largest = 32 << 10 // maximum size of such a file in bytes
 )
 
 func main() {
@@ -47,7 +48,8 @@ func main() {
 
 func run(dir, log string, pause time.Duration) error {
 	end := make(chan os.Signal, 1)
-	signal.Notify(end, unix.SIGTERM, os.Interrupt) // the first process of a container has no default action for signals
+	// explicitly, because the first process of a container has no default action for signals
+	signal.Notify(end, unix.SIGTERM, os.Interrupt)
 	l, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func run(dir, log string, pause time.Duration) error {
 		return err
 	}
 	if len(files) == 0 {
-		return errors.New("there is no file with a hash as its name in " + dir)
+		return errors.New("list files of " + dir + ": no name ends with a hash")
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "meter"), 0o755); err != nil {
 		return err
@@ -97,7 +99,7 @@ func run(dir, log string, pause time.Duration) error {
 	}
 }
 
-// list returns the files whose names end with hashes.
+// list returns the files below a directory whose names end with a hash.
 func list(dir string) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && e.Name() == ".git" {
@@ -111,7 +113,7 @@ func list(dir string) (files []string, err error) {
 	return files, err
 }
 
-// hashOf returns the hash in the name of a file.
+// hashOf returns the part of a file's name after the last "-", which is a hash if the file is checked.
 func hashOf(path string) string {
 	name := filepath.Base(path)
 	return name[strings.LastIndexByte(name, '-')+1:]
@@ -126,7 +128,7 @@ func read(path string) error {
 	return verify(f, path)
 }
 
-// verify reads an open file past the page cache, and compares it with the hash in its name.
+// verify reads an open file, bypassing the page cache, and compares its contents with the hash in its name.
 func verify(f *os.File, path string) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return fmt.Errorf("fadvise %s: %w", path, err)
@@ -136,12 +138,12 @@ func verify(f *os.File, path string) error {
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != hashOf(path) {
-		return fmt.Errorf("%s has wrong contents, with the hash %s", path, got)
+		return fmt.Errorf("read %s: contents have wrong hash %s", path, got)
 	}
 	return nil
 }
 
-// write writes and syncs a file, reads it again, and renames it. It returns its name and hash.
+// write writes and syncs a file, reads it again, and renames it. The result contains the name and the hash.
 func write(dir string) (result string, err error) {
 	data := make([]byte, 1+rand.IntN(largest))
 	for i := range data {
@@ -166,7 +168,7 @@ func write(dir string) (result string, err error) {
 		return "", err
 	}
 	if !bytes.Equal(again, data) {
-		return "", fmt.Errorf("%s: %d bytes were written, and %d other bytes were read", f.Name(), len(data), len(again))
+		return "", fmt.Errorf("read %s: contents differ: wrote %d bytes, read %d bytes", f.Name(), len(data), len(again))
 	}
 	name := fmt.Sprintf("f%02d", rand.IntN(written))
 	if err := os.Rename(f.Name(), filepath.Join(dir, name)); err != nil {
