@@ -17,17 +17,17 @@ import (
 	"sync"
 )
 
-// backend answers one request with git http-backend, through the CGI interface (RFC 3875). It does the same as net/http/cgi,
-// but with the process in a group: cgi.Handler would kill only http-backend, and its child pack-objects would continue
-// without a reader.
+// backend answers one request by running git http-backend through the CGI interface (RFC 3875). It does the same as
+// net/http/cgi, but runs git in a process group. cgi.Handler would kill only http-backend, and its child pack-objects
+// would continue without a reader.
 type backend struct {
 	s    *Server
 	path string
 }
 
-// run sends body to git and writes git's answer to out. It calls head with the status and the header before the first byte.
-// If ctx ends or a write to out fails, run kills the processes and returns. With ServerOptions.FinishPushes, a push continues
-// instead.
+// run sends body to git and writes git's answer to out. Before the first byte it calls head with the status and the
+// header. If ctx ends or a write to out fails, run kills the processes and returns an error. With
+// ServerOptions.FinishPushes, it lets a push finish instead.
 func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string, head func(status int, h http.Header), out io.Writer) error {
 	cmd := exec.Command(b.path)
 	cmd.Dir, cmd.Stderr = b.s.root, b.s.stderr
@@ -46,7 +46,7 @@ func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env 
 	}
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		io.Copy(stdin, body) // git may have answered without reading the whole body
+		io.Copy(stdin, body) // an error is ignored, because git may answer before it has read the whole body
 		stdin.Close()
 	})
 	push := b.s.finishPushes && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
@@ -64,7 +64,7 @@ func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env 
 	case err != nil:
 		b.s.group.kill(cmd)
 	}
-	// After wait has returned, the process ID may belong to another process, so it must not be killed any more.
+	// After wait has returned, another process may get the process ID, so kill must not run any more.
 	if !stop() {
 		<-killed
 	}
@@ -73,7 +73,7 @@ func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env 
 	return err
 }
 
-// answer parses a CGI response and passes it on.
+// answer parses a CGI response, passes the status and the header to head, and copies the body to out.
 func answer(r *bufio.Reader, head func(int, http.Header), out io.Writer) error {
 	h, err := textproto.NewReader(r).ReadMIMEHeader()
 	if err != nil {
@@ -111,8 +111,8 @@ func cgiEnv(root string, r *http.Request) []string {
 	return env
 }
 
-// env returns the environment of the server's git processes. A global configuration file contains the defaults of the
-// repositories. The settings that override those of the repositories are passed by GIT_CONFIG_COUNT.
+// env returns the environment of the server's git processes. A global configuration file contains default settings for
+// the repositories. Settings that override those of the repositories are passed by GIT_CONFIG_COUNT.
 func (s *Server) env() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1",
 		"GIT_CONFIG_GLOBAL=" + filepath.Join(s.home, "gitconfig"), "GIT_CONFIG_COUNT=" + strconv.Itoa(len(s.config))}
@@ -126,14 +126,16 @@ func (s *Server) env() []string {
 	return env
 }
 
-// noFilterEnv overrides the server's own GIT_CONFIG_COUNT, because the last value of a variable is used.
+// noFilterEnv returns variables that turn off filters. They are appended to the result of env, and replace its
+// GIT_CONFIG_COUNT, because the last value of a variable is used.
 func (s *Server) noFilterEnv() []string {
 	n := len(s.config)
 	return []string{"GIT_CONFIG_COUNT=" + strconv.Itoa(n+1), fmt.Sprintf("GIT_CONFIG_KEY_%d=uploadpack.allowFilter", n),
 		fmt.Sprintf("GIT_CONFIG_VALUE_%d=false", n)}
 }
 
-// globalConfig allows partial clones of every repository below Root, whichever user owns it.
+// globalConfig is a git configuration that allows partial clones of every repository below Root, even if another user
+// owns the repository.
 const globalConfig = `[safe]
 	directory = *
 [uploadpack]
@@ -143,7 +145,7 @@ const globalConfig = `[safe]
 	auto = 0
 `
 
-// readAsk reads a request to git-upload-pack, and returns it as it was sent and decoded.
+// readAsk reads a request to git-upload-pack. It returns the body as it was sent, and the parsed request.
 func readAsk(r *http.Request) (sent []byte, asked Request, err error) {
 	if sent, err = readAtMost(r.Body, maxAsk); err != nil {
 		return nil, asked, fmt.Errorf("read request: %w", err)
@@ -157,7 +159,7 @@ func readAsk(r *http.Request) (sent []byte, asked Request, err error) {
 	return sent, parseAsk(plain), nil
 }
 
-// repoDir returns the directory of a repository by its name in a URL, as http-backend does.
+// repoDir returns the directory of the repository with the given name in a URL, which it finds as http-backend does.
 func (b *backend) repoDir(name string) string {
 	dir := filepath.Join(b.s.root, filepath.FromSlash(name))
 	if _, err := os.Stat(dir); err != nil {

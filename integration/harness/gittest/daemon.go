@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// ServeGitDaemon serves git:// with git daemon. It refuses pushes.
+// ServeGitDaemon starts a server for git:// that runs git daemon. The server refuses pushes.
 func ServeGitDaemon(o ServerOptions) (*Server, error) {
 	path, err := program("git-daemon")
 	if err != nil {
@@ -23,7 +23,7 @@ func ServeGitDaemon(o ServerOptions) (*Server, error) {
 			return nil, err
 		}
 		d := newDialogue(s, conn, true)
-		c.asks, c.says, c.ends = d.asks, d.says, d.end
+		c.fromClient, c.fromServer, c.ends = d.fromClient, d.fromServer, d.end
 		return c, nil
 	}
 	if err := s.open(o.Addr); err != nil {

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// dialogue pairs the requests and answers of one connection that carries many of them, as git:// and ssh connections do. With
-// protocol v2, the server first sends its capabilities, and then one answer for each request; each of them ends with a flush
-// packet. Before v2, the server sends the refs, the client sends one request, and the answer lasts until the end. A push
-// counts as one request.
+// dialogue parses one connection that carries several requests and answers, as git:// and ssh connections do, and
+// assigns each answer to its request. With protocol v2, the server first sends its capabilities, and then one answer
+// for each request; each message ends with a flush packet. Before v2, the server sends the refs, the client sends one
+// request, and the answer lasts until the end of the connection. A push counts as one request.
 type dialogue struct {
 	s     *Server
 	conn  int
-	timed bool // the bytes are processed as they pass, so their times are the times of the requests
+	timed bool // the bytes are processed while they pass, so the times of the requests can be recorded
 
-	mu       sync.Mutex // acquired before Log.mu, unlike the other mutexes
+	mu       sync.Mutex // acquired before Log.mu; the other mutexes of the package are leaves
 	repo     string
 	version  int
 	command  Command // Push, or "" for a fetch
 	started  bool
 	over     bool
 	up, down packets
-	ask      ask // the request that is being read
+	ask      ask // the request that is being parsed
 	asked    int64
 	since    time.Time
-	waiting  []*tally // requests without a complete answer, in order
+	waiting  []*tally // requests whose answers are not complete yet, in order
 }
 
 func newDialogue(s *Server, conn int, timed bool) *dialogue {
@@ -36,7 +36,7 @@ func newDialogue(s *Server, conn int, timed bool) *dialogue {
 	return d
 }
 
-// start records the service that the client connected for.
+// start records the service, the repository and the protocol version that the client has asked for.
 func (d *dialogue) start(service, repo, protocol string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,15 +61,15 @@ func (d *dialogue) startLocked(service, repo, protocol string) {
 	d.begin(first)
 }
 
-// begin logs a request whose answer follows the answers to the requests in waiting.
+// begin adds a request to the log. Its answer follows the answers to the requests in d.waiting.
 func (d *dialogue) begin(r Request) {
 	r.Conn, r.Repo, r.Version, r.At, r.BytesIn = d.conn, d.repo, d.version, d.since, d.asked
 	d.waiting = append(d.waiting, d.s.newTally(d.s.log.begin(r), (&backend{s: d.s}).repoDir(d.repo)))
 	d.ask, d.asked, d.since = ask{}, 0, time.Time{}
 }
 
-// asks processes the next bytes of the client.
-func (d *dialogue) asks(p []byte) {
+// fromClient parses the next bytes of the client.
+func (d *dialogue) fromClient(p []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.over {
@@ -77,8 +77,8 @@ func (d *dialogue) asks(p []byte) {
 	}
 }
 
-// says processes the next bytes of the server.
-func (d *dialogue) says(p []byte) {
+// fromServer parses the next bytes of the server.
+func (d *dialogue) fromServer(p []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.over {
@@ -94,14 +94,15 @@ func (d *dialogue) request(kind packetKind, payload []byte) {
 	case !d.started && kind == dataPacket:
 		d.preface(payload)
 		return
-	case !d.started: // the client is not git; the server will close the connection
+	case !d.started: // the client does not speak git's protocol; the server will close the connection
 		d.over = true
 		return
 	}
 	if d.timed && d.since.IsZero() {
 		d.since = time.Now()
 	}
-	// Before v2, haves follow the flush packet, so they belong to the request that is already being answered.
+	// Before v2, lines with "have" follow the flush packet, so they belong to the request that is already being
+	// answered.
 	late := d.version < 2 && d.ask.lines == 0 && len(d.waiting) > 0 && d.waiting[0].e.Command == Fetch
 	switch {
 	case d.command == Push || late:
@@ -131,8 +132,8 @@ func (d *dialogue) request(kind packetKind, payload []byte) {
 	}
 }
 
-// preface parses the first packet on git:// (gitprotocol-pack): the service that the client connects to, the host and, after
-// an empty field, the protocol.
+// preface parses the first packet on git:// (gitprotocol-pack). It contains the requested service, the host and, after
+// an empty field, the protocol version.
 func (d *dialogue) preface(payload []byte) {
 	fields := strings.Split(string(payload), "\x00")
 	service, repo, _ := strings.Cut(strings.TrimSuffix(fields[0], "\n"), " ")
@@ -166,7 +167,7 @@ func packetSize(kind packetKind, payload []byte) int {
 	return 4 + len(payload)
 }
 
-// end records that no more bytes follow, even if a message is incomplete.
+// end records the end of the connection. The last messages may be incomplete.
 func (d *dialogue) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,7 +177,7 @@ func (d *dialogue) end() {
 	d.over = true
 	for i, t := range d.waiting {
 		if cut := d.down.held; i == 0 && len(cut) > 0 {
-			t.packets.held = cut // a part of the incomplete packet was sent
+			t.packets.held = cut // the part of the incomplete packet that was sent is counted
 			t.bytes(len(cut))
 		}
 		t.over()

@@ -13,18 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// told returns the fields of the requests that do not depend on the transport.
-func told(s *Server) (list []string) {
+// requestFields returns the fields of the logged requests that do not depend on the transport.
+func requestFields(s *Server) (list []string) {
 	for _, r := range s.Log().Requests() {
 		wants := slices.SortedFunc(slices.Values(r.Wants), object.ID.Compare)
-		wants = slices.Compact(wants) // before v2 git asks twice for what two refs name, except over HTTP
+		wants = slices.Compact(wants) // before v2, except over HTTP, git requests an object twice if two refs name it
 		list = append(list, fmt.Sprintf("%s v%d wants %v prefixes %d filter %q depth %d: %d objects, %d blobs %s",
 			r.Command, r.Version, wants, len(r.Prefixes), r.Filter, r.Depth, r.Objects, r.Blobs, r.PackErr))
 	}
 	return list
 }
 
-// Other tests compare the log of HTTP with git. The other servers must log the same for the same commands.
+// TestDialoguesTellWhatHTTPDoes compares the logs of the other servers with that of the HTTP server for the same
+// commands. Other tests compare the log of the HTTP server with git.
 func TestDialoguesTellWhatHTTPDoes(t *testing.T) {
 	for _, version := range []string{"2", "0"} {
 		t.Run("v"+version, func(t *testing.T) { testDialogues(t, version) })
@@ -41,7 +42,9 @@ func testDialogues(t *testing.T, version string) {
 			{"ls-remote", "--quiet", url, "refs/heads/*"},
 		} {
 			if version != "2" && (slices.Contains(args, "ls-remote") || slices.Contains(args, "--depth=1")) {
-				continue // before v2 refs come with the capabilities, and HTTP needs a request more for a depth
+				// before v2, the refs are sent with the capabilities, and a shallow fetch over HTTP needs one more
+				// request
+				continue
 			}
 			if _, err := git(t.Context(), append([]string{"-c", "protocol.version=" + version}, args...)...); err != nil {
 				return err
@@ -61,12 +64,12 @@ func testDialogues(t *testing.T, version string) {
 			if err := script(plain, web.URL("outside.git")); err != nil {
 				t.Fatal(err)
 			}
-			want = told(web)
+			want = requestFields(web)
 		}
 		if err := script(git, s.URL("a b.git")); err != nil {
 			t.Fatal(err)
 		}
-		got := told(s)
+		got := requestFields(s)
 		if !slices.Equal(got, want) {
 			t.Errorf("log says\n%q\nwant\n%q", got, want)
 		}
@@ -83,18 +86,18 @@ func testDialogues(t *testing.T, version string) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if again := told(s); !slices.Equal(again, got) {
+		if again := requestFields(s); !slices.Equal(again, got) {
 			t.Errorf("closed, the log says\n%q\nwhich was\n%q", again, got)
 		}
 		s.Log().Reset()
-		if left := told(s); len(left) != 0 {
+		if left := requestFields(s); len(left) != 0 {
 			t.Errorf("reset, the log says\n%q", left)
 		}
 	})
 }
 
 func TestDialogueCutShort(t *testing.T) {
-	// Only git:// is heard on its way; of ssh the record has what git said.
+	// This is tested for git:// only, because the log of ssh is made from a recording of all bytes that git has sent.
 	root := t.TempDir()
 	r, err := New(filepath.Join(root, "r.git"), RepoOptions{})
 	if err != nil {
@@ -137,10 +140,10 @@ func FuzzDialogue(f *testing.F) {
 			s := &Server{root: "/nonexistent", cheap: true, log: newLog(nil)}
 			d := newDialogue(s, 1, false)
 			for p := range slices.Chunk(up, step) {
-				d.asks(p)
+				d.fromClient(p)
 			}
 			for p := range slices.Chunk(down, step) {
-				d.says(p)
+				d.fromServer(p)
 			}
 			d.end()
 			s.wg.Wait()
@@ -154,7 +157,7 @@ func FuzzDialogue(f *testing.F) {
 		if out > int64(len(down)) {
 			t.Errorf("%d bytes out of %d", out, len(down))
 		}
-		// How the bytes are cut makes no difference, unless they are no packets at all.
+		// The result must not depend on how the stream is divided, unless it contains bytes that are not packets.
 		if bytewise := hear(1); bytewise.String() != whole.String() && !bytes.Contains(append(up, down...), []byte("PACK")) {
 			t.Errorf("in one piece:\n%s\nbytewise:\n%s", whole, bytewise)
 		}

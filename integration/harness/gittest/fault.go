@@ -10,54 +10,58 @@ import (
 	"time"
 )
 
-// Kind is a way in which a server misbehaves.
+// Kind is a kind of fault: a way in which a server misbehaves.
 type Kind string
 
 const (
-	// Cut ends the connection after After bytes of the answer. If After is 0, no byte is sent.
+	// Cut closes the connection after After bytes of the answer. If After is 0, no byte is sent.
 	Cut Kind = "cut"
-	// Stall sends After bytes of the answer, and then nothing until the fault is removed.
+	// Stall sends After bytes of the answer, and then no more bytes until the fault is removed.
 	Stall Kind = "stall"
-	// Drip sends After bytes of the answer without delay, and the rest one byte at a time, with the pause Every.
+	// Drip sends After bytes of the answer without delay, and then one byte at a time with the pause Every.
 	Drip Kind = "drip"
 
-	// The following kinds are for HTTP servers only.
+	// Only HTTP servers support the following kinds.
 
-	// Status answers with the status in the field Status (0: 503), and with Retry-After if RetryAfter is not 0.
+	// Status answers with the HTTP status in the field Status (503 if Status is 0). The answer has a header Retry-After
+	// if RetryAfter is not 0.
 	Status Kind = "status"
-	// RequireAuth answers 401 until the request contains User and Pass or, if User is "", the token Pass. Requests with the
-	// right login are answered normally and do not count as hits.
+	// RequireAuth answers with status 401 unless the request contains the user User and the password Pass or, if User
+	// is "", the token Pass. Requests with these credentials are answered normally and are not counted by Hits.
 	RequireAuth Kind = "require-auth"
-	// Garbage answers 200 with After bytes (0: 4096) that are not valid in git's protocol.
+	// Garbage answers with status 200 and After bytes (4096 if After is 0) that are not valid in git's protocol.
 	Garbage Kind = "garbage"
 	// NoFilter removes `filter` from the capabilities, and refuses requests that use it.
 	NoFilter Kind = "no-filter"
-	// NoObjectInfo removes `object-info` from the capabilities, because git 2.39 announces it whatever its configuration is,
-	// and public forges do not.
+	// NoObjectInfo removes `object-info` from the capabilities. Public forges do not announce this capability, but git
+	// 2.39 always announces it.
 	NoObjectInfo Kind = "no-object-info"
-	// NoV2 makes the server ignore the request for protocol v2, so that it answers in v0.
+	// NoV2 makes the server answer in protocol v0, even if the client requests v2.
 	NoV2 Kind = "no-v2"
-	// Dumb serves the files of the repository without git's protocol.
+	// Dumb serves the repository through the dumb HTTP protocol, which transfers plain files.
 	Dumb Kind = "dumb"
 	// TruncatedPack sends After bytes of the pack and then ends the answer as if it were complete.
 	TruncatedPack Kind = "truncated-pack"
-	// CorruptPack inverts a bit in the byte with number After of the pack (if After is less than 12: byte 14, in or right
-	// before the first contents). With GoodTrailer, the checksum at the end of the pack is correct for the changed bytes.
+	// CorruptPack inverts one bit in byte number After of the pack. If After is less than 12, it changes byte 14, which
+	// is in or right before the first contents. With GoodTrailer, the checksum at the end of the pack matches the
+	// changed bytes.
 	CorruptPack Kind = "corrupt-pack"
-	// WrongObject answers with a valid pack of the wanted objects in which another blob replaces the first one.
+	// WrongObject answers with a valid pack of the requested objects in which the first blob is replaced by another
+	// one.
 	WrongObject Kind = "wrong-object"
 )
 
 // Fault describes how and when a server misbehaves. Kinds that change packs apply only to fetches.
 type Fault struct {
-	Kind  Kind
-	On    Command            // command of the requests that fail; "": any command
-	Match func(Request) bool // selects requests by the properties that are known before the answer; nil: all requests
-	Skip  int                // number of matching requests that are answered normally first
-	Times int                // number of requests that fail after these; 0: all until the fault is removed
+	Kind Kind
+	On   Command // command of the requests that fail; "" for any command
+	// selects requests by the properties that are known before the answer; nil selects all requests
+	Match func(Request) bool
+	Skip  int // number of matching requests that are answered normally before the first failure
+	Times int // number of requests that fail; 0 for all requests until the fault is removed
 
 	After       int64
-	Every       time.Duration // pause of Drip between two bytes; 0: 10 ms
+	Every       time.Duration // pause of Drip between two bytes; 10 ms if Every is 0
 	Status      int
 	RetryAfter  time.Duration // value of the header Retry-After, in whole seconds
 	User, Pass  string
@@ -75,14 +79,14 @@ type Injection struct {
 	hits int
 }
 
-// Hits returns the number of requests that the fault has changed.
+// Hits returns the number of requests to which the fault was applied.
 func (i *Injection) Hits() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.hits
 }
 
-// Remove ends the fault. Answers that it has delayed continue.
+// Remove ends the fault. Answers that the fault was delaying continue.
 func (i *Injection) Remove() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,9 +96,10 @@ func (i *Injection) Remove() {
 	}
 }
 
-// Inject makes the server misbehave. Several faults may be active at the same time. Servers other than HTTP support only Cut,
-// Stall and Drip, and apply them to connections: After counts the bytes of the server, and Match is called with only the
-// number of the connection. Inject panics if the server does not support the fault.
+// Inject adds a fault to the server. Several faults may be active at the same time. Servers other than HTTP servers
+// support only Cut, Stall and Drip, and apply them to connections: After then counts the bytes that the server sends,
+// and the Request that is passed to Match contains only the number of the connection. Inject panics if the server does
+// not support the fault.
 func (s *Server) Inject(f Fault) *Injection {
 	switch f.Kind {
 	case Cut, Stall, Drip:
@@ -164,7 +169,7 @@ func (f *Fault) authorization() string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(f.User+":"+f.Pass))
 }
 
-// kinds returns the kinds of faults as text for the log.
+// kinds returns the kinds of the given faults as text for the log.
 func kinds(faults []*Injection) string {
 	var names []string
 	for _, i := range faults {
@@ -173,17 +178,17 @@ func kinds(faults []*Injection) string {
 	return strings.Join(names, "+")
 }
 
-// errCut is the error of a connection that was ended on purpose.
-var errCut = errors.New("cut on purpose")
+// errCut is the error of a connection that a fault has closed.
+var errCut = errors.New("connection closed by an injected fault")
 
-// gates delay or end the flow of an answer for Cut, Stall and Drip, which count the same bytes.
+// gates apply Cut, Stall and Drip to an answer. These faults count the same bytes.
 type gates struct {
 	faults []*Injection
 	sent   int64
 	closed <-chan struct{} // closed when the client has disconnected
 }
 
-// allow waits until bytes may pass, and returns how many of the next n bytes may.
+// allow waits until at least one of the next n bytes may be sent, and returns how many of them may be sent.
 func (g *gates) allow(n int) (int, error) {
 	for _, i := range g.faults {
 		switch i.fault.Kind {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// blobOf is a blob of the served repository.
+// blobOf returns the ID of a blob of the served repository.
 func (sv *served) blobOf(t testing.TB) object.ID {
 	t.Helper()
 	return object.MustID(gitIn(t, sv.dir, "rev-parse", "main:dir1/file1"))
@@ -50,7 +50,7 @@ func TestCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Git divides a pack into packets differently in each run, so responses differ by a few bytes.
+	// Git divides a pack into packets differently in each run, so the lengths of responses differ by a few bytes.
 	for _, after := range []int64{0, 1, 100, int64(len(whole)) - 64} {
 		sv.Log().Reset()
 		i := sv.Inject(Fault{Kind: Cut, On: Fetch, After: after})
@@ -310,7 +310,7 @@ func TestPacksThatAreNotWhatTheySeem(t *testing.T) {
 				if i.Hits() != 1 {
 					t.Errorf("got %d hits", i.Hits())
 				}
-				// Stock git detects the fault as well.
+				// Stock git must also detect the fault.
 				if _, err := sv.clone(t); err == nil {
 					t.Error("git clone of the faulty pack succeeded")
 				}
@@ -319,7 +319,8 @@ func TestPacksThatAreNotWhatTheySeem(t *testing.T) {
 	})
 }
 
-// Of several wanted blobs the first is replaced and the others are right, and the log lists those that were sent.
+// TestWrongObjectAmongRightOnes checks that only the first of several requested blobs is replaced, and that the log
+// lists the blobs that were sent.
 func TestWrongObjectAmongRightOnes(t *testing.T) {
 	sv := start(t, ServerOptions{})
 	a, b := sv.blobOf(t), object.MustID(gitIn(t, sv.dir, "rev-parse", "main:dir2/file2"))

@@ -14,17 +14,17 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// errTruncated means that TruncatedPack has sent all bytes that it sends.
-var errTruncated = errors.New("pack truncated on purpose")
+// errTruncated is returned after TruncatedPack has sent all bytes that it sends.
+var errTruncated = errors.New("pack truncated by an injected fault")
 
-// packFault changes the pack in an answer for TruncatedPack and CorruptPack.
+// packFault applies TruncatedPack or CorruptPack to the pack in an answer.
 type packFault struct {
 	f   *Fault
 	out io.Writer
 
 	packets packets
 	sum     hash.Hash
-	held    []byte // the last bytes so far, as many as a checksum has; used by CorruptPack with GoodTrailer
+	held    []byte // the last bytes of the pack so far, which may be its checksum; used by CorruptPack with GoodTrailer
 	seen    int64  // number of bytes of the pack so far
 	err     error
 }
@@ -37,7 +37,7 @@ func newPackFault(f *Fault, format object.Format, out io.Writer) *packFault {
 	return p
 }
 
-// trailerHash returns the hash for the checksum at the end of a pack.
+// trailerHash returns a hash that computes the checksum at the end of a pack.
 func trailerHash(f object.Format) hash.Hash {
 	if f == object.SHA256 {
 		return sha256.New()
@@ -83,7 +83,7 @@ func (p *packFault) band(b []byte) {
 	}
 }
 
-// pack applies the fault to the next bytes of the pack, and passes the result to emit.
+// pack applies the fault to the next bytes of the pack and calls emit with the result.
 func (p *packFault) pack(b []byte, emit func([]byte)) {
 	from := p.seen
 	p.seen += int64(len(b))
@@ -121,7 +121,7 @@ func (p *packFault) pack(b []byte, emit func([]byte)) {
 	}
 }
 
-// wrongObject answers a fetch with the wanted objects, but replaces the first blob by another one.
+// wrongObject answers a fetch with the requested objects, but replaces the first blob by another one.
 func (h *handler) wrongObject(a *reply, asked Request) error {
 	c := &catFile{dir: h.backend.repoDir(asked.Repo), group: &h.s.group}
 	defer c.close()
@@ -156,7 +156,7 @@ func (h *handler) wrongObject(a *reply, asked Request) error {
 	return err
 }
 
-// packObject writes one object without a delta (gitformat-pack).
+// packObject writes one object, not as a delta, in the format of packs (gitformat-pack).
 func packObject(w *bytes.Buffer, t object.Type, content []byte) error {
 	n := uint64(len(content))
 	b := byte(t)<<4 | byte(n&15)

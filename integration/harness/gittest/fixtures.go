@@ -9,16 +9,17 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Names and sizes of the entries that Tricky creates.
+// These constants describe the entries that Tricky creates.
 const (
 	TrickyWide     = "wide" // name of a directory with many entries
 	TrickyEntries  = 20_000 // number of entries of this directory
-	TrickyDepth    = 40     // number of directories above the file bottom
+	TrickyDepth    = 40     // number of directories above the file "bottom"
 	TrickyGitlink  = "modules/elsewhere"
 	trickyLongName = 255 // length in bytes of the longest name that file systems allow
 )
 
-// Tricky commits to main files with unusual names, types, sizes and places, in addition to the existing files.
+// Tricky adds a commit to main that creates files with unusual names, types, sizes and places. Existing files are kept.
+// It returns the commit.
 func (r *Repo) Tricky() (object.ID, error) {
 	files := map[string]File{
 		"README.md":                         {Data: []byte("# Tricky\n")},
@@ -42,7 +43,7 @@ func (r *Repo) Tricky() (object.ID, error) {
 		"case":                              {Data: []byte("lower\n")},
 		"...":                               {Data: []byte("three dots\n")},
 		strings.Repeat("n", trickyLongName): {Data: []byte("long name\n")},
-		// In trees, a directory is sorted as if its name ended in a slash, which is between these two names.
+		// In trees, a directory is sorted as if its name ended with a slash, so it is sorted between these two names.
 		"order":           {},
 		"order-x":         {Data: []byte("before order.d\n")},
 		"order.d/file":    {Data: []byte("in order.d\n")},
@@ -62,14 +63,14 @@ func (r *Repo) Tricky() (object.ID, error) {
 		strings.Repeat(strings.Repeat("l", trickyLongName)+"/", 10) + "long path": {Data: []byte("long path\n")},
 	}
 	for i := range TrickyEntries {
-		// Only a few different contents, because the test is about names and creating objects takes time.
+		// There are only 100 different contents, because the names matter and the creation of objects takes time.
 		files[fmt.Sprintf("%s/entry-%05d", TrickyWide, i)] = File{Data: fmt.Appendf(nil, "%d\n", i%100)}
 	}
 	return r.Commit("main", files, "Everything that goes wrong")
 }
 
-// Sized commits dirs directories with filesPerDir texts each, dNNNN/fNNNN.txt, to main. The texts are different. They have 40
-// to 2,000 bytes, mostly few, like source files.
+// Sized adds a commit to main with dirs directories of filesPerDir text files each, named dNNNN/fNNNN.txt. The contents
+// are all different and have between 40 and 2,000 bytes; most are short, like source files.
 func (r *Repo) Sized(dirs, filesPerDir int) (object.ID, error) {
 	files := make(map[string]File, dirs*filesPerDir)
 	for d := range dirs {
@@ -80,7 +81,7 @@ func (r *Repo) Sized(dirs, filesPerDir int) (object.ID, error) {
 	return r.Commit("main", files, fmt.Sprintf("%d files", len(files)))
 }
 
-// text returns a text that depends only on the two numbers, and differs for different numbers.
+// text returns a text that depends only on a and b, and is different for different numbers.
 func text(a, b uint64) []byte {
 	words := []string{"object", "tree", "commit", "blob", "pack", "return", "if", "err", "func", "range"}
 	rnd := rand.New(rand.NewPCG(a, b))
@@ -93,8 +94,8 @@ func text(a, b uint64) []byte {
 	return append(out, '\n')
 }
 
-// History makes n commits on main, each of which appends a line to log.txt and rewrites one of ten files. It returns the
-// commits, oldest first.
+// History adds n commits to main. Each appends a line to log.txt and rewrites one of ten files. It returns the commits,
+// oldest first.
 func (r *Repo) History(n int) ([]object.ID, error) {
 	var lines []byte
 	return r.commit("main", n, "Step", func(i int) map[string]File {

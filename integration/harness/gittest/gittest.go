@@ -1,14 +1,15 @@
-// Package gittest makes real git repositories and serves them with real git: smart HTTP through git http-backend, git://
-// through git daemon, ssh through sshd. It tests the other packages, so it imports none of them but object.
+// Package gittest makes real git repositories and serves them with real git: smart HTTP through git http-backend,
+// git:// through git daemon, ssh through sshd. It is used by tests of the other packages, so it imports only package
+// object.
 //
-// Every server is behind a link with the latency and bandwidth of a real line. It can be made to misbehave (Server.Inject,
-// Server.Down), and keeps an exact log of the requests and answers (Server.Log).
+// Every server is behind a link that simulates the latency and bandwidth of a network connection. Tests can make the
+// server misbehave (Server.Inject, Server.Down). The server keeps an exact log of requests and answers (Server.Log).
 //
-// The log is up to date when the client has received the bytes: every byte is counted before it is passed on, and readers of
+// The log contains all bytes that a client has received: every byte is counted before it is passed on, and readers of
 // the log wait for packs that are still being counted.
 //
-// Terms: an answer is the body of a response. The number of objects in a pack is read from the pack's header, the number of
-// blobs by reading the pack. A round trip is a request or the opening of a connection.
+// An answer is the body of a response. The number of objects in a pack comes from the pack's header; to count blobs,
+// the pack is read. A round trip is a request or the opening of a connection.
 //
 // Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: while one of them is held, no
 // other lock is acquired, and no read, write or wait for a process is done. records.mu (which is held while files are read)
@@ -28,8 +29,8 @@ import (
 	"testing"
 )
 
-// Env returns this process's environment without any influence on git: no GIT_ variables, no configuration of the user or the
-// machine, no proxies, no prompts. Author and committer are fixed.
+// Env returns this process's environment without settings that influence git: it has no GIT_ variables of this process,
+// no configuration of the user or the machine, no proxies, and no prompts. Author and committer are fixed.
 func Env() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -47,13 +48,14 @@ func Env() []string {
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 }
 
-// Git runs stock git in dir with the environment Env and returns its output without the last newline. The error contains
+// Git runs stock git in dir with the environment Env and returns its output without the last newline. Errors contain
 // git's error output.
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	return run(ctx, dir, nil, nil, args...)
 }
 
-// Must is like Git for a test, which fails if git fails. git is stopped when the test ends.
+// Must runs git like Git, and ends the test with a failure if git fails. When the test ends, a git process that still
+// runs is killed.
 func Must(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	out, err := Git(t.Context(), dir, args...)
@@ -63,7 +65,7 @@ func Must(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// run is like Git, with standard input and additional variables.
+// run runs git like Git, with standard input and additional environment variables.
 func run(ctx context.Context, dir string, stdin io.Reader, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Stdin = dir, stdin
@@ -77,12 +79,12 @@ func run(ctx context.Context, dir string, stdin io.Reader, env []string, args ..
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// execPath returns the directory that contains http-backend and daemon.
+// execPath returns the directory that contains the git programs http-backend and daemon.
 var execPath = sync.OnceValues(func() (string, error) {
 	return Git(context.Background(), "", "--exec-path")
 })
 
-// program returns the path of one of git's own programs.
+// program returns the path of one of the programs in execPath.
 func program(name string) (string, error) {
 	dir, err := execPath()
 	if err != nil {

@@ -14,16 +14,17 @@ import (
 	"unsafe"
 )
 
-// group contains the processes of a server. Each of them is the leader of a process group, because git's servers have
-// children (http-backend, upload-pack, pack-objects), which would outlive a killed parent for as long as they have something
-// to compute.
+// group contains the processes of a server. Each process leads its own process group, so that its children can be
+// killed too. The children of git's servers (http-backend, upload-pack, pack-objects) would otherwise continue to
+// compute after their parent was killed.
 type group struct {
 	mu      sync.Mutex
 	closed  bool
 	leaders map[int]struct{}
 }
 
-// start starts cmd as the leader of a process group. The caller must end it with kill and call wait.
+// start starts cmd as the leader of a new process group. The caller must call wait, and may call kill before to end the
+// process.
 func (g *group) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g.mu.Lock()
@@ -31,7 +32,7 @@ func (g *group) start(cmd *exec.Cmd) error {
 	if g.closed {
 		return fmt.Errorf("start %s: server is closed", filepath.Base(cmd.Path))
 	}
-	// The lock is held, so that no process starts after close has killed the others.
+	// mu is held during the start, so that close kills this process too or start fails.
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
@@ -42,16 +43,17 @@ func (g *group) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// kill kills a leader with its group. It must be called before wait, after which the ID may belong to another process.
+// kill kills a leader and its process group. It must not be called after wait, because another process may then have
+// the ID.
 func (g *group) kill(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// wait waits until a leader has ended, and then kills the rest of its group.
+// wait waits until a leader has ended, and then kills the other processes of its group.
 func (g *group) wait(cmd *exec.Cmd) error {
 	const pPID, wExited, wNoWait = 1, 4, 0x01000000 // waitid(2)
 	var info [128]byte
 	for {
-		// WNOWAIT keeps the process as a zombie. Until cmd.Wait reaps it, no other process can get the ID that is killed
-		// below.
+		// With WNOWAIT, the ended process remains a zombie, so that no other process gets the ID of the group that is
+		// killed below.
 		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(cmd.Process.Pid), uintptr(unsafe.Pointer(&info)), wExited|wNoWait, 0, 0)
 		if e != syscall.EINTR {
 			break
@@ -62,7 +64,7 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	delete(g.leaders, cmd.Process.Pid)
 	g.mu.Unlock()
 	err := cmd.Wait()
-	// Killed children need a moment to end, and this process cannot wait for the children of another process.
+	// Wait until the killed children have ended. This process can only poll, because it is not their parent.
 	const patience, step = 5 * time.Second, time.Millisecond
 	for t := time.Duration(0); t < patience && alive(cmd.Process.Pid); t += step {
 		time.Sleep(step)
@@ -70,8 +72,9 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// alive reports whether a process group has a running member. Zombies stay members until they are reaped, which the first
-// process of a container may do late. The cheap test, whether the group exists, is therefore not sufficient.
+// alive reports whether a process group has a member that is not a zombie. It is not sufficient to check whether the
+// group exists, because zombies stay members until they are reaped, and the first process of a container may reap them
+// late.
 func alive(group int) bool {
 	if syscall.Kill(-group, 0) == syscall.ESRCH {
 		return false
@@ -91,7 +94,7 @@ func alive(group int) bool {
 	return false
 }
 
-// close kills all groups. After that, start fails.
+// close kills all process groups. Later calls of start return an error.
 func (g *group) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

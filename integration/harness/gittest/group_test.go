@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// When wait is back, no child of the killed leader runs any more, however slowly orphans are reaped.
+// TestWaitIsForTheWholeFamily checks that no child of a killed leader runs when wait returns, even if orphans are
+// reaped late.
 func TestWaitIsForTheWholeFamily(t *testing.T) {
 	var g group
 	for range 50 {

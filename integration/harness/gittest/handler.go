@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// handler answers the requests of smart HTTP. It logs them, applies the active faults, and passes them to git.
+// handler answers smart HTTP requests. It logs them, applies the active faults, and passes them to git.
 type handler struct {
 	s       *Server
 	backend backend
@@ -41,7 +41,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// classify determines the command of a request. body is the body as the client has sent it, for git to read.
+// classify determines the command of a request. The result body contains the bytes that the client has sent, for git to
+// read.
 func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err error) {
 	body = r.Body
 	path, service := r.URL.Path, r.URL.Query().Get("service")
@@ -63,7 +64,7 @@ func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err 
 		if sent, asked, err = readAsk(r); err != nil {
 			return asked, nil, err
 		}
-		r.ContentLength = int64(len(sent)) // known now, even if the body was sent in chunks
+		r.ContentLength = int64(len(sent)) // the length is known now, even if the body was sent in chunks
 		body = bytes.NewReader(sent)
 	}
 	for field := range strings.SplitSeq(r.Header.Get("Git-Protocol"), ":") {
@@ -76,7 +77,7 @@ func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err 
 	return asked, body, nil
 }
 
-// arriving counts the bytes of a request's body as they are read.
+// arriving is the body of a request that counts the bytes that are read.
 type arriving struct {
 	io.Reader
 	log *Log
@@ -89,12 +90,13 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer applies the faults that change the input or the output of git; reply applies those that only delay the answer.
+// answer passes a request to git and applies the faults that change git's input or output. Faults that only delay the
+// answer are applied by reply.
 func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*Injection, asked Request) error {
 	var env []string
 	var out io.Writer = a
 	var changed *packFault
-	var said *bytes.Buffer // capabilities, of which some are removed before they are sent
+	var said *bytes.Buffer // answer with the capabilities; some of them are removed before it is sent
 	for _, i := range faults {
 		f := &i.fault
 		switch f.Kind {
@@ -133,7 +135,8 @@ func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*In
 		}
 	}
 	if asked.Command == Push {
-		// git may warn while it still reads the pack, and net/http would then throw away a part of the pack.
+		// git may write a warning while it still reads the pack of a push. Without full duplex, net/http would then
+		// discard a part of the pack.
 		if err := a.control.EnableFullDuplex(); err != nil && r.ProtoMajor == 1 {
 			return err
 		}
@@ -152,7 +155,8 @@ func resultHeader() http.Header {
 	return http.Header{"Content-Type": {"application/x-git-upload-pack-result"}, "Cache-Control": {"no-cache"}}
 }
 
-// reply sends an answer to the client: through the gates and the tally, and without buffering.
+// reply sends an answer to the client without buffering. It counts the bytes in the tally and applies the faults of the
+// gates.
 type reply struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -189,7 +193,8 @@ func (a *reply) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// plain answers without git. It reads the body, so that the connection can be used for the next request.
+// plain sends an answer that does not come from git. It reads the body of the request, so that the connection can be
+// used again.
 func (a *reply) plain(status int, text string, body io.Reader) error {
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return err
@@ -219,7 +224,7 @@ func (a *reply) garbage(f *Fault, r *http.Request, body io.Reader) error {
 		h.Set("Content-Type", "application/x-git-upload-pack-advertisement")
 	}
 	a.header(http.StatusOK, h)
-	noise := rand.New(rand.NewPCG(1, 2)) // with a fixed seed, so that every run sends the same bytes
+	noise := rand.New(rand.NewPCG(1, 2)) // the seed is fixed, so that every run sends the same bytes
 	p := make([]byte, 4096)
 	n := f.After
 	if n == 0 {
@@ -228,7 +233,8 @@ func (a *reply) garbage(f *Fault, r *http.Request, body io.Reader) error {
 	for n > 0 {
 		part := p[:min(n, int64(len(p)))]
 		for i := range part {
-			part[i] = byte(noise.Uint32()) | 0x80 // not a hexadecimal digit, so that the bytes do not form a packet by chance
+			// not a hexadecimal digit, so that the bytes cannot start a valid packet
+			part[i] = byte(noise.Uint32()) | 0x80
 		}
 		if _, err := a.Write(part); err != nil {
 			return err

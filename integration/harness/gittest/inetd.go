@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// spawn runs a server program for one connection, like inetd: the connection is the standard input and output of the program.
-// So no second port is needed, and no process runs without a connection.
+// spawn starts a server program for one connection, like inetd: the connection is the standard input and output of the
+// program. So the program needs no port, and no process runs without a connection.
 func (s *Server) spawn(conn int, cmd *exec.Cmd) (*childConn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -44,7 +44,7 @@ func socketPair() (net.Conn, *os.File, error) {
 		return nil, nil, fmt.Errorf("make socket pair: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket")
-	defer ours.Close() // FileConn uses a duplicate
+	defer ours.Close() // FileConn has duplicated the descriptor
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		theirs.Close()
@@ -53,14 +53,16 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// childConn is the link's end of a connection to a server program. Faults are applied to the program's output.
+// childConn is the link's end of a connection to a server program. It applies faults to the program's output.
 type childConn struct {
 	net.Conn
 	gates gates
-	leave func()         // reports to the gates that the client has disconnected
-	asks  func(p []byte) // called with the client's bytes before the program receives them; nil: they are not recorded
-	says  func(p []byte) // called with the program's bytes before the client receives them; nil: they are not recorded
-	ends  func()         // called at the end of the connection; may be nil
+	leave func() // tells the gates that the client has disconnected
+	// called with the client's bytes before the program receives them; nil if they are not recorded
+	fromClient func(p []byte)
+	// called with the program's bytes before the client receives them; nil if they are not recorded
+	fromServer func(p []byte)
+	ends       func() // called at the end of the connection; may be nil
 }
 
 func (c *childConn) Read(p []byte) (int, error) {
@@ -70,20 +72,21 @@ func (c *childConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p[:allowed])
 	c.gates.sent += int64(n)
-	if n > 0 && c.says != nil {
-		c.says(p[:n])
+	if n > 0 && c.fromServer != nil {
+		c.fromServer(p[:n])
 	}
 	return n, err
 }
 
 func (c *childConn) Write(p []byte) (int, error) {
-	if c.asks != nil {
-		c.asks(p)
+	if c.fromClient != nil {
+		c.fromClient(p)
 	}
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends the program's input. No git client does this and still waits for the end of a stall.
+// CloseWrite ends the program's input. It also ends a stall, because no git client closes its half of the connection
+// and then waits for more bytes of the answer.
 func (c *childConn) CloseWrite() error {
 	c.leave()
 	return c.Conn.(*net.UnixConn).CloseWrite()

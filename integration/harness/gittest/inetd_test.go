@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// Servers that run a program for each connection.
+// inetdServers contains the servers that run a program for each connection.
 var inetdServers = map[string]func(ServerOptions) (*Server, []string, error){
 	"git": func(o ServerOptions) (*Server, []string, error) {
 		s, err := ServeGitDaemon(o)
@@ -26,7 +26,7 @@ var inetdServers = map[string]func(ServerOptions) (*Server, []string, error){
 	},
 }
 
-// client runs git and whatever it starts, all of which ends with ctx.
+// client runs git and kills it and all processes that it has started when ctx ends.
 func client(ctx context.Context, env []string, args ...string) (string, error) {
 	var out, complaints bytes.Buffer
 	cmd := exec.Command("git", args...)
@@ -44,15 +44,15 @@ func client(ctx context.Context, env []string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// serving says whether a program runs for a connection. The environment of a program is not enough to find it: sshd
-// writes its title over its own.
+// serving reports whether a program runs for a connection of the server. The environment of the program is not
+// sufficient to find it, because sshd overwrites its environment with its title.
 func serving(s *Server) bool {
 	s.group.mu.Lock()
 	defer s.group.mu.Unlock()
 	return len(s.group.leaders) > 0
 }
 
-// inetdClient is git with a minute's patience, and with what it needs to get in.
+// inetdClient runs git with a time limit of one minute and with the settings that the server requires.
 type inetdClient func(ctx context.Context, args ...string) (string, error)
 
 func forEachInetd(t *testing.T, o ServerOptions, test func(t *testing.T, s *Server, r *Repo, git inetdClient)) {
@@ -80,7 +80,7 @@ func forEachInetd(t *testing.T, o ServerOptions, test func(t *testing.T, s *Serv
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { s.Close() }) // for a test that gives up
+			t.Cleanup(func() { s.Close() }) // closes the server if the test ends early
 			home := s.home
 			test(t, s, outside, func(ctx context.Context, args ...string) (string, error) {
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -162,10 +162,10 @@ func TestInetdCutAndDown(t *testing.T) {
 	})
 }
 
-// A server can be closed while a client waits for what does not come.
+// TestInetdCloseInStall checks that a server can be closed while a client waits for bytes of a stalled answer.
 func TestInetdCloseInStall(t *testing.T) {
 	forEachInetd(t, ServerOptions{}, func(t *testing.T, s *Server, r *Repo, git inetdClient) {
-		// More than all buffers on the way hold: git does not get done.
+		// The blob is larger than all buffers together, so git cannot finish sending it.
 		if _, err := r.Commit("main", map[string]File{"large": {Data: noise(16 << 20)}}, "large"); err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestInetdCloseInStall(t *testing.T) {
 			_, err := git(t.Context(), "clone", "--quiet", "--bare", s.URL("a b.git"), filepath.Join(t.TempDir(), "clone"))
 			failed <- err
 		}()
-		// Far enough that sshd has a session, which outlives it.
+		// Wait until sshd has started a session, which sweep must end.
 		await.Until(t, "git serves", func() bool { return len(processesOf(s.home)) > 0 })
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -186,7 +186,7 @@ func TestInetdCloseInStall(t *testing.T) {
 	})
 }
 
-// A client that leaves in a stall takes its processes with it.
+// TestInetdClientLeaves checks that the processes of a connection end when the client disconnects during a stall.
 func TestInetdClientLeaves(t *testing.T) {
 	forEachInetd(t, ServerOptions{}, func(t *testing.T, s *Server, _ *Repo, git inetdClient) {
 		s.Inject(Fault{Kind: Stall, After: 0})
@@ -212,7 +212,7 @@ func TestInetdDelays(t *testing.T) {
 		if _, err := git(t.Context(), "ls-remote", s.URL("a b.git")); err != nil {
 			t.Fatal(err)
 		}
-		// To connect, to hear of the capabilities, to hear of the refs.
+		// One round trip each for the connection, the capabilities and the refs.
 		if took := time.Since(start); took < 3*rtt {
 			t.Errorf("took %v, less than three round trips of %v", took, rtt)
 		}

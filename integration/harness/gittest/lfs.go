@@ -12,14 +12,14 @@ import (
 	"sync"
 )
 
-// LFS is a git-lfs server on the loopback interface, with the batch API and its basic transfers in both directions
+// LFS is a git-lfs server on the loopback interface with the batch API and its basic transfers in both directions
 // (github.com/git-lfs/git-lfs, docs/api/batch.md). It stores contents in memory.
 type LFS struct {
 	server *http.Server
 	url    string
 
 	mu      sync.Mutex
-	objects map[string][]byte // contents, by SHA-256
+	objects map[string][]byte // contents by their SHA-256 hash
 	stats   LFSStats
 	down    bool
 }
@@ -32,7 +32,7 @@ type LFSStats struct {
 	Uploads   int
 }
 
-// ServeLFS starts a server without objects.
+// ServeLFS starts a server that stores no contents yet.
 func ServeLFS() (*LFS, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *LFS) Close() error { return s.server.Close() }
 // URL returns the value for the setting lfs.url.
 func (s *LFS) URL() string { return s.url }
 
-// Add stores contents and returns the pointer that represents them in a repository.
+// Add stores contents and returns the git-lfs pointer file that represents them in a repository.
 func (s *LFS) Add(content []byte) (pointer []byte) {
 	sum := sha256.Sum256(content)
 	oid := hex.EncodeToString(sum[:])
@@ -64,7 +64,7 @@ func (s *LFS) Add(content []byte) (pointer []byte) {
 	return fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content))
 }
 
-// Has reports whether the contents are stored.
+// Has reports whether the server stores the given contents.
 func (s *LFS) Has(content []byte) bool {
 	sum := sha256.Sum256(content)
 	s.mu.Lock()
@@ -73,21 +73,21 @@ func (s *LFS) Has(content []byte) bool {
 	return ok
 }
 
-// Stats returns the counts since the start or the last Reset.
+// Stats returns the numbers of requests since the start or the last call of Reset.
 func (s *LFS) Stats() LFSStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// Reset sets the counts to zero.
+// Reset sets the numbers of requests to zero.
 func (s *LFS) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats = LFSStats{}
 }
 
-// Down makes the server refuse all requests, or answer them again.
+// Down makes the server refuse all requests if down is true, and answer them again if down is false.
 func (s *LFS) Down(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *LFS) batch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := json.NewDecoder(r.Body).Decode(&ask); err != nil || s.down {
-		http.Error(w, "{}", http.StatusForbidden) // after this status, git-lfs does not try again
+		http.Error(w, "{}", http.StatusForbidden) // git-lfs does not try again after this status
 		return
 	}
 	s.stats.Batches++

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Line forwards connections to a server of another program over a line with latency.
+// Line is a proxy in front of a server of another program. It adds latency.
 type Line struct{ link link }
 
 // NewLine listens on addr and forwards connections to the server at target, with the round-trip time rtt.
 func NewLine(addr, target string, rtt time.Duration) (*Line, error) {
 	l := &Line{}
 	conns := 0
-	l.link.opened = func() int { conns++; return conns } // called by the goroutine that accepts
+	l.link.opened = func() int { conns++; return conns } // needs no lock, because only the accepting goroutine calls it
 	l.link.dial = func(int) (net.Conn, error) { return net.Dial("tcp", target) }
 	l.link.rtt.Store(int64(rtt))
 	if err := l.link.open(addr); err != nil {
@@ -28,5 +28,5 @@ func (l *Line) Addr() string {
 	return l.link.addr
 }
 
-// Close ends all connections.
+// Close closes the port and all connections.
 func (l *Line) Close() { l.link.close() }

@@ -15,40 +15,44 @@ import (
 )
 
 const (
-	inFlight  = 16 << 20               // maximum number of bytes in one direction of a connection before the sender has to wait
-	chunkSize = 64 << 10               // maximum size in bytes of a piece that is sent as a whole
-	catchUp   = 5 * time.Millisecond   // maximum delay of a timer that the line makes up for
-	lingering = 500 * time.Millisecond // time for which a closed connection still reads the bytes of the client
+	// maximum number of bytes that are under way in one direction of a connection; then the sender waits
+	inFlight  = 16 << 20
+	chunkSize = 64 << 10               // maximum size in bytes of a piece that is sent at once
+	catchUp   = 5 * time.Millisecond   // delays of timers up to this duration are compensated
+	lingering = 500 * time.Millisecond // time during which a closed connection still reads the bytes of the client
 )
 
-// link is a listener whose connections behave like a line with latency and limited bandwidth between client and server.
+// link is a listener whose connections have the latency and bandwidth of a network line between client and server.
 //
-// On a real line, counted from the client's first SYN: its connect returns after one RTT, and its first byte reaches the
-// server half an RTT later, at the same time as the server notices the connection. Here the kernel connects immediately, so
-// the client's bytes count as sent after one RTT, and the server's bytes after one and a half. After that every byte needs
-// half an RTT, however many are on the way. So a client that connects before it needs the connection waits as little as on a
-// real line.
+// On a real line, the times are as follows, counted from the client's first SYN: connect returns after one RTT, and the
+// client's first byte reaches the server half an RTT later, at the same time as the server notices the connection. Here
+// the kernel connects immediately. So the client's bytes count as sent after one RTT, and the server's bytes after one
+// and a half RTT. After that, every byte needs half an RTT, no matter how many bytes are under way. So a client that
+// connects in advance waits as little as on a real line.
 //
-// The bandwidth is that of the line in each direction. Connections share it in turns, one chunk each.
+// The bandwidth limits each direction separately. Connections share it: they take turns, one chunk at a time.
 type link struct {
-	dial      func(conn int) (net.Conn, error) // connects to the real server; conn is the number of the connection, from 1
-	opened    func() int                       // counts a new connection
-	rtt       atomic.Int64                     // round-trip time in nanoseconds
-	bandwidth atomic.Int64                     // in bytes per second, in each direction; 0: unlimited
+	// connects to the real server; conn is the number of the connection, counted from 1
+	dial      func(conn int) (net.Conn, error)
+	opened    func() int   // counts a new connection and returns its number
+	rtt       atomic.Int64 // round-trip time (RTT) in nanoseconds
+	bandwidth atomic.Int64 // bytes per second in each direction; 0 for no limit
 
 	wg sync.WaitGroup
 
 	mu       sync.Mutex
 	addr     string
 	listener net.Listener // nil while the link is down
-	stuffing []net.Conn   // connections that fill the queue of the socket held, so that the kernel ignores further clients
-	held     int          // socket that keeps the port while the link is down; -1: none
+	// connections that fill the queue of the socket held, so that the kernel does not answer other clients
+	stuffing []net.Conn
+	held     int // socket that reserves the port while the link is down; -1 if there is none
 	closed   bool
 	conns    map[net.Conn]func() // function that ends each connection
-	up, down time.Time           // time from which the line is free again, for each direction
+	up, down time.Time           // for each direction, the time from which the line is free again
 }
 
-// open listens on addr, a host and port. Port 0 selects a free port, which stays the same as long as the link exists.
+// open starts to listen on addr, a host and a port. Port 0 selects a free port, which the link keeps until it is
+// closed.
 func (l *link) open(addr string) error {
 	l.addr, l.held = addr, -1
 	l.conns = map[net.Conn]func(){}
@@ -65,31 +69,32 @@ func (l *link) listen() error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", l.addr, err)
 	}
-	l.letGo()
+	l.releasePort()
 	l.listener, l.addr = ln, ln.Addr().String()
 	l.wg.Go(func() { l.accept(ln) })
 	return nil
 }
 
-// newListener listens at the port. After silence it uses the socket that has kept the port: two sockets cannot listen at one
-// port, and another process could use a port that is free for a moment.
+// newListener starts to listen at the port. After a call of silence, it uses the socket that reserves the port, because
+// two sockets cannot listen at one port, and another process could use the port if it were free for a moment.
 func (l *link) newListener() (net.Listener, error) {
 	if len(l.stuffing) == 0 {
 		var plain net.ListenConfig
-		plain.SetMultipathTCP(false) // multipath sockets do not support socket filters, see lose
+		plain.SetMultipathTCP(false) // multipath sockets do not support the socket filters that lose uses
 		return plain.Listen(context.Background(), "tcp", l.addr)
 	}
 	if err := syscall.Listen(l.held, syscall.SOMAXCONN); err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(l.held), "listener")
-	defer f.Close() // the listener has a duplicate
+	defer f.Close() // the listener has a duplicate of the descriptor
 	l.held = -1
 	return net.FileListener(f)
 }
 
-// hold keeps the port while no process listens at it. Otherwise another server could get the port, or a client could use it
-// as its local port and be connected to itself. Connections to a socket that is bound and does not listen are refused.
+// hold reserves the port while no process listens at it. Otherwise another server could get the port, or a client could
+// use it as its local port and connect to itself. The kernel refuses connections to a socket that is bound and does not
+// listen.
 func (l *link) hold() {
 	at, err := netip.ParseAddrPort(l.addr)
 	if err != nil || !at.Addr().Is4() {
@@ -99,8 +104,9 @@ func (l *link) hold() {
 	if err != nil {
 		return
 	}
-	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) // needed, because the later listener uses this option, too
-	// For a moment, the port of a closed listener may be the local port of a connection.
+	// required, because the later listener uses this option too
+	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	// Binding is repeated, because for a moment a connection may use the port of a closed listener as its local port.
 	for tries := 0; err == nil; tries++ {
 		err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
 		if !errors.Is(err, syscall.EADDRINUSE) || tries == 100 {
@@ -116,14 +122,14 @@ func (l *link) hold() {
 	l.held = fd
 }
 
-// silence closes all connections like cut. After that, clients get no answer, because the port has a queue of one connection,
-// which is full.
+// silence closes all connections like cut. After that, clients get no answer, because the port has a queue for one
+// connection, and the queue is full.
 func (l *link) silence() error {
 	l.cut()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held < 0 {
-		return fmt.Errorf("silence %s: the port is not held", l.addr)
+		return fmt.Errorf("silence %s: port is not reserved", l.addr)
 	}
 	if err := syscall.Listen(l.held, 0); err != nil {
 		return fmt.Errorf("silence %s: %w", l.addr, err)
@@ -137,11 +143,11 @@ func (l *link) silence() error {
 	}
 }
 
-// queueFull is the time without an answer after which a connection from this host shows that the queue is full.
+// queueFull is the time without an answer after which silence concludes that the queue is full.
 const queueFull = 200 * time.Millisecond
 
-// letGo ends hold.
-func (l *link) letGo() {
+// releasePort closes the sockets with which hold and silence reserve the port.
+func (l *link) releasePort() {
 	if l.held >= 0 {
 		syscall.Close(l.held)
 	}
@@ -152,7 +158,7 @@ func (l *link) letGo() {
 	l.held = -1
 }
 
-// cut closes the port and every connection. New connections are refused.
+// cut stops to listen and closes every connection. New connections are refused.
 func (l *link) cut() {
 	l.mu.Lock()
 	if l.listener != nil {
@@ -170,14 +176,14 @@ func (l *link) cut() {
 	}
 }
 
-// close ends everything and waits for every goroutine of the link.
+// close closes the port and all connections, and waits until all goroutines of the link have ended.
 func (l *link) close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
 	l.cut()
 	l.mu.Lock()
-	l.letGo()
+	l.releasePort()
 	l.mu.Unlock()
 	l.wg.Wait()
 }
@@ -188,7 +194,7 @@ func (l *link) accept(ln net.Listener) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no descriptors are left, or the client has disconnected before it was accepted
+		if err != nil { // the process has no free descriptors, or the client has disconnected before it was accepted
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -197,12 +203,13 @@ func (l *link) accept(ln net.Listener) {
 	}
 }
 
-// carry connects a client with the server until both directions have ended.
+// carry connects a client with the server and copies bytes until both directions have ended. at is the time at which
+// the client has connected.
 func (l *link) carry(client *net.TCPConn, at time.Time) {
 	defer client.Close()
 	gone := make(chan struct{})
 	l.mu.Lock()
-	if l.listener == nil { // accepted just before the port was closed
+	if l.listener == nil { // the connection was accepted just before the port was closed
 		l.mu.Unlock()
 		return
 	}
@@ -226,8 +233,8 @@ func (l *link) carry(client *net.TCPConn, at time.Time) {
 	})
 	both.Go(func() {
 		l.way(client, server, &l.down, at.Add(rtt*3/2), gone)
-		// If bytes of the client are unread, a close would make the kernel reset the connection and discard bytes that the
-		// client has not read yet. So end only this half, and let the client end its half.
+		// If bytes of the client are unread, closing the connection would make the kernel reset it and discard bytes
+		// that the client has not read yet. So close only the writing half, and wait until the client closes its half.
 		client.CloseWrite()
 		client.SetReadDeadline(time.Now().Add(lingering))
 	})
@@ -245,7 +252,7 @@ func (l *link) carry(client *net.TCPConn, at time.Time) {
 	watch.Wait()
 }
 
-// closeWrite ends the writing half of a connection, or the whole connection if it has no halves.
+// closeWrite closes the writing half of a connection, or the whole connection if halves cannot be closed separately.
 func closeWrite(c net.Conn) {
 	if h, ok := c.(interface{ CloseWrite() error }); ok {
 		h.CloseWrite()
@@ -254,8 +261,9 @@ func closeWrite(c net.Conn) {
 	c.Close()
 }
 
-// way copies bytes in one direction until src ends or either side fails. Bytes that the sender sends before it could know of
-// the connection count as sent at the time start. free is the time from which the line is free in this direction.
+// way copies bytes in one direction until src ends or an error occurs. Bytes that arrive before the time start count as
+// sent at start, because on a real line the sender would not know of the connection before. free is the time from which
+// the line is free in this direction.
 func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time, gone <-chan struct{}) {
 	q := newQueue(inFlight)
 	var sender sync.WaitGroup
@@ -268,7 +276,8 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 		for {
 			size, bw := chunkSize, l.bandwidth.Load()
 			if bw > 0 {
-				size = min(max(int(bw/500), 512), chunkSize) // about 2 ms on the line, so that other connections get their turn
+				// a piece takes about 2 ms, so that other connections get their turn
+				size = min(max(int(bw/500), 512), chunkSize)
 			}
 			n, err := src.Read(buf[:size])
 			if n > 0 {
@@ -293,7 +302,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 			break
 		}
 	}
-	// A process that sends to a direction that is not read any more would wait forever.
+	// Without this, a goroutine that sends to a reader which has ended would wait forever.
 	q.abandon()
 	src.SetReadDeadline(time.Now().Add(lingering))
 	sender.Wait()
@@ -301,7 +310,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 
 func (l *link) half() time.Duration { return time.Duration(l.rtt.Load()) / 2 }
 
-// occupy reserves the line for a duration after all earlier reservations, and returns the end of the reservation.
+// occupy reserves the line for the duration d after all earlier reservations, and returns the end of the reservation.
 func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,7 +321,7 @@ func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	return *free
 }
 
-// sleepUntil waits until the time t. It returns false if the connection has ended before.
+// sleepUntil waits until the time t. It returns false if gone is closed before.
 func sleepUntil(t time.Time, gone <-chan struct{}) bool {
 	d := time.Until(t)
 	if d <= 0 {

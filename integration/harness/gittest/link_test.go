@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// openLink puts a link before a handler of connections.
+// openLink opens a link to a server that calls handle for each connection.
 func openLink(t *testing.T, rtt time.Duration, bandwidth int64, handle func(net.Conn)) *link {
 	t.Helper()
 	back, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func (l *link) connect(t *testing.T) net.Conn {
 	return c
 }
 
-// askByte sends a byte and waits for it to come back.
+// askByte sends a byte and waits until it is sent back.
 func askByte(t *testing.T, c net.Conn) {
 	t.Helper()
 	var b [1]byte
@@ -74,8 +74,8 @@ func askByte(t *testing.T, c net.Conn) {
 	}
 }
 
-// takes runs f, on a machine that may be busy with other things, up to five times until it is fast enough; it may
-// never be faster than least.
+// takes checks that f takes at most the duration most. It runs f up to five times, because the machine may be busy. A
+// run that takes less than the duration least is an error.
 func takes(t *testing.T, what string, least, most time.Duration, f func()) {
 	t.Helper()
 	var best time.Duration
@@ -117,7 +117,7 @@ func TestConnectingAheadIsFree(t *testing.T) {
 	for i := range warm {
 		warm[i] = l.connect(t)
 	}
-	askByte(t, l.connect(t)) // two round trips: those connections are through by now
+	askByte(t, l.connect(t)) // takes two round trips; after that, the other connections are established
 	next := 0
 	takes(t, "a first request on a connection made long ago", rtt, 3*rtt/2, func() {
 		askByte(t, warm[next])
@@ -176,7 +176,7 @@ func TestLongDistanceDoesNotNarrowTheLine(t *testing.T) {
 }
 
 func TestBandwidthIsLimitedAndShared(t *testing.T) {
-	const rate, size = 4 << 20, 1 << 20 // a quarter of a second each
+	const rate, size = 4 << 20, 1 << 20 // one transfer takes a quarter of a second
 	l := openLink(t, 0, rate, func(c net.Conn) { c.Write(make([]byte, size)) })
 	download := func() {
 		if n, err := io.Copy(io.Discard, l.connect(t)); n != size || err != nil {
@@ -234,7 +234,8 @@ func TestBytesArriveAsSent(t *testing.T) {
 			n := min(len(b), 100_003)
 			c.Write(b[:n])
 			b = b[n:]
-			l.rtt.Store(int64(len(b)%7) * int64(time.Millisecond)) // a line that gets shorter must not reorder
+			// bytes must arrive in order even if the round-trip time decreases
+			l.rtt.Store(int64(len(b)%7) * int64(time.Millisecond))
 		}
 		c.(*net.TCPConn).CloseWrite()
 	})

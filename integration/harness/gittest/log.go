@@ -15,41 +15,44 @@ import (
 type Command string
 
 const (
-	Capabilities Command = "caps" // info/refs of git-upload-pack, or the first message of a server on git:// and ssh
+	// request for info/refs of git-upload-pack, or the first message of a server on git:// and ssh
+	Capabilities Command = "caps"
 	LsRefs       Command = "ls-refs"
 	Fetch        Command = "fetch"
 	ObjectInfo   Command = "object-info"
-	Push         Command = "push"       // git-receive-pack, including its info/refs
+	Push         Command = "push"       // request to git-receive-pack, including its info/refs
 	Other        Command = "other"      // any other request, including files of the dumb protocol
-	Connection   Command = "connection" // used only in Fault.Match of servers other than HTTP
+	Connection   Command = "connection" // whole connection; used only in Fault.Match of servers other than HTTP servers
 )
 
-// Uncounted is the number of blobs of an answer whose pack was not read (ServerOptions.Cheap).
+// Uncounted is the value of Request.Blobs if the pack was not read (ServerOptions.Cheap).
 const Uncounted = -1
 
-// Request is one request, with its progress so far. Byte counts are those of bodies as they were sent, without headers. Over
-// ssh the times are zero, because the log is read from a recording.
+// Request is one request and the progress of its answer. Numbers of bytes are those of bodies as they were sent,
+// without headers. For ssh the times are zero, because the log is made from a recording.
 type Request struct {
-	Conn    int    // number of the connection, from 1
-	Repo    string // name in the URL, without the leading slash
+	Conn    int    // number of the connection, counted from 1
+	Repo    string // name of the repository in the URL, without the leading slash
 	Method  string // HTTP method
 	Path    string // HTTP path with the query
-	Version int    // protocol version that the client has requested; 0: none
+	Version int    // protocol version that the client has requested; 0 if none
 	Command Command
 
-	Wants    []object.ID // wants of a fetch; for object-info, the ids in the request
+	Wants    []object.ID // objects that a fetch requests, or IDs in a request of object-info
 	WantRefs []string
-	Prefixes []string // prefixes of ls-refs
+	Prefixes []string // values of ref-prefix in a request of ls-refs
 	Haves    int
 	Shallow  int // number of shallow commits that the client has sent
 	Depth    int
 	Filter   string
 
-	Status   int    // HTTP status
-	Fault    string // kind of the fault that was applied; "": none
-	Objects  int    // number of objects in the header of the pack; if the pack was cut short, number of objects that were sent completely
-	Blobs    int    // number of blobs among the objects; Uncounted or exact
-	PackErr  string // reason why the pack could not be read completely; "": none
+	Status int    // HTTP status
+	Fault  string // kind of the fault that was applied; "" if none
+	// number of objects according to the pack's header; if the pack is incomplete, number of objects that were sent
+	// completely
+	Objects  int
+	Blobs    int    // number of blobs among the objects, or Uncounted
+	PackErr  string // reason why the pack could not be read completely; "" if it could
 	BytesIn  int64
 	BytesOut int64
 
@@ -60,20 +63,20 @@ type Request struct {
 	format object.Format
 }
 
-// Log contains the requests of a server since its start or the last Reset.
+// Log contains the requests to a server since its start or the last call of Reset.
 type Log struct {
 	each  func(Request) // called for each complete request; may be nil
-	renew func()        // updates the log before it is read; may be nil
+	renew func()        // called before the log is read, to add new requests; may be nil
 
 	mu       sync.Mutex
 	settled  sync.Cond
-	counting int // number of packs that are being read
-	conns    int // number of connections that were opened; numbers them
-	reset    int // value of conns at the last Reset
+	counting int // number of packs that are being counted
+	conns    int // number of connections that were opened, which is the number of the newest connection
+	reset    int // value of conns at the last call of Reset
 	entries  []*entry
 }
 
-// entry is a request in progress; guarded by Log.mu.
+// entry is a logged request; protected by Log.mu.
 type entry struct {
 	Request
 	blobs []object.ID
@@ -107,7 +110,7 @@ func (l *Log) update(e *entry, change func(*entry)) {
 	change(e)
 }
 
-// count begins to read a pack. Readers of the log wait until the returned function is called with the result.
+// count records that a pack is being counted. Readers of the log wait until done is called with the result.
 func (l *Log) count() (done func(e *entry, c packCount)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +151,7 @@ func (l *Log) view(f func()) {
 	f()
 }
 
-// Requests returns the requests in order of arrival, including those in progress.
+// Requests returns the requests in order of arrival, including those that are still being answered.
 func (l *Log) Requests() []Request {
 	var all []Request
 	l.view(func() {
@@ -159,13 +162,13 @@ func (l *Log) Requests() []Request {
 	return all
 }
 
-// Fetches returns the requests for objects.
+// Fetches returns the requests that fetch objects.
 func (l *Log) Fetches() []Request {
 	return slices.DeleteFunc(l.Requests(), func(r Request) bool { return r.Command != Fetch })
 }
 
-// Blobs returns how often each blob was sent, and the total number of sent blobs. Blobs of answers that are Uncounted are
-// missing.
+// Blobs returns how often each blob was sent, and the total number of blobs that were sent. It leaves out answers whose
+// number of blobs is Uncounted.
 func (l *Log) Blobs() (sent map[object.ID]int, total int) {
 	sent = map[object.ID]int{}
 	l.view(func() {
@@ -186,8 +189,9 @@ func (l *Log) Connections() int {
 	return n
 }
 
-// RoundTrips returns the number of opened connections and requests, which is the number of waits of a client that waits for
-// each. The handshakes in an ssh connection are not counted, nor is the first message of a server on git:// and ssh.
+// RoundTrips returns the number of opened connections plus the number of requests. A client that waits for each of them
+// waits for so many round trips. The handshake of ssh and the first message of a server on git:// and ssh are not
+// counted.
 func (l *Log) RoundTrips() int {
 	var n int
 	l.view(func() {
@@ -201,12 +205,12 @@ func (l *Log) RoundTrips() int {
 	return n
 }
 
-// Reset removes all requests and connections from the log. Requests in progress are not logged any more.
+// Reset removes all requests and connections from the log. Requests that are still being answered are removed too.
 func (l *Log) Reset() {
 	l.view(func() { l.entries, l.reset = nil, l.conns })
 }
 
-// String returns a table of the requests with a line of sums.
+// String returns a table of the requests, followed by a line with sums.
 func (l *Log) String() string {
 	requests := l.Requests()
 	var b strings.Builder
@@ -225,7 +229,7 @@ func (l *Log) String() string {
 	return b.String()
 }
 
-// String returns the line for the request in the table of Log.String.
+// String returns the row of the request in the table of Log.String.
 func (r Request) String() string { return strings.ReplaceAll(r.row(), "\t", " ") }
 
 func (r Request) row() string {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// lose drops packets with socket filters that let no byte pass. The kernel applies the filters before TCP sees a packet, so
-// the sender gets neither an answer nor an acknowledgement.
+// lose makes the kernel drop all packets of clients, with socket filters that let no byte pass. The kernel applies the
+// filters before TCP, so the sender gets no acknowledgement.
 func (l *link) lose() (end func(), err error) {
 	nothing := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K, K: 0}}
 	lost := func(fd uintptr) error {

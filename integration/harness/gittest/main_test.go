@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// served is a server of one repository with three commits: "a.git" below root.
+// served is a server of one repository with three commits, "a.git" below root.
 type served struct {
 	*Server
 	root, dir string
@@ -26,7 +26,8 @@ func gitIn(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// makeRepo writes three commits over 40 files, versions alike enough to become deltas, and packs them.
+// makeRepo creates a repository with three commits of 40 files, and packs it. Versions of a file are similar, so that
+// the pack contains deltas.
 func makeRepo(t testing.TB, dir string, f object.Format) object.ID {
 	t.Helper()
 	gitIn(t, "", "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), dir)
@@ -35,7 +36,7 @@ func makeRepo(t testing.TB, dir string, f object.Format) object.ID {
 		fmt.Fprintf(&s, "commit refs/heads/main\ncommitter a <a@b> %d +0000\ndata 1\nc\n", 1600000000+n)
 		for i := range 40 {
 			if i%3 > n {
-				continue // some come only later
+				continue // some files are added by later commits
 			}
 			var text strings.Builder
 			for line := range 200 + i {
@@ -74,7 +75,7 @@ func startFormat(t testing.TB, f object.Format, o ServerOptions) *served {
 
 func (sv *served) url() string { return sv.URL("a.git") }
 
-// blobsIn lists the blobs a repository has on its own disk.
+// blobsIn returns the blobs in the object directory of a repository.
 func blobsIn(t testing.TB, dir string) map[object.ID]int {
 	t.Helper()
 	blobs := map[object.ID]int{}
@@ -86,7 +87,8 @@ func blobsIn(t testing.TB, dir string) map[object.ID]int {
 	return blobs
 }
 
-// familyOf lists the live processes that were started for a server: their HOME is its own.
+// familyOf returns the running processes of a server, which are those whose variable HOME is the home directory of the
+// server.
 func familyOf(home string) []string {
 	var found []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -100,7 +102,7 @@ func familyOf(home string) []string {
 	return found
 }
 
-// noise is incompressible and the same at every run.
+// noise returns n bytes that cannot be compressed and are the same in every run.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	x := uint64(88172645463325252)

@@ -16,20 +16,24 @@ const (
 	flushPacket
 	delimPacket
 	endPacket // response-end packet
-	rawBytes  // bytes outside of pkt-lines: a pack without side-band, or another protocol; all later bytes are of this kind
+	// bytes that are not in pkt-lines: a pack without side-band, or another protocol; all later bytes are also of this
+	// kind
+	rawBytes
 )
 
-// packets splits a stream into packets as it passes. A payload is valid until the callback returns.
+// packets splits a stream of bytes into packets while it passes, and calls each for each packet. The payload is valid
+// only during this call.
 type packets struct {
 	each func(kind packetKind, payload []byte)
-	held []byte // the start of an incomplete packet
+	held []byte // first bytes of an incomplete packet
 	raw  bool
 }
 
-// maxPacket is the maximum length of a packet, including its four digits (gitprotocol-common: 65520).
+// maxPacket is the maximum length of a packet in bytes, including the four digits of the length (gitprotocol-common:
+// 65520).
 const maxPacket = 65520
 
-// feed processes the next bytes of the stream, which may end within a packet.
+// feed parses the next bytes of the stream, which may end inside a packet.
 func (p *packets) feed(b []byte) {
 	for len(b) > 0 {
 		if p.raw {
@@ -37,7 +41,7 @@ func (p *packets) feed(b []byte) {
 			return
 		}
 		if len(p.held) == 0 {
-			// Complete packets are not copied.
+			// Packets that are complete in b are not copied.
 			n := p.cut(b)
 			if b = b[n:]; n > 0 {
 				continue
@@ -55,7 +59,8 @@ func (p *packets) feed(b []byte) {
 	}
 }
 
-// cut reports the packet at the start of b and returns its length. It returns 0 if the packet is incomplete.
+// cut calls each for the packet at the start of b, and returns the length of the packet. It returns 0 if the packet is
+// incomplete.
 func (p *packets) cut(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -76,7 +81,8 @@ func (p *packets) cut(b []byte) int {
 	return n
 }
 
-// packetLen parses the four digits: 0, 1 and 2 are the special packets; other numbers are lengths that include the digits.
+// packetLen parses the four hexadecimal digits at the start of a packet. The values 0, 1 and 2 are special packets;
+// other values are lengths that include the digits.
 func packetLen(b []byte) (int, bool) {
 	n, err := strconv.ParseUint(string(b[:4]), 16, 16)
 	if err != nil || n == 3 || n > maxPacket {
@@ -93,7 +99,7 @@ func appendPacket(b, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// ask is one request of a client: the lines up to a flush packet.
+// ask is one request of a client, which consists of the lines up to a flush packet.
 type ask struct {
 	Request
 	lines int
@@ -121,7 +127,7 @@ func (a *ask) line(payload []byte) {
 	case name == "object-format":
 		a.format, _ = object.ParseFormat(command)
 	case key == "want":
-		if a.lines == 1 { // v0 and v1 have no command; the capabilities follow the first want
+		if a.lines == 1 { // v0 and v1 have no command line; the capabilities follow the first want
 			a.Command = Fetch
 			value, _, _ = strings.Cut(value, " ")
 		}

@@ -10,13 +10,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// cutUp lists the packets of a stream that arrives in pieces of n bytes.
+// cutUp returns the packets of a stream that is processed in pieces of n bytes.
 func cutUp(stream []byte, n int) []string {
 	var got []string
 	var raw []byte
 	p := packets{each: func(kind packetKind, payload []byte) {
 		if kind == rawBytes {
-			raw = append(raw, payload...) // in pieces, as they arrive
+			raw = append(raw, payload...) // raw bytes are reported in pieces
 			return
 		}
 		got = append(got, fmt.Sprintf("%d %s", kind, payload))

@@ -11,33 +11,35 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// packCount is the number of objects in a pack.
+// packCount is the result of counting the objects of a pack.
 type packCount struct {
-	objects int // number of objects that were complete
+	objects int // number of complete objects
 	blobs   []object.ID
-	err     error // reason why reading ended before the last object of the header; nil: all objects were read
+	err     error // reason why not all objects could be read; nil if all were read
 }
 
-// bases reads objects that are bases of deltas in a thin pack. A served repository has all of them.
+// bases returns objects that a thin pack uses as bases of deltas but does not contain. A served repository has all of
+// them.
 type bases interface {
 	object(id object.ID) (object.Type, []byte, error)
 }
 
 const (
-	ofsDelta    = 6
-	refDelta    = 7
-	maxContent  = 512 << 20 // in bytes; git makes no deltas of files above core.bigFileThreshold, which has this default
-	maxBaseKept = 64 << 20  // maximum size in bytes of the contents that are kept as delta bases
+	ofsDelta = 6
+	refDelta = 7
+	// maximum size of contents in bytes; git creates no deltas of larger files (default of core.bigFileThreshold)
+	maxContent  = 512 << 20
+	maxBaseKept = 64 << 20 // maximum total size, in bytes, of the contents that are kept as bases of deltas
 )
 
-// packReader reads a pack in a file (gitformat-pack) as far as needed to find out which blobs it contains.
+// packReader reads a pack in a file (gitformat-pack) to find out which blobs it contains.
 type packReader struct {
 	format object.Format
 	src    io.ReaderAt
 	size   int64
 	bases  bases
 
-	next    *counter // reader at the start of the next object
+	next    *counter // reader that is at the start of the next object
 	inflate io.ReadCloser
 	hasher  *object.Hasher
 	types   map[int64]object.Type // types of the objects that were read, by offset; a delta has the type of its base
@@ -45,7 +47,7 @@ type packReader struct {
 	held    int                   // number of bytes in kept
 }
 
-// countPack reads a whole pack of size bytes.
+// countPack counts the objects of a pack of size bytes.
 func countPack(f object.Format, src io.ReaderAt, size int64, b bases) packCount {
 	p := &packReader{format: f, src: src, size: size, bases: b, types: map[int64]object.Type{}, kept: map[int64][]byte{}}
 	p.hasher = object.NewHasher(f, object.Blob, 0)
@@ -80,7 +82,7 @@ func (p *packReader) count() (c packCount) {
 
 func packHeader(b []byte) (objects uint32, err error) {
 	if string(b[:4]) != "PACK" || binary.BigEndian.Uint32(b[4:]) != 2 {
-		return 0, fmt.Errorf("read pack header: %q is none", b[:8])
+		return 0, fmt.Errorf("read pack header: invalid header %q", b[:8])
 	}
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
@@ -88,13 +90,14 @@ func packHeader(b []byte) (objects uint32, err error) {
 // element is the header of an object in a pack.
 type element struct {
 	kind   uint8
-	size   uint64 // size of the contents, or of the delta
-	offset int64  // offset of the base, for ofsDelta
+	size   uint64 // size of the contents or of the delta, in bytes
+	offset int64  // offset of the base if kind is ofsDelta
 	base   object.ID
-	data   *counter // reader at the start of the deflated bytes
+	data   *counter // reader that is at the start of the compressed bytes
 }
 
-// counter is a buffered reader that counts its position. It is an io.ByteReader, so that inflate does not read too far.
+// counter is a buffered reader that knows its position. It implements io.ByteReader, so that decompression does not
+// read bytes of the next object.
 type counter struct {
 	*bufio.Reader
 	at int64
@@ -155,8 +158,8 @@ func (p *packReader) element(at int64) (e element, err error) {
 	return e, err
 }
 
-// object reads the object at the offset at. It returns the type, the id if the object is a blob, and the offset of the next
-// object.
+// object reads the object at the offset at. It returns the type, the ID if the object is a blob, and the offset of the
+// next object.
 func (p *packReader) object(at int64) (t object.Type, id object.ID, next int64, err error) {
 	e, err := p.element(at)
 	if err != nil {
@@ -201,15 +204,16 @@ func (p *packReader) deltaType(e element) (object.Type, error) {
 	}
 	t, ok := p.types[e.offset]
 	if !ok {
-		return 0, fmt.Errorf("no object at delta base %d", e.offset)
+		return 0, fmt.Errorf("read delta: no object at offset %d of its base", e.offset)
 	}
 	return t, nil
 }
 
-// maxChain is far above the length of the longest delta chain that git makes (4095, the limit of pack.depth).
+// maxChain is the maximum number of deltas in a chain. It is above the length of the longest chain that git creates
+// (4095, the limit of pack.depth).
 const maxChain = 5000
 
-// blobAt returns the contents of a blob that was read before.
+// blobAt returns the contents of the blob at an offset, which has been read before.
 func (p *packReader) blobAt(at int64, depth int) ([]byte, error) {
 	if content, ok := p.kept[at]; ok {
 		return content, nil
@@ -240,7 +244,7 @@ func (p *packReader) keep(at int64, content []byte) {
 	p.held += len(content)
 }
 
-// apply returns the result of the delta e.
+// apply returns the contents of the object that the delta of e describes.
 func (p *packReader) apply(e element, delta []byte, depth int) ([]byte, error) {
 	var base []byte
 	var err error
@@ -261,12 +265,12 @@ func (p *packReader) inflateAll(e element) ([]byte, error) {
 	return w.b, err
 }
 
-// sliceWriter collects at most maxContent bytes.
+// sliceWriter collects the written bytes, and returns an error for more than maxContent bytes.
 type sliceWriter struct{ b []byte }
 
 func (w *sliceWriter) Write(b []byte) (int, error) {
 	if len(w.b)+len(b) > maxContent {
-		return 0, fmt.Errorf("content is over %d bytes", maxContent)
+		return 0, fmt.Errorf("contents have more than %d bytes", maxContent)
 	}
 	w.b = append(w.b, b...)
 	return len(b), nil
@@ -287,7 +291,7 @@ func (p *packReader) inflateTo(w io.Writer, e element) error {
 		return noEOF(err)
 	}
 	if uint64(n) != e.size {
-		return fmt.Errorf("%d bytes, header says %d", n, e.size)
+		return fmt.Errorf("inflate object: got %d bytes, header states %d", n, e.size)
 	}
 	return nil
 }
@@ -299,9 +303,9 @@ func noEOF(err error) error {
 	return err
 }
 
-// applyDelta applies a delta (gitformat-pack, "Deltified representation").
+// applyDelta returns the result of applying a delta to base (gitformat-pack, "Deltified representation").
 func applyDelta(base, delta []byte) ([]byte, error) {
-	bad := errors.New("bad delta")
+	bad := errors.New("invalid delta")
 	from, delta, ok := deltaSize(delta)
 	if !ok || from != uint64(len(base)) {
 		return nil, bad

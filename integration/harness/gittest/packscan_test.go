@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// packObjects packs what rev-list finds, as stock git does.
+// packObjects returns a pack, made by stock git, of the objects that rev-list prints for revs.
 func packObjects(t testing.TB, dir, revs string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{"pack-objects", "--stdout", "-q", "--revs"}, args...)...)
@@ -25,7 +25,7 @@ func packObjects(t testing.TB, dir, revs string, args ...string) []byte {
 	return pack
 }
 
-// only are bases for which there is nothing but a map.
+// only implements bases with a map of blobs.
 type only map[object.ID][]byte
 
 func (o only) object(id object.ID) (object.Type, []byte, error) {

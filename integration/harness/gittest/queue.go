@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// queue contains the pieces on the way in one direction, in order, each with its time of arrival.
+// queue contains the pieces of data that are under way in one direction, in order, each with its time of arrival.
 type queue struct {
 	limit int
 
@@ -29,7 +29,8 @@ func newQueue(limit int) *queue {
 	return q
 }
 
-// push adds a piece. It waits while too many bytes are on the way. It returns false if the queue accepts no more pieces.
+// push adds a piece to the queue. It waits while too many bytes are in the queue. It returns false if the reader has
+// ended.
 func (q *queue) push(p []byte, at time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,7 +46,7 @@ func (q *queue) push(p []byte, at time.Time) bool {
 	return true
 }
 
-// end records that no further pieces follow. The end of the stream also has a time of arrival.
+// end records that no more pieces follow. The end of the stream arrives at the time at.
 func (q *queue) end(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -53,7 +54,7 @@ func (q *queue) end(at time.Time) {
 	q.changed.Broadcast()
 }
 
-// pop waits for the next piece. ok is false at the end.
+// pop waits for the next piece and removes it from the queue. ok is false at the end of the stream.
 func (q *queue) pop() (p []byte, at time.Time, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

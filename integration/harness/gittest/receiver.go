@@ -13,25 +13,26 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Receiver is a bare repository that accepts pushes through every server and by path, and records them.
+// Receiver is a bare repository that accepts pushes, through every server and by path, and records them.
 type Receiver struct{ *Repo }
 
 // Update is a change of one ref by a push.
 type Update struct {
-	Push     int // number of the push that made the update, from 1
+	Push     int // number of the push that made the update, counted from 1
 	At       time.Time
 	Ref      string
-	Old, New object.ID // zero: the ref did not exist before, or was deleted
+	Old, New object.ID // a zero ID means that the ref did not exist before, or was deleted
 }
 
-// Files of a Receiver: the list of the pushes, and the text with which pushes are declined while the file exists.
+// These are the names of files in a Receiver: the list of pushes, and the text with which pushes are declined while the
+// file exists.
 const (
 	receivedFile = "received"
 	declinedFile = "declined"
 )
 
-// The hooks run in the repository's directory. git starts them for all refs of one push together. Several pushes may run
-// concurrently.
+// receiverHooks are the hooks of a Receiver by name. git runs each hook once for each push, with all its refs, in the
+// repository's directory. Several pushes may run concurrently.
 var receiverHooks = map[string]string{
 	"pre-receive": `#!/bin/sh
 cat >/dev/null
@@ -42,7 +43,7 @@ exec 9>>` + receivedFile + ` && flock 9 && { echo "push $(date +%s%N)"; cat; } >
 `,
 }
 
-// NewReceiver makes an empty repository at dir, like New.
+// NewReceiver creates an empty Receiver at dir, with the options of New.
 func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
 	r, err := New(dir, o)
 	if err != nil {
@@ -51,7 +52,7 @@ func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
 	return &Receiver{r}, r.receive()
 }
 
-// Receiving makes a repository a Receiver.
+// Receiving turns an existing repository into a Receiver.
 func Receiving(r *Repo) (*Receiver, error) { return &Receiver{r}, r.receive() }
 
 func (r *Repo) receive() error {
@@ -67,7 +68,8 @@ func (r *Repo) receive() error {
 	return nil
 }
 
-// Updates returns the updates in the order in which they were made. An update is in the list when its push was answered.
+// Updates returns all updates by pushes in the order in which they were made. An update is in the list as soon as its
+// push was answered.
 func (r *Receiver) Updates() ([]Update, error) {
 	list, err := os.ReadFile(filepath.Join(r.Path, receivedFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,13 +100,13 @@ func (r *Receiver) Updates() ([]Update, error) {
 			}
 			all = append(all, u)
 		default:
-			return nil, fmt.Errorf("list updates: %q is none", line)
+			return nil, fmt.Errorf("list updates: invalid line %q", line)
 		}
 	}
 	return all, nil
 }
 
-// Decline makes the repository refuse all pushes with the given text, until Accept.
+// Decline makes the repository refuse all pushes with the given text, until Accept is called.
 func (r *Receiver) Decline(text string) error {
 	return os.WriteFile(filepath.Join(r.Path, declinedFile), []byte(text+"\n"), 0o644)
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every server and the path lead to the same list.
+// TestReceiver checks that pushes through every kind of server and by path are recorded in the same list.
 func TestReceiver(t *testing.T) {
 	root := t.TempDir()
 	r, err := NewReceiver(filepath.Join(root, "r.git"), RepoOptions{})

@@ -9,8 +9,9 @@ import (
 	"sync"
 )
 
-// records makes the log of an ssh server. The link sees only encrypted bytes, but each session records all bytes in both
-// directions before it passes them on (see session). When the log is read, the new part of the recordings is read first.
+// records creates the log of an ssh server. The link sees only encrypted bytes, so each session records all bytes in
+// both directions before it passes them on (see session). Whenever the log is read, records first parses the new bytes
+// of the recordings.
 type records struct {
 	s   *Server
 	dir string
@@ -20,7 +21,7 @@ type records struct {
 	done map[string]bool
 }
 
-// record is the position up to which the recording of a session was read.
+// record is the state of parsing the recording of one session: the numbers of bytes that were parsed in each direction.
 type record struct {
 	dialogue        *dialogue
 	asked, answered int64
@@ -30,13 +31,13 @@ func newRecords(s *Server) *records {
 	return &records{s: s, dir: s.sshFile("sessions"), open: map[string]*record{}, done: map[string]bool{}}
 }
 
-// renew reads the new part of all recordings.
+// renew parses the new bytes of all recordings.
 func (r *records) renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sessions, err := os.ReadDir(r.dir) // in the order of the connections
+	sessions, err := os.ReadDir(r.dir) // names sort in the order of the connections
 	if err != nil {
-		return // after close, which has read everything
+		return // close was called and has parsed everything
 	}
 	for _, session := range sessions {
 		if name := session.Name(); !r.done[name] {
@@ -45,7 +46,7 @@ func (r *records) renew() {
 	}
 }
 
-// close reads the rest of the recordings. The sessions must have ended.
+// close parses the rest of all recordings. The sessions must have ended.
 func (r *records) close() {
 	r.renew()
 	r.mu.Lock()
@@ -63,7 +64,7 @@ func (r *records) read(name string) {
 		about, err := os.ReadFile(filepath.Join(dir, "about"))
 		lines := bytes.Split(about, []byte("\n"))
 		if err != nil || len(lines) < 4 {
-			return // the session has just begun
+			return // the session has not created its files yet
 		}
 		var conn int
 		fmt.Sscanf(name, "%d-", &conn)
@@ -71,42 +72,45 @@ func (r *records) read(name string) {
 		c.dialogue.start(string(lines[2]), string(lines[0]), string(lines[1]))
 		r.open[name] = c
 	}
-	// The files are read in this order, so that the request of every answer was read before the answer.
+	// The client's bytes are parsed first, so that each request is known before its answer.
 	_, err := os.Stat(filepath.Join(dir, "ended"))
 	ended := err == nil
 	answered := size(filepath.Join(dir, "answered"))
-	c.asked = replay(filepath.Join(dir, "asked"), c.asked, size(filepath.Join(dir, "asked")), c.dialogue.asks)
-	c.answered = replay(filepath.Join(dir, "answered"), c.answered, answered, c.dialogue.says)
+	c.asked = replay(filepath.Join(dir, "asked"), c.asked, size(filepath.Join(dir, "asked")), c.dialogue.fromClient)
+	c.answered = replay(filepath.Join(dir, "answered"), c.answered, answered, c.dialogue.fromServer)
 	if ended {
 		c.dialogue.end()
 		delete(r.open, name)
 		r.done[name] = true
-		os.RemoveAll(dir) // packs may be large; if this fails, the file is removed together with the server's directory
+		// the directory is removed now, because packs may be large; if this fails, it is removed together with the
+		// server's directory
+		os.RemoveAll(dir)
 	}
 }
 
 func size(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
-		return 0 // no bytes were recorded yet
+		return 0 // the file does not exist, because no bytes were recorded yet
 	}
 	return info.Size()
 }
 
-// replay calls hear with the bytes of a file between two offsets, and returns the offset that it has reached.
+// replay calls hear with the bytes of a file from offset from to offset to, and returns the offset after the last byte
+// that it could read.
 func replay(path string, from, to int64, hear func([]byte)) int64 {
 	f, err := os.Open(path)
 	if err != nil {
 		return from
 	}
 	defer f.Close()
-	n, _ := io.Copy(hearer(hear), io.NewSectionReader(f, from, to-from))
+	n, _ := io.Copy(writerFunc(hear), io.NewSectionReader(f, from, to-from))
 	return from + n
 }
 
-type hearer func([]byte)
+type writerFunc func([]byte)
 
-func (h hearer) Write(p []byte) (int, error) {
+func (h writerFunc) Write(p []byte) (int, error) {
 	h(p)
 	return len(p), nil
 }

@@ -19,7 +19,7 @@ type RepoOptions struct {
 	Format object.Format
 }
 
-// Repo is a bare repository to which commits are written. It must be used by one goroutine at a time.
+// Repo is a bare repository in which tests create commits. It must be used by one goroutine at a time.
 type Repo struct {
 	Path    string
 	format  object.Format
@@ -28,16 +28,18 @@ type Repo struct {
 
 // File is the change of a path in a commit.
 type File struct {
-	Data   []byte // contents, target of a symbolic link, or commit id in hexadecimal for a gitlink
-	Mode   string // mode in the form that git prints; "": 100644
-	Delete bool   // removes the path, which may be a directory
+	// contents of the file, target of the symbolic link, or ID of the commit in hexadecimal if the path is a gitlink
+	Data   []byte
+	Mode   string // mode as git prints it; "" for 100644
+	Delete bool   // if true, the commit removes the path, which may be a directory
 }
 
-// epoch is the time of a repository's first commit. Each further commit is a minute later. The times are fixed, so that ids
-// are, too.
+// epoch is the time of a repository's first commit, in seconds since 1970. Each further commit is one minute later. The
+// times are fixed, so that the IDs of commits are the same in every run.
 const epoch = 1_700_000_000
 
-// New makes an empty repository at dir with HEAD on main. Partial fetches by path are allowed, too.
+// New creates an empty bare repository at dir whose HEAD is main. It allows all filters of partial fetches, including
+// filters by path.
 func New(dir string, o RepoOptions) (*Repo, error) {
 	r := &Repo{Path: dir, format: o.Format}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -56,7 +58,8 @@ func New(dir string, o RepoOptions) (*Repo, error) {
 
 func (r *Repo) git(args ...string) (string, error) { return Git(context.Background(), r.Path, args...) }
 
-// Commit changes files on top of a branch, which it creates if the branch does not exist.
+// Commit creates a commit that changes files, on top of a branch. It creates the branch if it does not exist. It
+// returns the commit.
 func (r *Repo) Commit(branch string, files map[string]File, message string) (object.ID, error) {
 	ids, err := r.commit(branch, 1, message, func(int) map[string]File { return files })
 	if err != nil {
@@ -65,7 +68,8 @@ func (r *Repo) Commit(branch string, files map[string]File, message string) (obj
 	return ids[0], nil
 }
 
-// commit makes n commits, oldest first, in one run of git fast-import.
+// commit creates n commits with one call of git fast-import and returns them, oldest first. The function files returns
+// the changes of each commit.
 func (r *Repo) commit(branch string, n int, message string, files func(int) map[string]File) ([]object.ID, error) {
 	ref := "refs/heads/" + branch
 	from := ""
@@ -86,7 +90,7 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 			w.printf("commit %s\nmark :%d\ncommitter gittest <gittest@localhost> %d +0000\n", ref, i+1, epoch+60*(r.commits+i))
 			w.data([]byte(strings.TrimSuffix(text, "\n") + "\n"))
 			w.printf("%s", from)
-			from = "" // each commit of a run follows the previous one
+			from = "" // only the first commit names its parent, because each commit of a run follows the previous one
 			set := files(i)
 			for _, path := range slices.Sorted(maps.Keys(set)) {
 				w.file(path, set[path])
@@ -94,11 +98,12 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 			w.printf("get-mark :%d\n", i+1)
 		}
 		w.printf("done\n")
-		out.CloseWithError(errors.Join(w.err, buffered.Flush())) // nil ends the stream
+		out.CloseWithError(errors.Join(w.err, buffered.Flush())) // without an error, this ends the stream normally
 	}()
-	// Ends the writer, too, if git stops reading early.
+	// This also ends the writing goroutine if git stops reading early.
 	defer in.Close()
-	// The objects are stored in a pack, because creating thousands of loose files would take most of the time.
+	// unpackLimit=1 stores the objects in a pack, because creating thousands of loose files would take most of the
+	// time.
 	printed, err := run(context.Background(), r.Path, in, nil, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet", "--done", "--date-format=raw")
 	if err != nil {
 		return nil, fmt.Errorf("commit to %s: %w", branch, err)
@@ -113,12 +118,12 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 		ids = append(ids, id)
 	}
 	if len(ids) != n {
-		return nil, fmt.Errorf("commit to %s: git names %d commits of %d", branch, len(ids), n)
+		return nil, fmt.Errorf("commit to %s: git printed %d IDs of %d commits", branch, len(ids), n)
 	}
 	return ids, nil
 }
 
-// importWriter writes the input of git fast-import. After an error it writes nothing.
+// importWriter writes the input of git fast-import. After an error it ignores further calls.
 type importWriter struct {
 	w   io.Writer
 	err error
@@ -185,7 +190,7 @@ func (r *Repo) Tag(name string, id object.ID) error {
 	return err
 }
 
-// AnnotatedTag creates a tag object and returns the id of the tag object.
+// AnnotatedTag creates an annotated tag and returns the ID of its tag object.
 func (r *Repo) AnnotatedTag(name string, id object.ID, message string) (object.ID, error) {
 	if _, err := r.git("tag", "--annotate", "--message="+message, name, id.String()); err != nil {
 		return object.ID{}, err

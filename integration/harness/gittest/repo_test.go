@@ -32,7 +32,7 @@ func (r *Repo) must(t testing.TB, args ...string) string {
 	return out
 }
 
-// list maps the paths of a commit to `mode type id`, as git has them.
+// list returns the files of a commit: the map contains "MODE TYPE ID" by path, as git prints it.
 func (r *Repo) list(t testing.TB, commit object.ID) map[string]string {
 	t.Helper()
 	list := map[string]string{}
@@ -99,7 +99,8 @@ func TestCommitFails(t *testing.T) {
 		"bad gitlink": {"a": {Mode: gitlink, Data: []byte("no id")}},
 		"bad path":    {"a//b": {}},
 	} {
-		// More behind it than a pipe holds: the writer must not wait for a git that has ended.
+		// The input after this file is larger than the buffer of a pipe: the writer must not wait for a git process
+		// that has ended.
 		files["z"] = File{Data: bytes.Repeat([]byte("x"), 1<<20)}
 		if id, err := r.Commit("main", files, name); err == nil {
 			t.Errorf("%s: committed as %s", name, id)
@@ -156,9 +157,9 @@ func TestTricky(t *testing.T) {
 				}
 			}
 			if f != object.SHA1 {
-				return // one checkout says it for both
+				return // one checkout is sufficient for both formats
 			}
-			// A stock checkout takes all of it.
+			// Stock git can check out all files.
 			out := t.TempDir()
 			r.must(t, "--work-tree="+out, "checkout", "--quiet", "--force", "main", "--", ".")
 			if got, err := os.ReadFile(filepath.Join(out, "crlf.txt")); string(got) != "one\r\ntwo\r\n" {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// InARow returns the number of round trips that followed each other: the length of the longest chain of requests in which
-// each request was sent after the answer to the previous one had arrived. A request that a client sends because of an answer
-// reaches a server one round trip after this answer began to leave the server, and two if a connection is opened between
-// them. A request that arrives earlier was sent without waiting. A slow client looks as if it had waited, so rtt should be
-// longer than the delays of a busy machine. The chain may continue on another server; all servers must have the same
-// round-trip time.
+// InARow returns the number of sequential round trips: the length of the longest chain of requests in which each
+// request was sent after the answer to the previous request had arrived. A request that a client sends because of an
+// answer reaches the server one round trip after the answer began to leave the server, or two round trips after that if
+// a connection is opened in between. A request that arrives earlier was sent without waiting for the answer. A slow
+// client looks as if it had waited, so rtt should be longer than the delays of a busy machine. A chain may continue on
+// another server; all servers must have the same round-trip time.
 func InARow(rtt time.Duration, logs ...*Log) int {
 	type step struct {
 		Request
-		opens bool // the request is the first one on its connection
+		opens bool // the request is the first request on its connection
 		turns int  // length of the longest chain that ends with this request
 	}
 	var steps []step

@@ -20,27 +20,31 @@ import (
 	"time"
 )
 
-// ServerOptions say what is served and over what line.
+// ServerOptions configures a server and its simulated network line.
 type ServerOptions struct {
-	Root      string        // every repository below this directory is served, also behind symbolic links
-	Addr      string        // host and port to listen on; "": a free port of 127.0.0.1
+	Root      string        // all repositories below this directory are served, including those behind symbolic links
+	Addr      string        // host and port to listen on; "" for a free port of 127.0.0.1
 	RTT       time.Duration // round-trip time
-	Bandwidth int64         // bytes per second in each direction; 0: unlimited
-	Cheap     bool          // packs are not read: requests, wants and objects are counted, and blobs are Uncounted
-	Config    []string      // "key=value" of git's configuration, over what the repositories say. Without any of theirs,
-	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
+	Bandwidth int64         // bandwidth of each direction in bytes per second; 0 for no limit
+	// if true, packs are not read: requests, wants and objects are counted, and blobs are Uncounted
+	Cheap bool
+	// Config contains settings of the form KEY=VALUE for git, which override those of the repositories. Without them and
+	// settings of the repositories, partial clones and requests for any object are allowed, and requests for the sizes of
+	// objects are not (transfer.advertiseObjectInfo).
+	Config []string
 	Each   func(Request) // called for each complete request, from several goroutines
-	Stderr io.Writer     // receives the error output of git's processes; nil: it is discarded
-	// FinishPushes lets a push over HTTP continue after its client has disconnected, as most servers do. Otherwise the push's
-	// processes are killed, and a process that was about to update a ref leaves the ref's lock behind.
+	Stderr io.Writer     // receives the error output of git's processes; if nil, it is discarded
+	// If FinishPushes is true, a push over HTTP continues after its client has disconnected, as on most servers.
+	// Otherwise the processes of the push are killed, and if one of them was about to update a ref, the ref's lock file
+	// remains.
 	FinishPushes bool
 }
 
-// Server serves repositories until Close.
+// Server serves git repositories until Close is called.
 type Server struct {
 	scheme string
 	root   string
-	home   string // directory of the server, with its configuration and keys
+	home   string // directory with the server's own files, such as its configuration and keys
 	config []string
 	cheap  bool
 
@@ -51,7 +55,7 @@ type Server struct {
 	link     link
 	group    group
 	wg       sync.WaitGroup
-	readers  chan struct{} // semaphore for reading packs
+	readers  chan struct{} // semaphore that limits how many packs are read at the same time
 	shutdown []func()      // functions that Close calls after it has closed the link
 
 	mu         sync.Mutex
@@ -59,7 +63,8 @@ type Server struct {
 	injections []*Injection
 }
 
-// newServer prepares the parts that all kinds of servers have. The caller must complete the server and then open the link.
+// newServer returns a Server with the parts that all kinds of servers have. The caller must complete it and then call
+// open.
 func newServer(scheme string, o ServerOptions) (*Server, error) {
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
@@ -93,8 +98,8 @@ func (s *Server) open(addr string) error {
 	return s.link.open(addr)
 }
 
-// Serve serves smart HTTP through git http-backend. Pushes are refused unless the repository's setting http.receivepack
-// allows them.
+// Serve starts a smart HTTP server that runs git http-backend. It refuses pushes unless the repository's setting
+// http.receivepack allows them.
 func Serve(o ServerOptions) (*Server, error) {
 	path, err := program("git-http-backend")
 	if err != nil {
@@ -119,7 +124,7 @@ func Serve(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the URL of a repository, which is named by its path below Root or by its whole path.
+// URL returns the URL of a repository. repo is the path of the repository, relative to Root or absolute.
 func (s *Server) URL(repo string) string {
 	if rel, err := filepath.Rel(s.root, repo); filepath.IsAbs(repo) && err == nil {
 		repo = rel
@@ -130,7 +135,8 @@ func (s *Server) URL(repo string) string {
 	return s.scheme + "://" + addr + "/" + strings.TrimPrefix(filepath.ToSlash(repo), "/")
 }
 
-// Repos returns the names of the repositories below Root, in the form for URL; "." is Root itself.
+// Repos returns the names of the repositories below Root, in the form that URL accepts. "." means that Root itself is a
+// repository.
 func (s *Server) Repos() ([]string, error) {
 	var found []string
 	var visit func(dir, name string, depth int) error
@@ -145,7 +151,8 @@ func (s *Server) Repos() ([]string, error) {
 		}
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			if info, err := os.Stat(path); err == nil && info.IsDir() && depth < 8 { // limit the depth, because symbolic links may form a cycle
+			// the depth is limited, because symbolic links may form a cycle
+			if info, err := os.Stat(path); err == nil && info.IsDir() && depth < 8 {
 				if err := visit(path, filepath.Join(name, e.Name()), depth+1); err != nil && !errors.Is(err, fs.ErrPermission) {
 					return err
 				}
@@ -156,7 +163,7 @@ func (s *Server) Repos() ([]string, error) {
 	return found, visit(s.root, ".", 0)
 }
 
-// isRepo reports whether dir is a bare repository or a checkout.
+// isRepo reports whether dir is a bare repository or a working tree with a directory .git.
 func isRepo(dir string) bool {
 	for _, d := range []string{dir, filepath.Join(dir, ".git")} {
 		_, err := os.Stat(filepath.Join(d, "HEAD"))
@@ -174,20 +181,21 @@ func (s *Server) Log() *Log { return s.log }
 // SetRTT changes the round-trip time for all bytes that are sent from now on.
 func (s *Server) SetRTT(rtt time.Duration) { s.link.rtt.Store(int64(rtt)) }
 
-// Down closes all connections and refuses new ones until Up is called.
+// Down closes all connections and refuses new connections until Up is called.
 func (s *Server) Down() { s.link.cut() }
 
-// Silence closes all connections and does not answer new ones, like a firewall, until Up is called.
+// Silence closes all connections. Until Up is called, new connections get no answer, as behind a firewall that drops
+// packets.
 func (s *Server) Silence() error { return s.link.silence() }
 
-// Lose makes the kernel drop every packet that a client sends, on open and new connections, until the function end is called.
-// Neither side is notified.
+// Lose makes the kernel drop every packet that a client sends, on existing and new connections, until end is called.
+// Neither the client nor the server is notified.
 func (s *Server) Lose() (end func(), err error) { return s.link.lose() }
 
-// Up listens again, at the same port.
+// Up listens at the same port again, after Down or Silence.
 func (s *Server) Up() error { return s.link.listen() }
 
-// Close ends all connections and processes, and waits for their end.
+// Close closes all connections, ends all processes, and waits until they have ended.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -208,7 +216,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// enter counts a handler that begins. It returns false if the server is closed.
+// enter records that a handler begins. It returns false if the server is closed.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +228,7 @@ func (s *Server) enter() bool {
 
 type connKey struct{}
 
-// pipeListener passes the link's connections to net/http without a second port.
+// pipeListener passes the link's connections to net/http in memory, so that no second port is needed.
 type pipeListener struct {
 	conns  chan net.Conn
 	once   sync.Once

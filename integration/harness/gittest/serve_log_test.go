@@ -25,7 +25,7 @@ func sameBlobs(t *testing.T, what string, got, want map[object.ID]int) {
 	}
 }
 
-// The log of a clone by stock git must list the objects that the clone has.
+// TestLogIsTheTruthOfClones checks that the log of a clone by stock git lists the objects that the clone has.
 func TestLogIsTheTruthOfClones(t *testing.T) {
 	forFormats(t, func(t *testing.T, format object.Format) {
 		sv := startFormat(t, format, ServerOptions{})
@@ -33,7 +33,7 @@ func TestLogIsTheTruthOfClones(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			args    []string
-			blobs   int // -1: the number that the clone has
+			blobs   int // number of sent blobs; -1 for the number that the clone has
 			depth   int
 			filter  string
 			version int
@@ -79,7 +79,8 @@ func TestLogOfSingleBlobs(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "c")
 		gitIn(t, "", "clone", "-q", "--filter=blob:none", "--no-checkout", sv.url(), dir)
 		ids := slices.SortedFunc(maps.Keys(blobsIn(t, sv.dir)), object.ID.Compare)
-		for _, n := range []int{1, 2, len(ids)} { // the last is over 1 KiB, which git sends as gzip
+		// the body of the last request has more than 1 KiB, so git compresses it
+		for _, n := range []int{1, 2, len(ids)} {
 			sv.Log().Reset()
 			args := []string{"-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "origin"}
 			want := map[object.ID]int{}
@@ -107,7 +108,7 @@ func TestLogOfSingleBlobs(t *testing.T) {
 	})
 }
 
-// A thin pack's deltas build on objects that are not in it.
+// TestLogOfAThinPack checks that blobs in a thin pack are counted, whose deltas have bases that are not in the pack.
 func TestLogOfAThinPack(t *testing.T) {
 	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true"}})
 	work := filepath.Join(t.TempDir(), "w")

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// body is a request of protocol v2.
+// body returns the body of a request in protocol v2.
 func body(f object.Format, command string, lines ...string) []byte {
 	b := appendPacket(nil, []byte("command="+command+"\n"))
 	b = appendPacket(b, []byte("object-format="+f.String()))
@@ -36,7 +36,7 @@ func fetchBody(f object.Format, wants ...object.ID) []byte {
 	return body(f, "fetch", append(lines, "done")...)
 }
 
-// post sends a request to git-upload-pack and returns the answer, which the caller closes.
+// post sends a request to git-upload-pack and returns the response, whose body the caller must close.
 func post(t testing.TB, client *http.Client, url string, b io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/git-upload-pack", b)
@@ -51,7 +51,7 @@ func post(t testing.TB, client *http.Client, url string, b io.Reader, header ...
 	return client.Do(req)
 }
 
-// read posts and reads the whole answer.
+// read sends a request to git-upload-pack and returns the status and the body of the response.
 func read(t testing.TB, url string, b io.Reader, header ...string) (int, []byte, error) {
 	t.Helper()
 	resp, err := post(t, http.DefaultClient, url, b, header...)
@@ -97,12 +97,14 @@ func TestConfiguration(t *testing.T) {
 	gitIn(t, over.dir, "config", "uploadpack.allowRefInWant", "true")
 	has("over the repository's", caps(over), true, false)
 	sized := start(t, ServerOptions{Config: []string{"transfer.advertiseObjectInfo=true"}})
-	if got := caps(sized); !strings.Contains(got, "object-info") { // git 2.39 says it in any case, later ones when asked to
+	// git 2.39 always announces object-info; later versions announce it if the configuration allows it
+	if got := caps(sized); !strings.Contains(got, "object-info") {
 		t.Errorf("no object-info in %q", got)
 	}
 }
 
-// A repository that lies elsewhere, belongs to another user and cannot be written to.
+// TestServesRepositoriesFromElsewhere serves a repository that is behind a symbolic link, belongs to another user, and
+// cannot be written to.
 func TestServesRepositoriesFromElsewhere(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "b.git")
 	head := makeRepo(t, elsewhere, object.SHA1)
@@ -151,7 +153,8 @@ func TestPushWhereTheRepositoryAllowsIt(t *testing.T) {
 	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true"}})
 	work := filepath.Join(t.TempDir(), "w")
 	gitIn(t, "", "clone", "-q", sv.url(), work)
-	if err := os.WriteFile(filepath.Join(work, "big"), noise(3<<20), 0o644); err != nil { // over http.postBuffer: sent in chunks
+	// larger than http.postBuffer, so the request is sent in chunks
+	if err := os.WriteFile(filepath.Join(work, "big"), noise(3<<20), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	gitIn(t, work, "add", "big")
@@ -173,7 +176,7 @@ func TestPushWhereTheRepositoryAllowsIt(t *testing.T) {
 	}
 }
 
-// git may send messages before it has read the whole push.
+// TestPushWithWarnings checks a push during which git sends messages before it has read the whole pack.
 func TestPushWithWarnings(t *testing.T) {
 	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true", "receive.fsckObjects=true", "receive.unpackLimit=1"}, Bandwidth: 4 << 20})
 	work := t.TempDir()
@@ -190,7 +193,7 @@ func TestPushWithWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := write("tree", append([]byte("100664 file\x00"), blob...)) // a mode of old versions of git
+	tree := write("tree", append([]byte("100664 file\x00"), blob...)) // a file mode that only old versions of git wrote
 	commit := gitIn(t, work, "commit-tree", "-m", "commit", tree)
 	gitIn(t, work, "push", "-q", sv.url(), commit+":refs/heads/warned")
 	if got := gitIn(t, work, "ls-remote", sv.url(), "refs/heads/warned"); !strings.HasPrefix(got, commit) {
@@ -198,7 +201,7 @@ func TestPushWithWarnings(t *testing.T) {
 	}
 }
 
-// bigRepo holds one blob of n incompressible bytes.
+// bigRepo creates a repository with one blob of n bytes that cannot be compressed.
 func bigRepo(t *testing.T, root string, n int) object.ID {
 	t.Helper()
 	dir := filepath.Join(root, "big.git")

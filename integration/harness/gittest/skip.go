@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Skip skips a test because a program is missing. Skipped tests must be noticed, so a line is also appended to the file $AFS_SKIPPED,
-// which `make test` prints at its end.
+// Skip skips a test because a program is missing. It also appends a line to the file $AFS_SKIPPED, which `make test`
+// prints at its end so that skipped tests are noticed.
 func Skip(t testing.TB, format string, args ...any) {
 	t.Helper()
 	line := t.Name() + ": NOT TESTED, PROGRAM MISSING: " + fmt.Sprintf(format, args...)

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// ServeSSH serves ssh:// with a real sshd, one for each connection. The sshd accepts one key and runs only git, as the user
-// that runs this process. Paths in URLs begin at Root. command is the value that GIT_SSH_COMMAND must have in clients.
+// ServeSSH starts a server for ssh:// that runs a real sshd for each connection. The sshd accepts one key and runs only
+// git, as the user of this process. Paths in URLs are relative to Root. command is the value that clients must have in
+// GIT_SSH_COMMAND.
 func ServeSSH(o ServerOptions) (s *Server, command string, err error) {
 	sshd, err := findSSHD()
 	if err != nil {
@@ -43,7 +44,7 @@ func ServeSSH(o ServerOptions) (s *Server, command string, err error) {
 
 func findSSHD() (string, error) {
 	if path, err := exec.LookPath("sshd"); err == nil {
-		return filepath.Abs(path) // sshd executes itself again and requires an absolute path
+		return filepath.Abs(path) // sshd executes itself again, which requires an absolute path
 	}
 	const usual = "/usr/sbin/sshd"
 	if _, err := os.Stat(usual); err != nil {
@@ -54,10 +55,10 @@ func findSSHD() (string, error) {
 
 func (s *Server) sshFile(name string) string { return filepath.Join(s.home, name) }
 
-// prepareSSH creates keys and configuration, and returns the command for clients.
+// prepareSSH creates the keys and the configuration of sshd, and returns the ssh command for clients.
 func (s *Server) prepareSSH() (string, error) {
 	if os.Geteuid() == 0 {
-		// sshd restricts its unprivileged process to this directory, which the service of the distribution would create.
+		// sshd restricts its unprivileged process to this directory. Usually a service of the distribution creates it.
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return "", fmt.Errorf("prepare sshd: %w", err)
 		}
@@ -80,7 +81,7 @@ func (s *Server) prepareSSH() (string, error) {
 		"PasswordAuthentication no",
 		"KbdInteractiveAuthentication no",
 		"UsePAM no",
-		"StrictModes no", // any user can write to /tmp
+		"StrictModes no", // sshd would refuse the keys, because all users can write to /tmp
 		"PidFile none",
 		"UseDNS no",
 		"LogLevel ERROR",
@@ -97,8 +98,9 @@ func (s *Server) prepareSSH() (string, error) {
 		" -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" + s.sshFile("known_hosts") + " -i " + s.sshFile("client"), nil
 }
 
-// sessionEnv returns the option that sets variables for git and for the session script, as the other servers do. The
-// environment of a session is empty at first, so the variables cannot be inherited.
+// sessionEnv returns the option of sshd that sets environment variables for git and for the session script. They have
+// the same values as for the other servers. They cannot be inherited, because sshd starts a session with an empty
+// environment.
 func (s *Server) sessionEnv(conn int) string {
 	option := "SetEnv="
 	for _, v := range append(s.env(), "GITTEST_ROOT="+s.root, fmt.Sprintf("GITTEST_CONN=%04d", conn)) {
@@ -107,9 +109,10 @@ func (s *Server) sessionEnv(conn int) string {
 	return option
 }
 
-// session is a script that runs instead of the client's command: the same command with the path below the root, and a
-// recording. The bytes are recorded before they are passed on, because tee writes its standard output first. The session ends
-// when git ends, even if the client sends more bytes, so the process that reads from the client runs in the background.
+// session is a shell script that sshd runs instead of the client's command. It runs the same command with the path
+// below the root, and records all bytes before it passes them on: the recording is the standard output of tee, which
+// tee writes first. The session ends when git ends, even if the client sends more bytes, so the process that reads from
+// the client runs in the background.
 const session = `
 eval "set -- $SSH_ORIGINAL_COMMAND"
 case $1 in
@@ -127,7 +130,7 @@ status=$(cat "$dir/status")
 exit "$status"
 `
 
-// sweep ends the remaining processes of sshd. Its sessions are in separate process groups, and notice the end of the
+// sweep kills the remaining processes of sshd. Its sessions are in separate process groups and notice the end of the
 // connection only when they read or write.
 func (s *Server) sweep() {
 	const patience = 10 * time.Second
@@ -142,7 +145,8 @@ func (s *Server) sweep() {
 	}
 }
 
-// processesOf returns the processes whose home directory is the home of a server, which no other processes have.
+// processesOf returns the IDs of the processes whose variable HOME is the home directory of a server. Only processes of
+// this server have this value.
 func processesOf(home string) []int {
 	var pids []int
 	dirs, err := os.ReadDir("/proc")

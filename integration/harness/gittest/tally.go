@@ -14,19 +14,19 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// tally is between a server and a client. It logs the bytes of an answer before they are passed on.
+// tally counts the bytes of one answer before they are passed from a server to a client, and finds the pack in them.
 type tally struct {
 	s    *Server
 	e    *entry
 	repo string // directory of the served repository
 
 	packets packets
-	idle    bool // the rest of the bytes need not be examined
+	idle    bool // the rest of the bytes is not examined
 	packed  int64
 	head    []byte // header of the pack
 	spool   spool
 	ended   bool
-	reading sync.WaitGroup // waits for the goroutine that reads the pack
+	reading sync.WaitGroup // used to wait for the goroutine that reads the pack
 }
 
 func (s *Server) newTally(e *entry, repo string) *tally {
@@ -55,8 +55,8 @@ func (t *tally) bytes(n int) {
 	})
 }
 
-// packet finds the pack: in band 1 of the side-band, or directly after the packets if the client does not support the
-// side-band.
+// packet finds the bytes of the pack: they are in band 1 of the side-band, or follow the packets directly if the client
+// does not support the side-band.
 func (t *tally) packet(kind packetKind, payload []byte) {
 	switch {
 	case t.idle:
@@ -94,7 +94,7 @@ func (t *tally) pack(b []byte) {
 	}
 }
 
-// end records that no more bytes of a pack follow, so that the received part is counted.
+// end records that the pack has ended, and starts to count the part that was received.
 func (t *tally) end() {
 	if t.ended || t.packed == 0 || t.s.cheap {
 		return
@@ -102,7 +102,8 @@ func (t *tally) end() {
 	t.ended, t.idle = true, true
 	done := t.s.log.count()
 	t.reading.Go(func() {
-		t.s.readers <- struct{}{} // limits the number of packs that are read at the same time, because each uses a processor
+		// limits how many packs are read at the same time, because reading a pack takes a whole processor
+		t.s.readers <- struct{}{}
 		defer func() { <-t.s.readers }()
 		defer t.spool.close()
 		if t.spool.err != nil {
@@ -115,9 +116,10 @@ func (t *tally) end() {
 	})
 }
 
-// over records that the request is finished: only counts that are still in progress may change.
+// over records that the answer has ended. After that, only the number of blobs may still change, because the pack may
+// still be counted.
 func (t *tally) over() {
-	// A part of a packet that was cut off was sent, so it is counted.
+	// If the last packet is incomplete, the part that was sent is counted.
 	if h := t.packets.held; !t.idle && len(h) > 5 && h[4] == packBand {
 		t.pack(h[5:])
 	}
@@ -128,7 +130,7 @@ func (t *tally) over() {
 	})
 }
 
-// spool stores bytes in memory, and in a file without a name when there are many.
+// spool stores bytes in memory, or in a file without a name if there are many.
 type spool struct {
 	mem  []byte
 	file *os.File
@@ -136,7 +138,7 @@ type spool struct {
 	err  error
 }
 
-const spoolOver = 4 << 20 // number of bytes up to which they are stored in memory
+const spoolOver = 4 << 20 // maximum number of bytes in memory
 
 func (s *spool) write(b []byte) {
 	if s.err != nil {
@@ -180,7 +182,8 @@ func (s *spool) close() {
 	}
 }
 
-// catFile reads objects of a repository with one `git cat-file --batch`, which it starts for the first object.
+// catFile returns objects of a repository. It reads them from one process `git cat-file --batch`, which it starts for
+// the first object.
 type catFile struct {
 	dir   string
 	group *group
@@ -197,7 +200,7 @@ func (c *catFile) object(id object.ID) (object.Type, []byte, error) {
 		}
 	}
 	if _, err := fmt.Fprintln(c.in, id); err != nil {
-		return 0, nil, fmt.Errorf("ask for %s: %w", id, err)
+		return 0, nil, fmt.Errorf("request object %s: %w", id, err)
 	}
 	line, err := c.out.ReadString('\n')
 	if err != nil {
@@ -205,13 +208,13 @@ func (c *catFile) object(id object.ID) (object.Type, []byte, error) {
 	}
 	f := strings.Fields(line)
 	if len(f) != 3 {
-		return 0, nil, fmt.Errorf("read %s: repository has none", id)
+		return 0, nil, fmt.Errorf("read object %s: not in the repository", id)
 	}
 	size, err := strconv.Atoi(f[2])
 	if err != nil {
 		return 0, nil, fmt.Errorf("read %s: %w", id, err)
 	}
-	content := make([]byte, size+1) // a newline follows the contents
+	content := make([]byte, size+1) // one byte more, because a newline follows the contents
 	if _, err := io.ReadFull(c.out, content); err != nil {
 		return 0, nil, fmt.Errorf("read %s: %w", id, noEOF(err))
 	}
