@@ -1,5 +1,5 @@
-// Package install finds and installs programs that tests run and that are not part of this project. A test whose program cannot be
-// installed is skipped with a message.
+// Package install finds and installs programs that tests run and that are not part of this project. If a program cannot
+// be installed, the test is skipped with a message.
 package install
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Program returns the path of a program, and skips the test if there is none.
+// Program returns the path of an installed program, and skips the test if there is none.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -30,10 +30,12 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Output runs a command to its end, for at most two minutes, and returns both of its outputs. Errors contain the outputs.
+// Output runs a command for at most two minutes, and returns its standard output and standard error output together.
+// Errors contain this output.
 func Output(t testing.TB, dir string, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute) // functions of t.Cleanup also run programs
+	// t.Context ends before functions of t.Cleanup run, which also call Output
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env
@@ -44,8 +46,9 @@ func Output(t testing.TB, dir string, env []string, name string, args ...string)
 	return strings.TrimSpace(out.String()), err
 }
 
-// NPM installs the packages of the lock file in the directory source and returns the directory that contains node_modules. The directory is
-// kept in the user's cache until the lock file changes. No script of a package is run.
+// NPM installs the packages of the lock file in the directory source, and returns the directory that contains
+// node_modules. The directory stays in the user's cache and is used again until the lock file changes. No install
+// scripts of packages are run.
 func NPM(t testing.TB, source string) string {
 	t.Helper()
 	npm := Program(t, "npm")
@@ -58,7 +61,8 @@ func NPM(t testing.TB, source string) string {
 		if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
 			return err
 		}
-		// Not `npm ci`, which fails if the registry lacks an optional package for another system.
+		// `npm ci` is not used, because it fails if the registry lacks an optional package for another operating
+		// system.
 		out, err := Output(t, dir, os.Environ(), npm, "install", "--ignore-scripts", "--no-audit", "--no-fund")
 		if err != nil {
 			return fmt.Errorf("npm install: %w\n%s", err, out)
@@ -67,8 +71,8 @@ func NPM(t testing.TB, source string) string {
 	})
 }
 
-// Once returns the directory NAME in the user's cache. If there is none, install makes it as dir; it is then renamed to final. The
-// test is skipped if install fails.
+// Once returns the directory called name in the user's cache. If it does not exist, Once calls install to create the
+// directory dir, and renames dir to final. The test is skipped if install fails.
 func Once(t testing.TB, name string, install func(dir, final string) error) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

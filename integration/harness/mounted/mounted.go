@@ -1,5 +1,5 @@
-// Package mounted makes what a session finds on a host, without a mount: a remote, a store of it, a git directory with a working tree, and
-// the repository of the session.
+// Package mounted creates, without a mount, the repositories that a session uses on a host: a remote, a store of it, a
+// git directory with a working tree, and the repository of the session.
 package mounted
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// WithoutConfig runs the tests of a package without the git configuration of the user and of the machine, and returns their exit code.
+// WithoutConfig calls run, which runs the tests of a package, without the git configuration of the user and the
+// machine. It returns the exit code of run.
 func WithoutConfig(run func() int) int {
 	home, err := os.MkdirTemp("", "mounted-home")
 	if err != nil {
@@ -38,8 +39,8 @@ func WithoutConfig(run func() int) int {
 	return run()
 }
 
-// Place is a mounted remote, a blobless store of it, a git directory with a working tree that has the store as its alternate, as that
-// of a mount has, and the session's repository.
+// Place contains the repositories that a session uses on a host: a remote, a blobless store of the remote, a git
+// directory with a working tree, whose alternate is the store, and the session's repository.
 type Place struct {
 	T       testing.TB
 	Origin  *gittest.Repo
@@ -47,13 +48,13 @@ type Place struct {
 	Git     string        // git directory of the mount
 	Work    string        // working tree of the mount
 	Session string        // git directory of the session's repository
-	Repo    *session.Repo // nil until Open has created it
+	Repo    *session.Repo // repository of the session; nil before Open was called
 	Base    object.ID     // newest commit of the mounted remote
 	Format  object.Format
-	mu      sync.Mutex // held in Open
+	mu      sync.Mutex // held by Open
 }
 
-// Run runs git in a directory, and returns its output without blanks around it. A failure ends the test.
+// Run runs git in a directory, and returns its output without white space at both ends. The test ends if git fails.
 func Run(t testing.TB, dir string, stdin string, args ...string) string {
 	t.Helper()
 	out, err := Try(t, dir, stdin, args...)
@@ -63,7 +64,7 @@ func Run(t testing.TB, dir string, stdin string, args ...string) string {
 	return out
 }
 
-// Try is Run, with an error that the caller handles.
+// Try runs git like Run, and returns an error if git fails.
 func Try(t testing.TB, dir string, stdin string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("git", args...)
@@ -108,7 +109,7 @@ func New(t testing.TB, f object.Format) *Place {
 	Run(t, p.Work, "", "update-ref", "refs/remotes/origin/main", p.Base.String())
 	Run(t, p.Work, "", "update-ref", "refs/heads/main", p.Base.String())
 	Run(t, p.Work, "", "pack-refs", "--all")
-	Run(t, p.Work, "", "read-tree", "HEAD") // no files are checked out, because a mount would show them
+	Run(t, p.Work, "", "read-tree", "HEAD") // no files are checked out, as in a mount
 	return p
 }
 
@@ -128,7 +129,8 @@ func (p *Place) Open() (*session.Repo, error) {
 	return repo, err
 }
 
-// Commit changes a file as a user does, and returns the new commit. It ignores the files that are not checked out.
+// Commit changes a file and commits it as a user does, and returns the new commit. Files that are not checked out are
+// not committed as deleted.
 func (p *Place) Commit(name, content string, args ...string) object.ID {
 	p.T.Helper()
 	file := filepath.Join(p.Work, name)
@@ -145,10 +147,10 @@ func (p *Place) Commit(name, content string, args ...string) object.ID {
 	return object.MustID(Run(p.T, p.Work, "", "rev-parse", "HEAD"))
 }
 
-// FromCache does nothing: a place has no cache of contents.
+// FromCache returns nil, because a Place has no cache of contents.
 func (p *Place) FromCache(context.Context, []object.ID) error { return nil }
 
-// Missing returns those of ids that the store lacks.
+// Missing returns the elements of ids that the store lacks.
 func (p *Place) Missing(ids []object.ID) []object.ID {
 	packs, err := odb.Open(p.Store+"/objects", p.Format)
 	if err != nil {
@@ -164,7 +166,7 @@ func (p *Place) Missing(ids []object.ID) []object.ID {
 	return missing
 }
 
-// Provide fetches contents from the mounted remote into the store.
+// Provide fetches the objects wanted and along from the mounted remote into the store.
 func (p *Place) Provide(ctx context.Context, wanted, along []object.ID) error {
 	var in strings.Builder
 	for _, id := range append(wanted, along...) {
@@ -179,7 +181,8 @@ func (p *Place) Provide(ctx context.Context, wanted, along []object.ID) error {
 	return nil
 }
 
-// PollWatch replaces the daemon's inotify watch: it polls the mtime of a directory.
+// PollWatch returns a function that replaces the daemon's inotify watch. The function sends to wake when the
+// modification time of dir changes, which it polls.
 func PollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), bool, error) {
 	var mu sync.Mutex
 	watched := map[string]os.FileInfo{}
@@ -226,7 +229,7 @@ func PollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), boo
 	}
 }
 
-// InSession returns the value of a ref in the repository of the session, or "".
+// InSession returns the value of a ref in the repository of the session, or "" if the ref does not exist.
 func (p *Place) InSession(name string) string {
 	out, err := Try(p.T, p.Session, "", "rev-parse", "-q", "--verify", name)
 	if err != nil {
@@ -235,19 +238,20 @@ func (p *Place) InSession(name string) string {
 	return out
 }
 
-// Kept returns the old values of refs that the session has kept.
+// Kept returns the earlier values of refs that the session's repository keeps.
 func (p *Place) Kept() []string {
 	out := Run(p.T, p.Session, "", "for-each-ref", "--format=%(objectname)", session.KeptPrefix(SessionName))
 	return strings.Fields(out)
 }
 
-// Carried waits until the copier has copied main with the value id.
+// Carried waits until the copier has copied the value id of the branch main to the session's repository.
 func (p *Place) Carried(id object.ID) {
 	p.T.Helper()
 	await.Until(p.T, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == id.String() })
 }
 
-// Checkpoint creates a checkpoint of a tree as a capturer does: a checkpoint state, and a commit on top of the previous checkpoint.
+// Checkpoint creates a checkpoint of the working tree as a capturer does, with a checkpoint state and a commit whose
+// parent is the previous checkpoint.
 func (p *Place) Checkpoint(reason string) session.Checkpoint {
 	p.T.Helper()
 	repo, err := p.Open()

@@ -18,24 +18,26 @@ import (
 	"time"
 )
 
-// unprivileged is the user ID with which root runs PostgreSQL.
+// unprivileged is the user ID with which PostgreSQL runs if this process runs as root.
 const unprivileged = 65534
 
-// ErrMissing means that PostgreSQL is not installed. scripts/setup.sh installs it.
-var ErrMissing = errors.New("PostgreSQL is not installed")
+// ErrMissing reports that PostgreSQL is not installed. scripts/setup.sh installs it.
+var ErrMissing = errors.New("find PostgreSQL: not installed")
 
-// patience is the time limit for a start and for an end. It is long because machines that run tests are busy.
+// patience is the time limit for the start and the end of a server. It is long because machines that run tests are
+// busy.
 const patience = time.Minute
 
 // Options configures a server.
 type Options struct {
-	Durable bool     // commits survive a power cut, as in production; if false, they survive only the end of the processes
-	Config  []string // further settings, such as "max_connections=200"
+	// if true, commits survive a power cut, as in production; if false, they survive only the end of the processes
+	Durable bool
+	Config  []string // additional settings, such as "max_connections=200"
 }
 
 // Server is a PostgreSQL server. Its methods may be called from any goroutine.
 type Server struct {
-	dir  string // directory of the socket; the data is in dir/data
+	dir  string // directory of the socket; the data is in the subdirectory "data"
 	bin  string
 	args []string
 
@@ -44,12 +46,12 @@ type Server struct {
 	ended chan struct{} // closed when cmd has ended
 }
 
-// Programs returns the directory of PostgreSQL's programs: of the newest version from Debian's packages, else the directory in PATH
-// that contains them.
+// Programs returns the directory of PostgreSQL's programs. It prefers the newest version that was installed from
+// Debian's packages, and otherwise returns the directory in PATH that contains the programs.
 func Programs() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	slices.SortFunc(found, func(a, b string) int {
-		if len(a) != len(b) { // a longer number is a newer version: 15 is newer than 9
+		if len(a) != len(b) { // a number with more digits is a newer version: 15 is newer than 9
 			return len(a) - len(b)
 		}
 		return strings.Compare(a, b)
@@ -64,7 +66,7 @@ func Programs() (string, error) {
 	return filepath.Dir(path), nil
 }
 
-// Start creates a data directory and starts a server. The caller must call Close.
+// Start creates a data directory and starts a server with it. The caller must call Close.
 func Start(o Options) (*Server, error) {
 	bin, err := Programs()
 	if err != nil {
@@ -91,8 +93,8 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// reachable returns a directory for temporary files that an unprivileged user can reach too. Tests often have a directory that only its
-// owner can enter.
+// reachable returns a directory for temporary files that an unprivileged user can also enter. $TMPDIR of tests is often
+// a directory that only its owner can enter.
 func reachable() string {
 	first, _ := filepath.Abs(os.TempDir())
 	for _, dir := range []string{first, "/tmp"} {
@@ -133,12 +135,12 @@ func (s *Server) create() error {
 	return nil
 }
 
-// Restart starts the server after Kill, and waits until it answers.
+// Restart starts the server again after Kill, and waits until it answers.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cmd != nil {
-		return errors.New("start PostgreSQL: it is running")
+		return errors.New("start PostgreSQL: already running")
 	}
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -160,7 +162,7 @@ func (s *Server) Restart() error {
 		select {
 		case <-ended:
 			s.cmd = nil
-			return fmt.Errorf("start PostgreSQL: it ended: %s", s.tail())
+			return fmt.Errorf("start PostgreSQL: process ended: %s", s.tail())
 		default:
 		}
 		err := s.query("postgres", "select 1", io.Discard)
@@ -180,8 +182,9 @@ func (s *Server) Kill() error {
 	if s.cmd == nil {
 		return nil
 	}
-	// Each process of PostgreSQL is the leader of a session, so there is no group that contains all of them. The first process is
-	// stopped before its children are listed, because it would start others, and killed before them, because it would replace them.
+	// Each process of PostgreSQL leads its own session, so no process group contains all of them. The first process is
+	// stopped before its children are listed, because it could start others. It is killed before its children, because
+	// it would replace them.
 	s.cmd.Process.Signal(syscall.SIGSTOP)
 	if err := stopped(s.cmd.Process.Pid); err != nil {
 		return err
@@ -193,20 +196,21 @@ func (s *Server) Kill() error {
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	s.cmd = nil
-	return s.gone(pids)
+	return s.awaitEnd(pids)
 }
 
-// stopped waits until a process has received SIGSTOP, or has ended.
+// stopped waits until SIGSTOP has stopped a process, or the process has ended.
 func stopped(pid int) error {
 	for deadline := time.Now().Add(patience); !strings.Contains("TZX", state(pid)); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			return errors.New("kill PostgreSQL: it does not stop")
+			return errors.New("kill PostgreSQL: process still runs after SIGSTOP")
 		}
 	}
 	return nil
 }
 
-// state returns the letter of a process's state: T if it is stopped, Z if it has ended. X stands for a process that is gone.
+// state returns the letter of a process's state: T if it is stopped, Z if it has ended. It returns X if the process
+// does not exist.
 func state(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	// The state is the first field after the name of the program, which is in parentheses.
@@ -216,23 +220,24 @@ func state(pid int) string {
 	return "X"
 }
 
-// gone waits until all processes have ended, because PostgreSQL refuses to start while an old process still uses the shared memory.
-func (s *Server) gone(pids []int) error {
+// awaitEnd waits until all given processes have ended. PostgreSQL refuses to start while an old process still uses the
+// shared memory.
+func (s *Server) awaitEnd(pids []int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		left := slices.ContainsFunc(pids, func(pid int) bool {
-			// A process may use the memory until it is a zombie (Z) or does not exist (X).
+			// A process may use the shared memory until it is a zombie (Z) or does not exist (X).
 			return !strings.Contains("ZX", state(pid))
 		})
 		if !left {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.New("kill PostgreSQL: a process is left")
+			return errors.New("kill PostgreSQL: a process still runs")
 		}
 	}
 }
 
-// children returns the child processes of a process.
+// children returns the IDs of the child processes of a process.
 func children(pid int) []int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	var pids []int
@@ -255,7 +260,7 @@ func (s *Server) URL(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + s.dir
 }
 
-// Create creates an empty database and returns its URL. The name consists of small letters, digits and '_'.
+// Create creates an empty database and returns its URL. The name may contain lowercase letters, digits and '_'.
 func (s *Server) Create(database string) (string, error) {
 	if err := s.query("postgres", "create database "+database, io.Discard); err != nil {
 		return "", fmt.Errorf("create database %s: %w", database, err)
@@ -283,7 +288,7 @@ func (s *Server) query(database, sql string, out io.Writer) error {
 	return nil
 }
 
-// tail returns the end of the server's log.
+// tail returns the last lines of the server's log.
 func (s *Server) tail() []byte {
 	log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
 	return log[max(0, len(log)-4<<10):]

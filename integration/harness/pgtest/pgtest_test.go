@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestKilledServerKeepsItsRows starts a server, kills it, and reads what was committed before.
+// TestKilledServerKeepsItsRows checks that rows which were committed before a kill of the server exist after it was
+// started again.
 func TestKilledServerKeepsItsRows(t *testing.T) {
 	s, err := Start(Options{})
 	if errors.Is(err, ErrMissing) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Backup keeps the refs and packs of all repositories in an SQLite database, and returns a function that restores them while nodes
-// run, as a standby does that is promoted without the last changes.
+// Backup saves the refs and packs of all repositories in an SQLite database, and returns a function that restores them
+// while nodes run. The restore has the same effect as promoting a standby database that lacks the last changes.
 func Backup(t testing.TB, path string) (restore func()) {
 	t.Helper()
 	run := func(format string) {

@@ -1,4 +1,4 @@
-// Package replicatest makes repositories of a server for tests: records, stored packs and replicas, without HTTP.
+// Package replicatest creates the repositories of a server for tests: records, stored packs and replicas, without HTTP.
 package replicatest
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// Bed is one node of a server.
+// Bed is one node of a server: a database, an object store, and replicas.
 type Bed struct {
 	Dir     string
 	DB      *records.DB
@@ -27,8 +27,8 @@ type Bed struct {
 	Set     *replica.Set
 }
 
-// New returns a node with an SQLite database below dir, whose replicas have the given limits. location is the URL of the object
-// store, "" for a directory below dir. The node is closed when the test ends.
+// New returns a node with an SQLite database below dir, whose replicas have the given limits. location is the URL of
+// the object store; if it is "", the object store is a directory below dir. The node is closed when the test ends.
 func New(t testing.TB, dir, location string, limits replica.Options) *Bed {
 	t.Helper()
 	b, err := Open(t.Context(), dir, location, limits)
@@ -64,7 +64,7 @@ func Open(ctx context.Context, dir, location string, limits replica.Options) (*B
 	return &Bed{dir, db, store, set}, nil
 }
 
-// Repo is a repository of the server, and a clone of it that makes commits.
+// Repo is a repository of the server, and a local clone in which commits are made.
 type Repo struct {
 	*gittest.Repo
 	Bed    *Bed
@@ -95,7 +95,7 @@ func (b *Bed) clone(t testing.TB, id string, format object.Format) *Repo {
 	return &Repo{r, b, id, format, map[string]bool{}}
 }
 
-// Fork creates a repository with the refs and packs of r.
+// Fork creates a repository with the refs and packs of r, and returns its ID.
 func (r *Repo) Fork(ctx context.Context, name string) (id string, err error) {
 	id = records.NewID()
 	err = r.Bed.DB.Repos.Create(ctx, records.Creation{
@@ -104,7 +104,7 @@ func (r *Repo) Fork(ctx context.Context, name string) (id string, err error) {
 	return id, err
 }
 
-// Push makes a commit on a branch and pushes it. It returns the commit.
+// Push makes a commit on a branch of the clone and pushes it. It returns the commit.
 func (r *Repo) Push(t testing.TB, branch string, files map[string]gittest.File) object.ID {
 	t.Helper()
 	old, err := gittest.Git(t.Context(), r.Path, "for-each-ref", "--format=%(objectname)", "refs/heads/"+branch)
@@ -121,18 +121,18 @@ func (r *Repo) Push(t testing.TB, branch string, files map[string]gittest.File) 
 	return id
 }
 
-// Write pushes a commit that changes one file.
+// Write pushes a commit that changes one file, and returns the commit.
 func (r *Repo) Write(t testing.TB, branch, path, text string) object.ID {
 	t.Helper()
 	return r.Push(t, branch, map[string]gittest.File{path: {Data: []byte(text)}})
 }
 
-// attempts is the maximum number of repetitions of a push that fails because of a garbage collection.
+// attempts is the maximum number of times that a push is repeated because of a concurrent garbage collection.
 const attempts = 10
 
-// Update pushes the objects that the server lacks, and changes a ref from old to new. An empty id means that the ref does not exist.
-// Like the server, Update checks before the push becomes visible that the repository has the objects of the new value, and repeats the
-// check after a garbage collection.
+// Update pushes the objects that the server lacks, and changes a ref from old to new. An empty ID means that the ref
+// does not exist. Like the server, Update checks before the push becomes visible that the repository has all objects
+// that the new value reaches. It repeats this check after a garbage collection.
 func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 	zeros := strings.Repeat("0", 2*r.format.Size())
 	push := records.Push{RepoID: r.ID, Updates: []records.RefUpdate{{Name: ref, Old: cmp.Or(old, zeros), New: cmp.Or(new, zeros)}}}
@@ -166,7 +166,7 @@ func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 
 func (r *Repo) packDir() string { return filepath.Join(r.Path, "objects", "pack") }
 
-// unpushed returns the hash of the pack that was made since the last push, "" if there is none.
+// unpushed returns the hash of the pack that was created since the last push, or "" if there is none.
 func (r *Repo) unpushed() (found string, err error) {
 	files, err := os.ReadDir(r.packDir())
 	for _, f := range files {
@@ -175,15 +175,15 @@ func (r *Repo) unpushed() (found string, err error) {
 			continue
 		}
 		if found != "" {
-			return "", errors.New("more than one pack was made since the last push")
+			return "", errors.New("find new pack: more than one pack was created since the last push")
 		}
 		found = hash
 	}
 	return found, err
 }
 
-// check returns an error if the refs of the repository and the pack with the given hash lack an object that id reaches, as
-// receive-pack does. It returns the version that was checked.
+// check returns an error if the refs of the repository and the pack with the given hash lack an object that id reaches;
+// receive-pack does the same check. It returns the version of the repository that was checked.
 func (r *Repo) check(ctx context.Context, hash, id string) (records.Version, error) {
 	on, err := r.Bed.Set.Acquire(ctx, r.ID)
 	if err != nil {
@@ -210,7 +210,8 @@ func (r *Repo) check(ctx context.Context, hash, id string) (records.Version, err
 	return alone.Repo.Version, gitcmd.Run(cmd)
 }
 
-// Compare returns an error unless the replica of a repository is undamaged, and has the commits, files and refs of the clone r.
+// Compare returns an error unless the replica of a repository is undamaged and has the commits, files and refs of the
+// clone.
 func (r *Repo) Compare(ctx context.Context, id string) error {
 	on, err := r.Bed.Set.Acquire(ctx, id)
 	if err != nil {

@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// Front is a proxy in front of a Server. It counts requests and bytes, and can make requests fail.
+// Front is a proxy in front of a Server. It counts requests and bytes, and can answer requests with errors.
 type Front struct {
 	URL string // URL of the proxy, without a path
 
 	mu       sync.Mutex
-	requests map[string]int // by method
+	requests map[string]int // number of requests by HTTP method
 	sent     int64
 	received int64
 	fault    func(w http.ResponseWriter, r *http.Request) bool
 }
 
-// Tally contains the numbers of requests and bytes that have passed a Front.
+// Tally contains the numbers of requests and bytes that have passed through a Front.
 type Tally struct {
-	Requests map[string]int // by method
+	Requests map[string]int // number of requests by HTTP method
 	Sent     int64          // bytes of the bodies of requests
 	Received int64          // bytes of the bodies of answers
 }
@@ -33,7 +33,7 @@ func NewFront(t testing.TB, s *Server) *Front {
 	to := &url.URL{Scheme: "http", Host: s.Address}
 	f := &Front{requests: map[string]int{}}
 	proxy := &httputil.ReverseProxy{
-		// The signature of a request covers the header Host, so the server must see what the client has sent.
+		// The signature of a request covers the header Host, so the server must receive the header unchanged.
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host },
 	}
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,15 +57,15 @@ func (f *Front) StoreURL(prefix string) string {
 	return "s3://" + Bucket + "/" + prefix + "?endpoint=" + f.URL
 }
 
-// Fault sets a function that is called with each request. If the function returns true, it has answered the request, which is not
-// passed on. nil removes the function.
+// Fault sets a function that is called for each request. If the function returns true, it has answered the request, and
+// the proxy does not forward it. nil removes the function.
 func (f *Front) Fault(fault func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// Take returns the numbers since the last call of Take.
+// Take returns the numbers since the previous call of Take.
 func (f *Front) Take() Tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func (f *Front) Take() Tally {
 	return t
 }
 
-// counter counts the bytes of the body of a request.
+// counter is the body of a request that counts the bytes that are read.
 type counter struct {
 	io.ReadCloser
 	f *Front
@@ -90,7 +90,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer counts the bytes of the body of an answer.
+// answer is a http.ResponseWriter that counts the bytes of the body.
 type answer struct {
 	http.ResponseWriter
 	f *Front

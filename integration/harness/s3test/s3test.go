@@ -1,6 +1,6 @@
-// Package s3test starts a real S3 server for tests: versitygw, which stores buckets in directories. The directory versitygw is a
-// separate module that pins the version of the server, so that the server's dependencies are not those of the product. The program is
-// built once, and kept in the user's cache directory.
+// Package s3test starts a real S3 server for tests: versitygw, which stores buckets in directories. A separate Go
+// module, the directory versitygw, pins the version of the server, so that the product does not depend on the server's
+// dependencies. The program is built once and kept in the user's cache directory.
 package s3test
 
 import (
@@ -24,7 +24,7 @@ import (
 
 const (
 	program = "github.com/versity/versitygw/cmd/versitygw"
-	// Bucket is the bucket that every server has.
+	// Bucket is the name of the bucket that every server has.
 	Bucket = "bucket"
 	// accessKey and secretKey are the credentials that every server accepts.
 	accessKey, secretKey = "test-access", "test-secret"
@@ -40,9 +40,9 @@ type Server struct {
 	cmd *exec.Cmd
 }
 
-// Start starts a server with one empty bucket. The server ends when the test ends. Start sets environment variables of this process,
-// from which package objects reads the credentials. The test is skipped if the server cannot be built because the Go module proxy
-// cannot be reached.
+// Start starts a server with one empty bucket. The server ends when the test ends. Start sets the environment variables
+// from which package objects reads the credentials. The test is skipped if the server cannot be built because the Go
+// module proxy cannot be reached.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	for name, value := range Credentials() {
@@ -77,12 +77,12 @@ func set(t testing.TB, name, value string) {
 	})
 }
 
-// Credentials returns the variables with the credentials of every server.
+// Credentials returns the environment variables with the credentials that every server accepts.
 func Credentials() map[string]string {
 	return map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey}
 }
 
-// URL returns the URL of an object store in the bucket, for objects.Open.
+// URL returns the URL of an object store in the bucket, in the form that objects.Open accepts.
 func (s *Server) URL(prefix string) string {
 	return "s3://" + Bucket + "/" + prefix + "?endpoint=http://" + s.Address
 }
@@ -109,7 +109,7 @@ func (s *Server) Run(t testing.TB) {
 	})
 }
 
-// Kill ends the server with SIGKILL. It does nothing if the server does not run.
+// Kill ends the server with SIGKILL. It does nothing if the server is not running.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// build returns the path of the program, which it builds if the cache does not have it.
+// build returns the path of the server's program. It builds the program if it is not in the cache.
 func build(t testing.TB) string {
 	t.Helper()
 	module, err := find()
@@ -138,7 +138,8 @@ func build(t testing.TB) string {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := disk.Lock(path + ".lock") // tests of several packages run at once, and building takes minutes
+	// tests of several packages run at the same time, and the build takes minutes
+	unlock, err := disk.Lock(path + ".lock")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,8 @@ func build(t testing.TB) string {
 	return path
 }
 
-// cacheDir returns the directory that contains Go's build cache. It is kept even if tests run with a temporary home directory.
+// cacheDir returns the directory that contains Go's build cache. This directory also exists if tests run with a
+// temporary home directory.
 func cacheDir() string {
 	if dir := os.Getenv("GOCACHE"); filepath.IsAbs(dir) {
 		return filepath.Dir(dir)
@@ -171,7 +173,8 @@ func cacheDir() string {
 	return os.TempDir()
 }
 
-// find returns the directory of the module that pins the program. Tests run in the directory of their package.
+// find returns the directory of the module versitygw. It searches from the working directory, which is the directory of
+// the tested package.
 func find() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -184,7 +187,7 @@ func find() (string, error) {
 			return module, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
-			return "", fmt.Errorf("find the module of versitygw: %w", err)
+			return "", fmt.Errorf("find module versitygw: %w", err)
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	dormantRepos = 10  // repositories with dormant sessions
-	dormantMore  = 100 // sessions that one request archives
+	dormantRepos = 10  // number of repositories with dormant sessions
+	dormantMore  = 100 // number of sessions that one request archives
 )
 
-// dormant measures what archived sessions cost while nobody uses them: stored bytes, memory, queries and processor time.
+// dormant measures the resources that archived sessions need while they are not used: stored bytes, memory, database
+// queries and processor time.
 func (b *bench) dormant() error {
 	alone, err := startOurs(b.ctx, b.ours.program, b.path("dormant"), strings.Fields(b.serve)...)
 	if err != nil {
@@ -38,7 +39,8 @@ func (b *bench) dormant() error {
 	n := int64(each * dormantRepos)
 	b.table.line(fmt.Sprintf("%d sessions of ten files, with a checkpoint and records, in %d repositories: pushed in", n, dormantRepos), "", true,
 		seconds(time.Since(start)))
-	if err := alone.again(b.ctx); err != nil { // a server that ends leaves no log of its database
+	// restart the server, because an ended server leaves no write-ahead log of its database
+	if err := alone.again(b.ctx); err != nil {
 		return err
 	}
 	before, err := stored(alone.dir())
@@ -69,7 +71,7 @@ func (b *bench) dormant() error {
 	}
 	rows := after.bundles - before.bundles
 	if rows != n {
-		return fmt.Errorf("%d bundles were stored for %d sessions", rows, n)
+		return fmt.Errorf("archive sessions: stored %d bundles for %d sessions", rows, n)
 	}
 	b.table.line("each archived session in the object store: bytes of the file, blocks on the disk", "", true,
 		fmt.Sprintf("%d B, %s", (after.bundleBytes-before.bundleBytes)/n, kib((after.bundleBlocks-before.bundleBlocks)/n)))
@@ -96,7 +98,7 @@ func (b *bench) dormant() error {
 	return b.idle(alone)
 }
 
-// idle measures a minute without requests.
+// idle measures the server during one minute without requests.
 func (b *bench) idle(o *ours) error {
 	calls, cpu := databaseCalls(o), processorTime(o.pid())
 	select {
@@ -109,7 +111,7 @@ func (b *bench) idle(o *ours) error {
 	return nil
 }
 
-// databaseCalls returns the number of calls of the database in the metrics of a server.
+// databaseCalls returns the number of database calls according to the metrics of a server.
 func databaseCalls(o *ours) (n int64) {
 	answer, err := http.Get(o.url + "/metrics")
 	if err != nil {
@@ -137,18 +139,18 @@ func processorTime(pid int) time.Duration {
 	var user, system int64
 	fmt.Sscan(fields[11], &user)
 	fmt.Sscan(fields[12], &system)
-	return time.Duration(user+system) * 10 * time.Millisecond // clock ticks of Linux
+	return time.Duration(user+system) * 10 * time.Millisecond // the times are in clock ticks of 10 ms
 }
 
-// storage is what a server stores for sessions.
+// storage holds the sizes of the data that a server stores for sessions.
 type storage struct {
-	database     int64 // bytes of the database
+	database     int64 // size of the database in bytes
 	bundles      int64
 	bundleBytes  int64
-	bundleBlocks int64 // bytes of the blocks of the bundles
+	bundleBlocks int64 // disk space of the bundles in bytes
 }
 
-// stored measures the data directory of a server that keeps everything in it.
+// stored measures the data directory dir of a server that keeps its database and its objects there.
 func stored(dir string) (s storage, err error) {
 	info, err := os.Stat(filepath.Join(dir, "records.sqlite"))
 	if err != nil {
@@ -168,7 +170,8 @@ func stored(dir string) (s storage, err error) {
 	return s, err
 }
 
-// fillSessions creates a repository with a history and with closed sessions, each with a commit of ten files, a checkpoint and a transcript.
+// fillSessions creates a repository with a history and with the given number of closed sessions. Each session has a
+// commit of ten files, a checkpoint and a transcript.
 func (b *bench) fillSessions(o *ours, name string, sessions int) error {
 	r, err := o.create(b.ctx, name)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Goals of the project for its own server.
+// These constants are the project's goals for its own server.
 const (
 	goalCreate     = 5 * time.Millisecond
 	goalFork       = 50 * time.Millisecond
 	goalForkBytes  = 64 << 10
 	goalRestMemory = 64 << 20
 	goalRestDisk   = 10 << 10
-	goalCheckpoint = 1.2 // times a git push to git http-backend
+	goalCheckpoint = 1.2 // maximum ratio of the duration of a checkpoint to that of a git push to git http-backend
 )
 
-// prepare makes the repositories that the arguments do not name.
+// prepare creates the repositories that the user has not passed as arguments.
 func (b *bench) prepare() error {
 	if len(b.repos) == 0 {
 		dir := b.path("source", "small.git")
@@ -49,7 +49,8 @@ func (b *bench) prepare() error {
 	return nil
 }
 
-// makeRepository makes a bare repository with files in directories of 100, and further commits of one file each.
+// makeRepository creates a bare repository with a first commit of many files, 100 in each directory, and further
+// commits that change one file each.
 func makeRepository(dir string, files, commits int) error {
 	r, err := gittest.New(dir, gittest.RepoOptions{})
 	if err != nil {
@@ -66,10 +67,10 @@ func makeRepository(dir string, files, commits int) error {
 	return err
 }
 
-// each measures something in every place, rounds times, and returns the medians.
+// each calls do for every server, rounds times, and returns the median duration for each server.
 func (b *bench) each(rounds int, do func(p place, round int) (time.Duration, error)) ([]time.Duration, error) {
 	all := make([][]time.Duration, len(b.places))
-	for round := range rounds { // in turn, so that a busy moment of the machine concerns all places
+	for round := range rounds { // the servers take turns, so that a busy moment of the machine affects all of them
 		for i, p := range b.places {
 			took, err := do(p, round)
 			if err != nil {
@@ -86,7 +87,7 @@ func (b *bench) each(rounds int, do func(p place, round int) (time.Duration, err
 	return medians, nil
 }
 
-// create measures how long it takes to create an empty repository.
+// create measures how long the creation of an empty repository takes.
 func (b *bench) create() error {
 	medians, err := b.each(5*b.rounds, func(p place, round int) (time.Duration, error) {
 		start := time.Now()
@@ -100,7 +101,8 @@ func (b *bench) create() error {
 	return nil
 }
 
-// filled creates a repository in a place and pushes the branch main of another repository to it.
+// filled creates a repository on a server and pushes the branch main of the repository source to it. It returns the
+// duration of the push.
 func (b *bench) filled(p place, name, source string) (remote, time.Duration, error) {
 	r, err := p.create(b.ctx, name)
 	if err != nil {
@@ -110,7 +112,7 @@ func (b *bench) filled(p place, name, source string) (remote, time.Duration, err
 	return r, took, err
 }
 
-// clone measures the first push of a repository, full clones and clones without contents.
+// clone measures the first push to a repository, full clones, and blobless clones.
 func (b *bench) clone() error {
 	for _, repo := range b.repos {
 		name := strings.TrimSuffix(filepath.Base(strings.TrimSuffix(repo, "/repo")), ".git")
@@ -185,7 +187,7 @@ func (b *bench) commit(clone string, n int) error {
 	return err
 }
 
-// pushes measures pushes at the same time, each to a repository of its own.
+// pushes measures simultaneous pushes, each to a different repository.
 func (b *bench) pushes() error {
 	var walls, medians []time.Duration
 	var memory []string

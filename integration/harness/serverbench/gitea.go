@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gitea"
 )
 
-// forge is a gitea server.
+// forge is a gitea server as a place of measurements.
 type forge struct {
 	*gitea.Server
 	forks int
@@ -28,21 +28,21 @@ func (g *forge) create(ctx context.Context, name string) (remote, error) {
 	return g.remote(gitea.User, name), g.Create(ctx, name)
 }
 
-// fork forks into a new organization, because gitea allows one fork of a repository for each owner. The organization is created
-// before, by prepareFork.
+// fork forks a repository into the organization that prepareFork has created. Each fork needs a new organization,
+// because gitea allows one fork of a repository for each owner.
 func (g *forge) fork(ctx context.Context, from, to string) (remote, error) {
 	owner := g.owner()
 	err := g.Post(ctx, "/api/v1/repos/"+gitea.User+"/"+from+"/forks", map[string]string{"organization": owner, "name": to})
 	return g.remote(owner, to), err
 }
 
-// prepareFork creates the organization of the next fork.
+// prepareFork creates the organization for the next fork.
 func (g *forge) prepareFork(ctx context.Context) error {
 	g.forks++
 	return g.Post(ctx, "/api/v1/orgs", map[string]string{"username": g.owner()})
 }
 
-// owner returns the organization of the newest fork.
+// owner returns the name of the organization of the newest fork.
 func (g *forge) owner() string { return fmt.Sprint("group", g.forks) }
 
 func (g *forge) remote(owner, name string) remote {

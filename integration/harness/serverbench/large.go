@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// base returns the large repository in a place. It is pushed at the first call.
+// base returns the large repository on a server. The first call for each server pushes the repository and also returns
+// the duration of the push.
 func (b *bench) base(p place) (remote, time.Duration, error) {
 	if r, ok := b.based[p.name()]; ok {
 		return r, 0, nil
@@ -29,7 +30,7 @@ func (b *bench) base(p place) (remote, time.Duration, error) {
 	return r, took, err
 }
 
-// fork measures the time and the disk space of forks of the large repository.
+// fork measures the duration and the disk space of forks of the large repository.
 func (b *bench) fork() error {
 	firsts, err := b.each(1, func(p place, _ int) (time.Duration, error) {
 		_, took, err := b.base(p)
@@ -88,7 +89,8 @@ func (b *bench) fork() error {
 
 func kib(n int64) string { return fmt.Sprintf("%.1f KiB", float64(n)/1024) }
 
-// afs runs artifactfs with a state directory and decodes what it prints as JSON.
+// afs runs artifactfs with a state directory, decodes its output as JSON into the value that into points to, and
+// returns the duration.
 func (b *bench) afs(state string, r remote, into any, args ...string) (time.Duration, error) {
 	args = append([]string{"--state", state}, args...)
 	if into != nil {
@@ -96,7 +98,7 @@ func (b *bench) afs(state string, r remote, into any, args ...string) (time.Dura
 	}
 	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "artifactfs"), args...)
 	cmd.Dir, cmd.Env = b.work, append(gittest.Env(), b.credentials(r)...)
-	cmd.WaitDelay = time.Second // a daemon that the command has started may keep its output open
+	cmd.WaitDelay = time.Second // a daemon that the command has started may keep the output of the command open
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := time.Now()
@@ -114,13 +116,13 @@ func (b *bench) afs(state string, r remote, into any, args ...string) (time.Dura
 	return took, nil
 }
 
-// mountStatus has the parts of the output of artifactfs status that are used here.
+// mountStatus holds the fields of the output of artifactfs status that are used here.
 type mountStatus struct {
 	Network struct{ Requests, Blobs int64 }
 }
 
-// mounted mounts a remote with a new state directory, lists the root directory, unmounts, and returns the time until the list was
-// there and the number of requests.
+// mounted mounts a remote with a new state directory, lists the root directory, and unmounts. It returns the time until
+// the list was complete, and the number of requests.
 func (b *bench) mounted(r remote, flags ...string) (time.Duration, int64, error) {
 	b.states++
 	state, dir := b.path(fmt.Sprint("state", b.states)), b.path(fmt.Sprint("m", b.states))
@@ -139,7 +141,8 @@ func (b *bench) mounted(r remote, flags ...string) (time.Duration, int64, error)
 	return took, st.Network.Requests, err
 }
 
-// mount compares the first mount of a fork with the first mount of its parent, with an empty state directory each.
+// mount compares the first mount of a fork with the first mount of its parent. Each mount starts with an empty state
+// directory.
 func (b *bench) mount() error {
 	parent, _, err := b.base(b.ours)
 	if err != nil {
@@ -172,7 +175,7 @@ func (b *bench) mount() error {
 	return nil
 }
 
-// atRest measures memory and disk space of many repositories that are not used. Some of them have had a push.
+// atRest measures memory and disk space of many repositories that are not used. Some of them have received a push.
 func (b *bench) atRest() error {
 	alone, err := startOurs(b.ctx, b.ours.program, b.path("rest"), strings.Fields(b.serve)...)
 	if err != nil {
@@ -215,7 +218,7 @@ func (b *bench) atRest() error {
 	return nil
 }
 
-// parallel calls do for 0 to n-1 from four goroutines, and returns the first error.
+// parallel calls do with the numbers from 0 to n-1 in four goroutines, and returns the first error.
 func parallel(n int, do func(i int) error) error {
 	g, ctx := errgroup.WithContext(context.Background())
 	g.SetLimit(4)

@@ -1,13 +1,14 @@
-// Command serverbench compares artifactfs serve with gitea and with plain git http-backend on the same machine: the same repositories
-// in one run. It prints a table with the ratios and the load average beside each row.
+// Command serverbench compares artifactfs serve with gitea and with plain git http-backend on the same machine, with
+// the same repositories, in one run. It prints a table with the ratios and the load average beside each row.
 //
 //	go run ./integration/harness/serverbench [-gitea DIR] [-large REPOSITORY.git] [-only REGEXP] [REPOSITORY.git ...]
 //
-// The measurements clone and push the repositories of the arguments, and fork and mount the repository -large. -gitea names a
-// directory with gitea's source and the program gitea built in it; without it there is no column for gitea. git http-backend has no
-// API, so a repository there is created by git init and forked by git clone.
+// The measurements clone and push the repositories that are passed as arguments, and fork and mount the repository of
+// the flag -large. The flag -gitea names a directory that contains gitea's source and the program gitea built from it;
+// without this flag, gitea is not measured. git http-backend has no API, so its repositories are created by git init
+// and forked by git clone.
 //
-// It needs bin/artifactfs, which `make bench` builds, and root or fusermount3 for the mounts.
+// The program needs bin/artifactfs, which `make bench` builds, and root or fusermount3 for the mounts.
 package main
 
 import (
@@ -25,7 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/daemons"
 )
 
-// options are the flags.
+// options holds the values of the command-line flags.
 type options struct {
 	bin      string
 	gitea    string
@@ -42,7 +43,7 @@ type options struct {
 	repos    []string
 }
 
-// bench is one run.
+// bench is one run of the measurements.
 type bench struct {
 	options
 	ctx    context.Context // ends when the run is interrupted
@@ -58,17 +59,17 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("serverbench: ")
 	b := &bench{table: &table{}, based: map[string]remote{}}
-	flag.StringVar(&b.bin, "bin", "bin", "directory of artifactfs")
-	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea with the program gitea built in it")
+	flag.StringVar(&b.bin, "bin", "bin", "directory that contains the program artifactfs")
+	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea that contains the built program gitea")
 	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
 	only := flag.String("only", "", "run the measurements whose name matches (create|clone|push|checkpoint|crowd|fork|mount|rest|sessions|archive)")
-	flag.IntVar(&b.rounds, "rounds", 20, "repetitions of short measurements")
-	flag.IntVar(&b.crowd, "crowd", 100, "pushes at the same time, each to a repository of its own")
-	flag.IntVar(&b.rest, "rest", 10_000, "repositories at rest")
-	flag.IntVar(&b.pushed, "pushed", 1000, "repositories at rest that have had a push")
-	flag.IntVar(&b.sessions, "sessions", 1000, "sessions that are created and mounted one after the other")
-	flag.IntVar(&b.archived, "archived", 10_000, "sessions that are archived")
-	flag.IntVar(&b.every, "every", 1, "mount each of so many thin sessions; stock git pushes to the others")
+	flag.IntVar(&b.rounds, "rounds", 20, "number of repetitions of short measurements")
+	flag.IntVar(&b.crowd, "crowd", 100, "number of simultaneous pushes, each to a different repository")
+	flag.IntVar(&b.rest, "rest", 10_000, "number of idle repositories")
+	flag.IntVar(&b.pushed, "pushed", 1000, "number of idle repositories that have received a push")
+	flag.IntVar(&b.sessions, "sessions", 1000, "number of sessions that are created and mounted one after the other")
+	flag.IntVar(&b.archived, "archived", 10_000, "number of sessions that are archived")
+	flag.IntVar(&b.every, "every", 1, "mount only each N-th thin session; stock git pushes to the others")
 	flag.StringVar(&b.serve, "serve", "", "further flags of artifactfs serve, separated by spaces, such as -database and -objects")
 	flag.Parse()
 	b.repos = flag.Args()

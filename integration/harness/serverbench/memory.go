@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// resident returns the resident memory of a process in bytes, without what it shares with others.
+// resident returns the proportional set size (PSS) of a process in bytes, in which shared memory is divided among the
+// processes that share it.
 func resident(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	var total int64
@@ -26,7 +27,7 @@ func resident(pid int) int64 {
 	return total
 }
 
-// family returns a process and its descendants.
+// family returns the IDs of a process and all its descendants.
 func family(pid int) []int {
 	all := []int{pid}
 	for i := 0; i < len(all); i++ {
@@ -44,7 +45,8 @@ func family(pid int) []int {
 	return all
 }
 
-// peak watches the memory of a process and its descendants until ctx ends, and then sends the maximum. It sends 0 if pid is 0.
+// peak measures the memory of a process and its descendants until ctx ends, and then sends the maximum in bytes. It
+// sends 0 if pid is 0.
 func peak(ctx context.Context, pid int) <-chan int64 {
 	result := make(chan int64, 1)
 	go func() {
@@ -72,14 +74,14 @@ func mib(n int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }
 
-// usage is what a directory needs on the disk.
+// usage is the disk space that a directory needs.
 type usage struct {
-	bytes   int64 // blocks of all files and directories
-	objects int64 // of these, files of packs and loose objects; a file with several links counts once
-	cache   int64 // of these, replicas, which a server makes again when it needs them
+	bytes   int64 // bytes of the blocks of all files and directories
+	objects int64 // bytes of packs and loose objects in this sum; a file with several links counts once
+	cache   int64 // bytes of replicas in this sum; a server creates a replica again when it needs it
 }
 
-// diskUsage walks through a directory.
+// diskUsage returns the disk space of all files below a directory.
 func diskUsage(dir string) (usage, error) {
 	var u usage
 	seen := map[uint64]bool{}

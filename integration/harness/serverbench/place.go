@@ -21,9 +21,9 @@ import (
 // remote is a repository on a server.
 type remote struct {
 	url    string
-	header string // of HTTP, with the credentials; "" for none
-	token  string // the same for artifactfs
-	saved  string // token of the session remote, if that is another repository
+	header string // HTTP header with the credentials; "" if none
+	token  string // the same credentials as a token for artifactfs
+	saved  string // token of the session remote, if the session remote is another repository
 }
 
 // place is a server that is measured.
@@ -33,15 +33,15 @@ type place interface {
 	create(ctx context.Context, name string) (remote, error)
 	// fork creates a repository with the contents of another one.
 	fork(ctx context.Context, from, to string) (remote, error)
-	// pid returns the process of the server, 0 if it has none of its own.
+	// pid returns the process ID of the server, or 0 if it runs in this process.
 	pid() int
 	dir() string
 	end() error
 }
 
-const space = "bench" // namespace of ours
+const space = "bench" // namespace of the repositories in artifactfs serve
 
-// ours is artifactfs serve.
+// ours is a process of artifactfs serve as a place of measurements.
 type ours struct {
 	program string
 	data    string
@@ -53,7 +53,7 @@ type ours struct {
 	url     string
 }
 
-// startOurs starts artifactfs serve with a data directory, which may be that of an earlier server.
+// startOurs starts artifactfs serve with a data directory, which may contain the data of an earlier server.
 func startOurs(ctx context.Context, program, data string, args ...string) (*ours, error) {
 	o := &ours{program: program, data: data, args: args}
 	return o, o.start(ctx)
@@ -93,7 +93,8 @@ func (o *ours) start(ctx context.Context) error {
 	return err
 }
 
-// again ends the server and starts it at the same address. A server that ends leaves no log of its database.
+// again ends the server and starts it again at the same address. An ended server leaves no write-ahead log of its
+// database.
 func (o *ours) again(ctx context.Context) error {
 	if err := o.end(); err != nil {
 		return err
@@ -129,20 +130,21 @@ func (o *ours) end() error {
 	return stop(o.cmd)
 }
 
-// stop ends a server with SIGTERM, and kills it if it does not end within a minute.
+// stop ends a process with SIGTERM, and kills it if it has not ended after a minute.
 func stop(cmd *exec.Cmd) error {
 	cmd.Process.Signal(syscall.SIGTERM)
 	kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	err := cmd.Wait()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == -1 { // it has no handler, or was killed
+	// the process was ended by a signal: it does not handle SIGTERM, or was killed
+	if errors.As(err, &exit) && exit.ExitCode() == -1 {
 		return nil
 	}
 	return err
 }
 
-// answers waits until a URL answers with status 200.
+// answers waits until a request for a URL returns status 200.
 func answers(ctx context.Context, url string) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -158,13 +160,13 @@ func answers(ctx context.Context, url string) error {
 			err = errors.New(res.Status)
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("no answer from %s: %w", url, err)
+			return fmt.Errorf("request %s: no answer: %w", url, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// plain is git http-backend over directories, in this process.
+// plain is git http-backend as a place of measurements. It serves directories from this process.
 type plain struct {
 	root   string
 	server *gittest.Server
@@ -199,7 +201,8 @@ func (p *plain) fork(ctx context.Context, from, to string) (remote, error) {
 	return remote{url: p.server.URL(to + ".git")}, openToPushes(dir)
 }
 
-// openToPushes allows pushes without credentials. It writes the file itself, because starting git would be measured too.
+// openToPushes allows pushes to a repository without credentials. It writes the configuration file itself, because the
+// start of git would be measured too.
 func openToPushes(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, "config"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -209,7 +212,7 @@ func openToPushes(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// git runs stock git with the credentials of a remote, and returns the time that it took.
+// git runs stock git with the credentials of a remote, and returns the duration.
 func git(ctx context.Context, dir string, r remote, args ...string) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env = dir, gitEnv(r)
@@ -233,7 +236,7 @@ func gitEnv(r remote) []string {
 	return append(env, "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=http."+r.url+".extraHeader", "GIT_CONFIG_VALUE_1="+r.header)
 }
 
-// basic returns the header for a user with a password.
+// basic returns the HTTP header that authenticates a user with a password.
 func basic(user, password string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }

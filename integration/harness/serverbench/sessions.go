@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// credentials returns the environment of artifactfs for a remote, and for a session remote in the same place.
+// credentials returns the environment of artifactfs with the credentials for a remote, and for a session remote on the
+// same server.
 func (b *bench) credentials(r remote) []string {
 	if r.token == "" {
 		return nil
@@ -29,7 +30,7 @@ type working struct {
 	r     remote
 }
 
-// workIn mounts a remote with a session whose session remote is the same repository.
+// workIn mounts a remote on a server with a new session. The session remote is the same repository.
 func (b *bench) workIn(p place, r remote) (*working, error) {
 	w := &working{b, b.path("state-" + p.name()), b.path("mount-" + p.name()), r}
 	_, err := b.afs(w.state, r, nil, "mount", r.url, w.dir, "--session", "work", "--session-remote", r.url, "--checkpoint", "off",
@@ -53,8 +54,9 @@ func change(dir string, round int) error {
 	return nil
 }
 
-// checkpoint measures the time from the start of `artifactfs checkpoint` until its push is acknowledged, the part of `artifactfs sync`
-// in it, which waits for the push, and the push of a commit of the same files by stock git.
+// checkpoint measures three durations: from the start of `artifactfs checkpoint` until its push is acknowledged, the
+// part of this that `artifactfs sync` takes to wait for the push, and a push of a commit of the same files by stock
+// git.
 func (b *bench) checkpoint() error {
 	works, clones := map[string]*working{}, map[string]string{}
 	remotes := map[string]remote{}
@@ -135,8 +137,8 @@ func (b *bench) checkpoint() error {
 	return nil
 }
 
-// manySessions creates sessions of the large repository one after the other and mounts each of them: thin ones, whose repositories
-// contain only what the session has changed, and forks of the large repository.
+// manySessions creates sessions of the large repository one after the other and mounts them. There are two kinds: thin
+// sessions, whose repositories contain only the changes of the session, and sessions in forks of the large repository.
 func (b *bench) manySessions() error {
 	base, _, err := b.base(b.ours)
 	if err != nil {
@@ -144,7 +146,7 @@ func (b *bench) manySessions() error {
 	}
 	for _, kind := range []struct {
 		name  string
-		every int // each of so many is mounted
+		every int // only every N-th session is mounted
 		run   func(base remote, i int, mount bool) (time.Duration, error)
 	}{
 		{"thin sessions", b.every, b.thinSession},
@@ -159,7 +161,7 @@ func (b *bench) manySessions() error {
 			mount := i%kind.every == 0 || i == b.sessions-1
 			took, err := kind.run(base, i, mount)
 			if err != nil {
-				return fmt.Errorf("%s, number %d: %w", kind.name, i+1, err)
+				return fmt.Errorf("create session: %s number %d: %w", kind.name, i+1, err)
 			}
 			if mount {
 				times = append(times, took)
@@ -186,9 +188,9 @@ func (b *bench) manySessions() error {
 	return nil
 }
 
-// thinSession creates an empty repository, mounts the base with a session that is saved there, changes ten files, and saves them. It
-// returns the time until the mount could be listed. All mounts have one state directory, as on one machine. Unless mount is set, stock
-// git pushes ten files instead.
+// thinSession creates an empty repository as a session remote, mounts the base with a new session, changes ten files,
+// and waits until they are pushed. It returns the time until the mount could be listed. All mounts use one state
+// directory, as on one machine. If mount is false, stock git pushes ten files instead.
 func (b *bench) thinSession(base remote, i int, mount bool) (time.Duration, error) {
 	start := time.Now()
 	made, err := b.ours.c.CreateRepo(b.ctx, space, client.CreateRepo{Name: fmt.Sprint("thin", i)})
@@ -222,7 +224,8 @@ func (b *bench) pushTen(r remote, round int) error {
 	return os.RemoveAll(dir)
 }
 
-// forkSession forks the base, mounts the fork with a session that is saved in the fork, and saves ten files.
+// forkSession forks the base, mounts the fork with a session whose session remote is the fork, changes ten files, and
+// waits until they are pushed. It returns the time until the mount could be listed.
 func (b *bench) forkSession(_ remote, i int, mount bool) (time.Duration, error) {
 	start := time.Now()
 	fork, err := b.ours.fork(b.ctx, "base", fmt.Sprint("session", i))
@@ -236,8 +239,8 @@ func (b *bench) forkSession(_ remote, i int, mount bool) (time.Duration, error) 
 	return took, errors.Join(err, err2)
 }
 
-// session mounts a remote with a session, lists the mount, saves ten files, and unmounts. It returns the time from start until the
-// list.
+// session mounts a remote with a session, lists the mount, changes ten files, waits until they are pushed, and
+// unmounts. It returns the time from start until the list was complete.
 func (b *bench) session(start time.Time, state string, r, own remote, name string) (time.Duration, error) {
 	dir := b.path("sessions", name)
 	both := remote{url: r.url, token: r.token, saved: own.token}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// table prints rows as they are measured. A row is a line of a Markdown table.
+// table prints the results as rows of a Markdown table, each as soon as it is measured.
 type table struct{ places int }
 
-// head prints the head of the table.
+// head prints the header of the table.
 func (t *table) head(places []string) {
 	t.places = len(places)
 	cells := append([]string{"measurement"}, places...)
@@ -28,8 +28,8 @@ func (t *table) head(places []string) {
 
 func (t *table) print(cells []string) { fmt.Println("| " + strings.Join(cells, " | ") + " |") }
 
-// times prints a row of times, one for each place; 0 stands for a place where the measurement does not exist. limit is the goal for
-// ours, 0 for none.
+// times prints a row with one duration for each server; a duration of 0 means that the measurement does not exist for
+// this server. limit is the goal for artifactfs serve, 0 if there is none.
 func (t *table) times(what string, all []time.Duration, limit time.Duration) {
 	cells := []string{what}
 	for _, d := range all {
@@ -45,7 +45,7 @@ func (t *table) times(what string, all []time.Duration, limit time.Duration) {
 	t.print(append(cells, goal, load()))
 }
 
-// line prints a row of texts, the first for ours.
+// line prints a row with one text for each server. The first text is for artifactfs serve.
 func (t *table) line(what, goal string, ok bool, texts ...string) {
 	cells := append([]string{what}, texts...)
 	for len(cells) < 2*t.places {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockFile is an open file with a model of its blocks. The file may have no name.
+// blockFile is an open file with a model of the contents of its blocks. The file may have no name.
 type blockFile struct {
 	j    *job
 	id   uint64
 	f    *os.File
-	mem  []byte   // shared mapping of the whole file; nil: the file is not mapped
-	seqs []uint64 // number of the last write of each block; 0: the block is a hole
+	mem  []byte   // shared mapping of the whole file; nil if the file is not mapped
+	seqs []uint64 // sequence number of the last write of each block; 0 if the block is a hole
 	next uint64
 }
 
@@ -50,7 +50,7 @@ func (b *blockFile) step() error {
 	buf := make([]byte, n*blockSize)
 	off := int64(at) * blockSize
 	switch op := rnd.IntN(20); {
-	case op < 6: // write to the file
+	case op < 6: // write with a system call
 		b.write(buf, at)
 		if _, err := b.f.WriteAt(buf, off); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (b *blockFile) step() error {
 	case op < 12 && b.mem != nil: // read through the mapping
 		copy(buf, b.mem[off:])
 		b.check("mapped", buf, at)
-	case op < 17: // read from the file
+	case op < 17: // read with a system call
 		if _, err := b.f.ReadAt(buf, off); err != nil {
 			return err
 		}
@@ -75,11 +75,11 @@ func (b *blockFile) step() error {
 		if err := b.f.Sync(); err != nil {
 			return err
 		}
-	case op == 18: // drop the page cache, so that the next reads are sent to the server
+	case op == 18: // drop the page cache, so that the next reads become requests to the server
 		if err := again(func() error { return unix.Fadvise(int(b.f.Fd()), 0, 0, unix.FADV_DONTNEED) }); err != nil {
 			return fmt.Errorf("fadvise %s: %w", b.f.Name(), err)
 		}
-	default: // make a hole
+	default: // punch a hole
 		if err := again(func() error {
 			return unix.Fallocate(int(b.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, int64(n)*blockSize)
 		}); err != nil {
@@ -92,7 +92,7 @@ func (b *blockFile) step() error {
 	return nil
 }
 
-// write fills a buffer with new blocks, which are written at the block with the number at.
+// write fills buf with the contents of new blocks, which the caller writes to the file at the block with the number at.
 func (b *blockFile) write(buf []byte, at int) {
 	for i := 0; i < len(buf); i += blockSize {
 		b.seqs[at+i/blockSize] = b.next
@@ -109,7 +109,8 @@ func (b *blockFile) check(how string, buf []byte, at int) {
 	}
 }
 
-// checkAll compares all blocks, first as they are in the page cache, and then as the server returns them.
+// checkAll compares all blocks with the model: first their contents in the page cache, and then their contents on the
+// server.
 func (b *blockFile) checkAll() error {
 	info, err := b.f.Stat()
 	if err != nil {
@@ -134,7 +135,7 @@ func (b *blockFile) checkAll() error {
 	return nil
 }
 
-// blocks reads and writes files, mapped and not mapped, and knows the contents of every block.
+// blocks reads and writes files, some of them mapped, and compares every block with a model.
 func (j *job) blocks() error {
 	var files []*blockFile
 	for i := range 4 {
@@ -173,7 +174,7 @@ func (j *job) blocks() error {
 	return nil
 }
 
-// deleted uses files that have no name any more, or never had one.
+// deleted uses files whose names were removed, and files that never had a name.
 func (j *job) deleted() error {
 	files := make([]*blockFile, 8)
 	for i := 0; !j.over(1); i++ {
@@ -191,7 +192,7 @@ func (j *job) deleted() error {
 			if err := b.checkAll(); err != nil {
 				return err
 			}
-			if err := j.leave(b, i); err != nil {
+			if err := j.closeNameless(b, i); err != nil {
 				return err
 			}
 		}
@@ -207,7 +208,7 @@ func (j *job) deleted() error {
 		if err := b.checkAll(); err != nil {
 			return err
 		}
-		if err := j.leave(b, -i); err != nil {
+		if err := j.closeNameless(b, -i); err != nil {
 			return err
 		}
 	}
@@ -248,9 +249,9 @@ func (j *job) nameless(i int) (*blockFile, error) {
 	return b, os.Remove(path)
 }
 
-// leave closes a file without a name. A file of O_TMPFILE first gets a name, under which the written contents must then
-// exist.
-func (j *job) leave(b *blockFile, i int) error {
+// closeNameless closes a file without a name. It first tries to give the file a name. This is possible for a file of O_TMPFILE,
+// whose contents must then exist under the new name.
+func (j *job) closeNameless(b *blockFile, i int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(b.f.Fd()), &st); err != nil {
 		return fmt.Errorf("fstat %s: %w", b.f.Name(), err)

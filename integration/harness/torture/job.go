@@ -20,13 +20,14 @@ import (
 )
 
 const (
-	jobVar  = "ARTIFACTFS_TORTURE_JOB" // contains the name of the job that a process runs
+	jobVar  = "ARTIFACTFS_TORTURE_JOB" // environment variable with the name of the job that a process runs
 	loadDir = "load"                   // directory below Options.Mount that contains the directories of the jobs
 	// WorkDir is the only directory of the repository whose files jobs change.
 	WorkDir = "work"
 )
 
-// jobs contains the programs by kind. Each runs until j.over returns true, and then checks everything once more.
+// jobs contains the function of each job by kind. Each function runs until j.over returns true, and then checks
+// everything once more.
 var jobs = map[string]func(j *job) error{
 	"names":   (*job).names,
 	"signals": (*job).signals,
@@ -44,7 +45,7 @@ var jobs = map[string]func(j *job) error{
 	"meter":   (*job).meter,
 }
 
-// job contains the parameters and the state of a program.
+// job contains the parameters and the state of a program in the mount.
 type job struct {
 	kind, name     string
 	mount          string // mount point of the repository
@@ -60,7 +61,7 @@ type job struct {
 	out     *bufio.Writer
 }
 
-// Main must be called first by programs that use this package. In the process of a job it does not return.
+// Main must be called at the start of a program that uses this package. In the process of a job it does not return.
 func Main() {
 	spec := strings.Split(os.Getenv(jobVar), "\n")
 	if len(spec) != 6 {
@@ -70,7 +71,8 @@ func Main() {
 	seed, _ := strconv.ParseUint(spec[5], 10, 64)
 	j := &job{kind: spec[0], name: spec[1], mount: spec[2], dir: filepath.Join(spec[2], loadDir, spec[1]), plain: spec[3],
 		scratch: filepath.Join(spec[4], spec[1]), seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), out: bufio.NewWriter(os.Stdout)}
-	go func() { // standard input ends when the job must end, or when the process that has started the job is dead
+	// standard input is closed when the job must end, or when the process that has started the job has ended
+	go func() {
 		io.Copy(io.Discard, os.Stdin)
 		j.ended.Store(true)
 	}()
@@ -81,36 +83,36 @@ func Main() {
 	if err != nil {
 		j.fault("%v", err)
 	}
-	j.say("did %d", j.done.Load())
+	j.printf("did %d", j.done.Load())
 	os.Exit(0)
 }
 
-func (j *job) say(format string, args ...any) {
+func (j *job) printf(format string, args ...any) {
 	j.printed.Lock()
 	defer j.printed.Unlock()
 	j.out.WriteString(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`) + "\n")
 	j.out.Flush()
 }
 
-// fault reports a wrong result.
+// fault reports a result that is not the expected one.
 func (j *job) fault(format string, args ...any) {
-	j.say("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
+	j.printf("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
 }
 
-// over reports whether the job must end. n is the number of operations since the last call.
+// over reports whether the job must end. n is the number of operations since the last call of over.
 func (j *job) over(n int) bool {
 	j.done.Add(int64(n))
-	j.ready.Do(func() { j.say("ready") })
+	j.ready.Do(func() { j.printf("ready") })
 	return j.ended.Load()
 }
 
-// pace sleeps for a random time, so that other jobs can run: the load should consist of many programs, and not of one busy
-// program.
+// pace sleeps for a random time, so that other jobs can run. The load should consist of many programs, and not of one
+// busy program.
 func (j *job) pace(longest time.Duration) {
 	time.Sleep(time.Duration(j.rnd.Int64N(int64(longest))))
 }
 
-// again repeats a call that a signal interrupted before it had an effect.
+// again calls f, and repeats this as long as a signal interrupts the call before it has an effect.
 func again(f func() error) error {
 	for {
 		if err := f(); err != unix.EINTR {
@@ -119,10 +121,11 @@ func again(f func() error) error {
 	}
 }
 
-// The contents of each block are determined by the file, the position of the block and the number of the write.
+// blockSize is the size of a block in bytes. The contents of a block depend on the file, on the number of the block,
+// and on the sequence number of the write.
 const blockSize = 4096
 
-// fill writes the contents of a block to b. The sequence number 0 stands for a hole.
+// fill writes the expected contents of a block to b. The sequence number 0 means a hole.
 func fill(b []byte, file uint64, block, sequence uint64) {
 	if sequence == 0 {
 		clear(b)
@@ -136,7 +139,8 @@ func fill(b []byte, file uint64, block, sequence uint64) {
 	}
 }
 
-// differs describes how a block differs from its expected contents. It returns "" if there is no difference.
+// differs returns a description of the difference between the contents of a block and the expected contents, or "" if
+// there is none.
 func differs(got []byte, file uint64, block, sequence uint64) string {
 	want := make([]byte, blockSize)
 	fill(want, file, block, sequence)

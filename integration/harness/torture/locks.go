@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locks holds locks of both kinds while another process tries to get them. It also counts under locks together with two other
-// processes: no step may be lost. The kernel implements the locks; the test is that they survive a takeover.
+// locks holds flock and record locks while another process tries to get them. It also counts under locks together with
+// two other processes: no increment may be lost. The kernel implements the locks; the test checks that they survive a
+// takeover.
 func (j *job) locks() error {
 	if role := os.Getenv(lockRole); role != "" {
 		return j.lockOthers(role)
@@ -51,7 +52,7 @@ func (j *job) locks() error {
 		if i > 0 {
 			n, err := strconv.Atoi(text)
 			if err != nil {
-				return fmt.Errorf("a counting process said %q", text)
+				return fmt.Errorf("count under locks: child process reported %q", text)
 			}
 			steps += n
 		}
@@ -61,7 +62,7 @@ func (j *job) locks() error {
 		return err
 	}
 	if got := binary.LittleEndian.Uint64(b); got != uint64(steps) {
-		return fmt.Errorf("%d steps were counted under locks, %d were made", got, steps)
+		return fmt.Errorf("count under locks: counted %d steps, want %d", got, steps)
 	}
 	return file.Close()
 }
@@ -75,12 +76,12 @@ func (j *job) lockOthers(role string) error {
 	}
 	n, err := j.countUnderLock(filepath.Join(j.dir, "counter"), role)
 	if err == nil {
-		j.say("%d", n)
+		j.printf("%d", n)
 	}
 	return err
 }
 
-// tryHeld tries to get the locks that another process holds as long as this process runs.
+// tryHeld tries to get locks that another process holds, and reports an error if it gets one.
 func (j *job) tryHeld(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -88,10 +89,10 @@ func (j *job) tryHeld(path string) error {
 	}
 	for !j.ended.Load() {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
-			return fmt.Errorf("flock of what another process holds: %v", err)
+			return fmt.Errorf("flock held by another process: got %v", err)
 		}
 		if err := recordLock(f, unix.F_SETLK); err != unix.EAGAIN && err != unix.EACCES && err != unix.EINTR {
-			return fmt.Errorf("record lock of what another process holds: %v", err)
+			return fmt.Errorf("record lock held by another process: got %v", err)
 		}
 		j.pace(4 * time.Millisecond)
 	}
@@ -102,8 +103,9 @@ func recordLock(f *os.File, how int) error {
 	return unix.FcntlFlock(f.Fd(), how, &unix.Flock_t{Type: unix.F_WRLCK, Start: 0, Len: 8})
 }
 
-// countUnderLock adds one to a number in a file, again and again, while it holds locks of both kinds, which all processes
-// acquire in the same order. With the role "count flock" it opens the file for each step, otherwise it keeps the file open.
+// countUnderLock repeatedly adds one to a number in a file while it holds a flock and a record lock. All processes
+// acquire the two locks in the same order. With the role "count flock", it opens the file for each step; otherwise it
+// keeps the file open.
 func (j *job) countUnderLock(path, role string) (int, error) {
 	held, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -131,7 +133,7 @@ func (j *job) countUnderLock(path, role string) (int, error) {
 		if _, err := f.WriteAt(b, 0); err != nil {
 			return 0, err
 		}
-		if f != held { // close releases both locks
+		if f != held { // closing the file releases both locks
 			if err := f.Close(); err != nil {
 				return 0, err
 			}

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellGap is the duration from which an operation of the meter is reported.
-const tellGap = time.Millisecond
+// minGap is the minimum duration of an operation that the meter reports.
+const minGap = time.Millisecond
 
-// meter does operations that only the server can answer, one after the other, each kind in a separate thread. It reports all
-// operations that take long.
+// meter does operations that only the server can answer, one after the other, each kind of operation in a separate
+// thread. It reports all operations that take at least minGap.
 func (j *job) meter() error {
 	files, err := j.files()
 	if err != nil {
@@ -30,7 +30,7 @@ func (j *job) meter() error {
 			if err == unix.ENOENT {
 				return nil
 			}
-			return fmt.Errorf("stat a name that is not there: %v", err)
+			return fmt.Errorf("stat missing name: got %v", err)
 		},
 		"read": func(int) error {
 			if err := again(func() error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }); err != nil {
@@ -59,8 +59,8 @@ func (j *job) meter() error {
 					over <- fmt.Errorf("%s: %w", kind, err)
 					return
 				}
-				if end := Now(); end-start >= tellGap {
-					j.say("gap %s %d %d", kind, start, end)
+				if end := Now(); end-start >= minGap {
+					j.printf("gap %s %d %d", kind, start, end)
 				}
 				time.Sleep(100 * time.Microsecond)
 			}
@@ -75,8 +75,9 @@ func (j *job) meter() error {
 	return err
 }
 
-// Stalls returns, for each moment, the longest time that a program had to wait because of the event at this moment: the
-// longest part of a gap after the moment, among the gaps that began before the next moment. The moments are sorted.
+// Stalls returns, for each moment, the longest time that a program had to wait because of an event at this moment. This
+// is the longest part of a gap after the moment, among the gaps that began before the next moment. moments must be
+// sorted.
 func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
 	stalls := make([]time.Duration, len(moments))
 	for i, at := range moments {

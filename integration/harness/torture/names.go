@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inode is a file in the model.
+// inode is the model of one file or directory.
 type inode struct {
 	kind    uint32 // file type (S_IFMT)
 	ino     uint64
@@ -26,14 +26,14 @@ type inode struct {
 	entries map[string]*inode // entries of a directory, by name
 }
 
-// namespace is a directory with a model of its contents.
+// namespace is a directory of the mount with a model of its contents.
 type namespace struct {
 	*job
 	root *inode
 }
 
-// names runs random operations on names. If one is applied twice, its result shows that: a second mkdir of a name
-// returns EEXIST, a second unlink ENOENT.
+// names runs random operations on names and compares the results with a model. An operation that is applied twice
+// returns an error the second time: EEXIST for mkdir, ENOENT for unlink.
 func (j *job) names() error {
 	n := &namespace{j, newInode(unix.S_IFDIR, 0o755)}
 	for i := 0; !j.over(1); i++ {
@@ -52,7 +52,8 @@ func (j *job) names() error {
 	return n.checkAll()
 }
 
-// signals does the same while signals interrupt the operations. An operation that returns EINTR must have had no effect.
+// signals runs random operations like names, while signals interrupt them. An operation that returns EINTR must have
+// had no effect.
 func (j *job) signals() error {
 	runtime.LockOSThread()
 	pid, tid := os.Getpid(), unix.Gettid()
@@ -60,7 +61,7 @@ func (j *job) signals() error {
 	go func() {
 		for {
 			time.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
-			unix.Tgkill(pid, tid, unix.SIGURG) // Go handles this signal with SA_RESTART, and ignores it
+			unix.Tgkill(pid, tid, unix.SIGURG) // Go handles this signal with SA_RESTART and otherwise ignores it
 		}
 	}()
 	return j.names()
@@ -74,7 +75,7 @@ func newInode(kind, perm uint32) *inode {
 	return i
 }
 
-// place is a path in the model: an existing directory, and a name in it that may exist.
+// place is a path in the model: an existing directory, and a name in it that may or may not exist.
 type place struct {
 	dir  *inode
 	path string // path relative to the job's directory
@@ -88,7 +89,7 @@ func (p place) isDir() bool              { i := p.inode(); return i != nil && i.
 func (p place) has() bool                { return p.inode() != nil }
 func (n *namespace) real(p place) string { return filepath.Join(n.dir, p.path) }
 
-// somewhere returns a random place. About half of them exist.
+// somewhere returns a random place. The name exists in about half of the results.
 func (n *namespace) somewhere() place {
 	dir, at := n.root, ""
 	for depth := 0; ; depth++ {
@@ -106,7 +107,8 @@ func (n *namespace) somewhere() place {
 	}
 }
 
-// step does one operation. It compares the result, and the entries at the places of the operation, with the model.
+// step does one random operation. It compares the result, and the entries at the places that the operation uses, with
+// the model.
 func (n *namespace) step() error {
 	a, b := n.somewhere(), n.somewhere()
 	at, to := n.real(a), n.real(b)
@@ -153,10 +155,11 @@ func (n *namespace) step() error {
 		do(func() error { return unix.Rmdir(at) })
 	case op < 24:
 		if a.isDir() && strings.Count(b.path, "/") > 3 || b.isDir() && strings.Count(a.path, "/") > 3 {
-			return nil // a directory that is moved down again and again would get a path that is too long
+			// do not move a directory below another one, because repeated moves would result in a path that is too long
+			return nil
 		}
 		if a.path == b.path || strings.HasPrefix(b.path, a.path+"/") || strings.HasPrefix(a.path, b.path+"/") {
-			return nil // file systems differ in which errno they return first
+			return nil // skip, because file systems return different errnos
 		}
 		what, want, then = n.rename(a, b, do)
 	case op < 26:
@@ -168,7 +171,7 @@ func (n *namespace) step() error {
 			want = unix.ENODATA
 		}
 		do(func() error { return unix.Lremovexattr(at, name) })
-	case op < 29: // a file contains each text at most once, so that a repeated append is detected
+	case op < 29: // append a text that occurs at most once in a file, so that a repeated append is detected
 		if a.has() && a.inode().kind != unix.S_IFREG {
 			return nil
 		}
@@ -192,7 +195,7 @@ func (n *namespace) step() error {
 			size = int64(min(3, len(a.inode().data)))
 		}
 		do(func() error { return unix.Truncate(at, size) })
-	default: // give a name to a file without a name
+	default: // link a file of O_TMPFILE to a name
 		what, want, then = "tmpfile, link", taken(a), func() {
 			i := newInode(unix.S_IFREG, 0o600)
 			i.data = "t"
@@ -263,7 +266,8 @@ func removed(p place) unix.Errno {
 	return 0
 }
 
-// attributed returns the error of an operation on user attributes that is checked before the attributes are read.
+// attributed returns the error that an operation on user attributes must return before it examines the attributes, or
+// 0.
 func attributed(p place) unix.Errno {
 	switch {
 	case !p.has():
@@ -340,7 +344,7 @@ func appendTo(at, text string) error {
 		return err
 	}
 	_, err = unix.Write(fd, []byte(text))
-	if err2 := unix.Close(fd); err == nil && err2 != unix.EINTR { // closed all the same
+	if err2 := unix.Close(fd); err == nil && err2 != unix.EINTR { // the file is closed even after EINTR
 		err = err2
 	}
 	return err
@@ -367,7 +371,7 @@ func (n *namespace) check(p place) error {
 	case i == nil && err == unix.ENOENT:
 		return nil
 	case i == nil && err == nil:
-		return fmt.Errorf("%s is there", p.path)
+		return fmt.Errorf("check %s: exists, want no entry", p.path)
 	case err != nil:
 		return fmt.Errorf("stat %s: %w", p.path, err)
 	}

@@ -20,7 +20,8 @@ type child struct {
 	out   bytes.Buffer
 }
 
-// fork starts this job's program again. The process starts outside of the mount, as the job did.
+// fork starts the program of this job in another process, with a further environment variable. The working directory of
+// the process is outside of the mount at first.
 func (j *job) fork(env string) (*child, error) {
 	c := &child{cmd: exec.Command("/proc/self/exe")}
 	c.cmd.Args[0] = "torture-" + j.name
@@ -33,7 +34,7 @@ func (j *job) fork(env string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// end waits for the end of a child and returns its output, without the lines that all jobs print.
+// end waits until a child has ended, and returns its output without the lines that every job prints.
 func (c *child) end() (string, error) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -63,7 +64,8 @@ func (j *job) tool(dir string, env []string, name string, args ...string) (strin
 	return string(out), err
 }
 
-// tail follows a file to which another open file description appends lines. Each line must appear once and in order.
+// tail runs tail -f on a file to which lines are appended through another open file description. tail must print each
+// line once and in order.
 func (j *job) tail() error {
 	path := filepath.Join(j.dir, "log")
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
@@ -72,7 +74,7 @@ func (j *job) tail() error {
 	}
 	tail := exec.Command("tail", "-n", "+1", "-f", path)
 	tail.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	tail.Stderr = os.Stdout // an error of tail is an error of this job
+	tail.Stderr = os.Stdout // error output of tail is reported as an error of this job
 	out, err := tail.StdoutPipe()
 	if err != nil {
 		return err
@@ -89,7 +91,7 @@ func (j *job) tail() error {
 	}()
 	line := func(i int) string { return fmt.Sprintf("line %d %s", i, strings.Repeat("x", i%97)) }
 	written, seen := 0, 0
-	var deadline time.Time // set when no more lines are written
+	var deadline time.Time // set after the last line was written
 	for deadline.IsZero() || seen < written {
 		if deadline.IsZero() {
 			if _, err := fmt.Fprintln(f, line(written)); err != nil {
@@ -99,13 +101,13 @@ func (j *job) tail() error {
 				deadline = time.Now().Add(20 * time.Second)
 			}
 		} else if time.Now().After(deadline) {
-			return fmt.Errorf("tail has shown %d lines of %d", seen, written)
+			return fmt.Errorf("follow file: tail printed %d of %d lines", seen, written)
 		}
 		for wait := time.After(time.Duration(j.rnd.IntN(10)) * time.Millisecond); ; {
 			select {
 			case got, ok := <-lines:
 				if !ok || got != line(seen) {
-					return fmt.Errorf("tail said %q, want %q", got, line(seen))
+					return fmt.Errorf("follow file: tail printed %q, want %q", got, line(seen))
 				}
 				seen++
 				continue
@@ -118,13 +120,13 @@ func (j *job) tail() error {
 		return err
 	}
 	if extra, ok := <-lines; ok {
-		return fmt.Errorf("tail said %q after the last line", extra)
+		return fmt.Errorf("follow file: tail printed %q after the last line", extra)
 	}
-	tail.Wait() // the error is expected, because the process was killed
+	tail.Wait() // returns an error, because the process was killed
 	return f.Close()
 }
 
-// build changes and builds a program of a few packages again and again, and runs it.
+// build repeatedly changes a Go program with a few packages, builds it, and runs it.
 func (j *job) build() error {
 	packages := []string{"a", "b", "c"}
 	write := func(round int) error {
@@ -148,8 +150,9 @@ func (j *job) build() error {
 			return err
 		}
 	}
-	// The build cache is outside of the mount and shared by all runs, so that the runtime is not built for every mount. The
-	// option buildvcs is off, because its git status would hold the lock of the index when the job git needs it.
+	// The build cache is outside of the mount and shared by all runs, so that the Go runtime is not compiled for every
+	// mount. buildvcs is off, because go would run git status and hold the lock of the index while the job git needs
+	// it.
 	env := []string{"GOFLAGS=-mod=mod -p=1 -buildvcs=false", "GOWORK=off", "GOTOOLCHAIN=local", "GO111MODULE=on", "GOPROXY=off"}
 	for round := 1; !j.over(1); round++ {
 		if err := write(round); err != nil {
@@ -162,14 +165,14 @@ func (j *job) build() error {
 		cmd.Dir = "/"
 		out, err := cmd.CombinedOutput()
 		if want := fmt.Sprintf("%d %d\n", 3*round, 3*(300+round%7)); err != nil || string(out) != want {
-			return fmt.Errorf("the program that was built says %q (%v), want %q", out, err, want)
+			return fmt.Errorf("run built program: got %q (%v), want %q", out, err, want)
 		}
 		j.pace(300 * time.Millisecond)
 	}
 	return nil
 }
 
-// git runs the same commands in the mount and in a clone of the checkout, and compares their outputs.
+// git runs the same git commands in the mount and in a clone of the checkout, and compares their outputs.
 func (j *job) git() error {
 	clone := filepath.Join(j.scratch, "clone")
 	if _, err := j.tool("/", nil, "git", "clone", "-q", "--no-hardlinks", j.plain, clone); err != nil {
@@ -184,7 +187,7 @@ func (j *job) git() error {
 	return nil
 }
 
-// gitSteps are shell commands. ROUND is replaced by the number of the round.
+// gitSteps are the shell commands of one round of the job git. ROUND is replaced by the number of the round.
 var gitSteps = []string{
 	"git status --porcelain --untracked-files=normal",
 	"echo $ROUND > work/changed && echo new $ROUND > work/new$ROUND && rm -f work/new$((ROUND - 3))",
@@ -207,33 +210,34 @@ var gitSteps = []string{
 func (j *job) gitRound(clone string, round int) error {
 	env := []string{fmt.Sprintf("ROUND=%d", round), "LC_ALL=C", "GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 		"GIT_CONFIG_KEY_1=gc.auto", "GIT_CONFIG_VALUE_1=0",
-		// git chooses the length of abbreviated ids by the number of objects in packs, and blobs of a mount are in none.
+		// By default, git derives the length of abbreviated IDs from the number of objects in packs. In a mount, blobs
+		// are not in packs, so the lengths would differ.
 		"GIT_CONFIG_KEY_2=core.abbrev", "GIT_CONFIG_VALUE_2=12"}
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {
 		env = append(env, "GIT_"+who+"_NAME=torture", "GIT_"+who+"_EMAIL=torture@localhost", fmt.Sprintf("GIT_%s_DATE=%d +0000", who, 1_700_000_000+round))
 	}
 	for _, step := range gitSteps {
-		// The statuses of all commands count. The shell changes the directory, because this process must not wait for the
-		// mount.
+		// A failure of any command is an error. The shell changes the directory, because this process must not wait for
+		// the mount.
 		line := "cd \"$AT\" && set -e && " + step
 		want, err := j.tool("/", append(env, "AT="+clone), "sh", "-c", line)
 		if err != nil {
-			return fmt.Errorf("in the clone: %w", err)
+			return fmt.Errorf("run step in the clone: %w", err)
 		}
 		got, err := j.tool("/", append(env, "AT="+j.mount), "sh", "-c", line)
 		if err != nil {
 			return err
 		}
 		if got != want {
-			return fmt.Errorf("round %d: %q says %q, in a clone %q", round, step, got, want)
+			return fmt.Errorf("compare round %d: %q printed %q, in the clone %q", round, step, got, want)
 		}
 		j.over(1)
 	}
 	return nil
 }
 
-// fio runs fio, which verifies what it has written, with and without mappings. If fio is not installed, the job blocks does
-// the same.
+// fio runs the program fio, which verifies the data that it has written, with and without mappings. If fio is not
+// installed, the job does the same as the job blocks.
 func (j *job) fio() error {
 	program, err := exec.LookPath("fio")
 	if err != nil {
@@ -259,7 +263,7 @@ func (j *job) fio() error {
 	return nil
 }
 
-// mayfly starts programs in the mount and kills them while they run.
+// mayfly repeatedly starts programs in the mount and kills them while they run.
 func (j *job) mayfly() error {
 	const life = `cd "$AT" && while :; do mkdir -p "$DIR/x/y"; echo text > "$DIR/x/f"; cat * >/dev/null 2>&1; mv "$DIR/x" "$DIR/z"; rm -r "$DIR/z"; done`
 	for i := 0; !j.over(1); i++ {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files returns the regular files of the checkout that no job changes.
+// files returns the paths of the regular files in the checkout that no job changes.
 func (j *job) files() ([]string, error) {
 	var all []string
 	err := filepath.WalkDir(j.plain, func(path string, d fs.DirEntry, err error) error {
@@ -31,12 +31,12 @@ func (j *job) files() ([]string, error) {
 		return nil
 	})
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%s has no files", j.plain)
+		err = fmt.Errorf("list %s: no files", j.plain)
 	}
 	return all, err
 }
 
-// reader keeps files of the repository open, reads them at random offsets and compares them with the checkout.
+// reader keeps files of the mount open, reads them at random offsets, and compares them with the checkout.
 func (j *job) reader() error {
 	names, err := j.files()
 	if err != nil {
@@ -65,12 +65,12 @@ func (j *job) reader() error {
 		if err := j.compare(open[at].ours, open[at].plain); err != nil {
 			return err
 		}
-		j.pace(40 * time.Millisecond) // leave time for other jobs, because many readers run
+		j.pace(40 * time.Millisecond) // leave processor time for other jobs, because many readers run
 	}
 	return nil
 }
 
-// compare reads the same range from both files and compares the bytes. Half of the reads bypass the page cache.
+// compare reads the same range of both files and compares the bytes. Half of the reads bypass the page cache.
 func (j *job) compare(ours, plain *os.File) error {
 	info, err := plain.Stat()
 	if err != nil {
@@ -81,7 +81,7 @@ func (j *job) compare(ours, plain *os.File) error {
 		return err
 	}
 	if mine.Size() != info.Size() {
-		return fmt.Errorf("%s: size %d, want %d", ours.Name(), mine.Size(), info.Size())
+		return fmt.Errorf("compare %s: size is %d, want %d", ours.Name(), mine.Size(), info.Size())
 	}
 	if j.rnd.IntN(2) == 0 {
 		if err := again(func() error { return unix.Fadvise(int(ours.Fd()), 0, 0, unix.FADV_DONTNEED) }); err != nil {
@@ -97,12 +97,13 @@ func (j *job) compare(ours, plain *os.File) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s: %d bytes from %d on differ", ours.Name(), len(got), off)
+		return fmt.Errorf("compare %s: %d bytes at offset %d differ", ours.Name(), len(got), off)
 	}
 	return nil
 }
 
-// listing has its working directory in the mount, and reads the directory with the most entries slowly, in small pieces.
+// listing slowly lists the directory with the most entries, in small pieces, while its working directory is in the
+// mount.
 func (j *job) listing() error {
 	dir, want, err := j.widest()
 	if err != nil {
@@ -119,14 +120,14 @@ func (j *job) listing() error {
 		if err := j.list(want); err != nil {
 			return fmt.Errorf("list %s: %w", dir, err)
 		}
-		for range 20 { // use relative names
+		for range 20 { // these calls use relative names
 			name := want[j.rnd.IntN(len(want))]
 			if _, err := os.Lstat(name); err != nil {
 				return err
 			}
 			_, err := os.Lstat(fmt.Sprintf("%s-is-not-here-%d", name, j.rnd.Uint64()))
 			if !os.IsNotExist(err) {
-				return fmt.Errorf("stat a name that is not there: %w", err)
+				return fmt.Errorf("stat missing name: %w", err)
 			}
 		}
 		buf := make([]byte, unix.PathMax)
@@ -135,13 +136,13 @@ func (j *job) listing() error {
 			return fmt.Errorf("getcwd: %w", err)
 		}
 		if got := string(buf[:n-1]); got != here {
-			return fmt.Errorf("the working directory is %s, was %s", got, here)
+			return fmt.Errorf("getcwd: got %s, want %s", got, here)
 		}
 	}
 	return nil
 }
 
-// widest returns the directory with the most entries.
+// widest returns the directory of the checkout with the most entries, and the names of the entries.
 func (j *job) widest() (string, []string, error) {
 	files, err := j.files()
 	if err != nil {
@@ -162,8 +163,8 @@ func (j *job) widest() (string, []string, error) {
 	return best, names, err
 }
 
-// list reads the working directory. Each name must appear once, however long the listing takes and whenever a takeover
-// happens.
+// list lists the working directory. Each name must appear once, even if the listing takes long and a takeover happens
+// during it.
 func (j *job) list(want []string) error {
 	fd, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -183,7 +184,7 @@ func (j *job) list(want []string) error {
 		if n == 0 {
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
-				return fmt.Errorf("%d names, want %d: %s", len(got), len(want), firstDifference(got, want))
+				return fmt.Errorf("list directory: %d names, want %d: %s", len(got), len(want), firstDifference(got, want))
 			}
 			return nil
 		}
@@ -218,7 +219,7 @@ func firstDifference(got, want []string) string {
 	return "none"
 }
 
-// watch expects an inotify event for each change that it makes, once and in order.
+// watch changes files in a directory and checks that inotify reports an event for each change, once and in order.
 func (j *job) watch() error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -259,7 +260,7 @@ func (j *job) watch() error {
 			}
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("inotify told %q, want %q", got, want)
+			return fmt.Errorf("read events: got %q, want %q", got, want)
 		}
 		j.pace(5 * time.Millisecond)
 	}

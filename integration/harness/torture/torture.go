@@ -1,11 +1,12 @@
-// Package torture loads a mount with programs that know which results they must get, and reports wrong results. It tests a
-// file system whose server is killed while programs use it: no program may notice.
+// Package torture runs programs in a mount that know which results their operations must return, and reports wrong
+// results. It tests a file system whose server is killed while programs use it: the programs must not notice this.
 //
-// Terms: a job is a kind of program (see Jobs). It runs in a separate process, so that the process that starts and kills the
-// server never has a file of the mount open. A job uses a separate directory below Options.Mount and has a model of this
-// directory, so each operation has one right result. A gap is the duration of one operation.
+// A job is a program of one of the kinds that Jobs returns. It runs in a separate process, so that the process that
+// starts and kills the server never has a file of the mount open. A job uses a separate directory below Options.Mount
+// and has a model of this directory, so each operation has one right result. A gap is an operation that took long, with
+// its start and end.
 //
-// A program that uses this package calls Main first, because jobs are processes of the same program.
+// A program that uses this package must call Main first, because jobs are processes of the same program.
 //
 // Locks: Load.mu is a leaf.
 package torture
@@ -31,43 +32,43 @@ import (
 
 // Options describes a load.
 type Options struct {
-	Mount   string   // directory in the mount, in which the directory load is created
-	Plain   string   // checkout of the mounted commit on another file system, which nothing changes
+	Mount   string   // directory in the mount, in which the directory "load" is created
+	Plain   string   // checkout of the mounted commit on another file system, which no program changes
 	Scratch string   // an empty directory on another file system
-	Jobs    []string // jobs to start; a job that is named several times is started several times
+	Jobs    []string // kinds of the jobs to start; a kind that occurs several times is started several times
 	Seed    uint64
-	Env     []string // variables that are added to the environment of jobs
+	Env     []string // variables that are added to the environment of the jobs
 }
 
 // Jobs returns the kinds of jobs.
 func Jobs() []string { return slices.Sorted(maps.Keys(jobs)) }
 
-// Gap is an operation that took long. Its times are those of Now.
+// Gap is an operation that took long. Start and End are times as Now returns them.
 type Gap struct {
 	Kind       string
 	Start, End time.Duration
 }
 
-// Took returns the duration of the gap.
+// Took returns the duration of the operation.
 func (g Gap) Took() time.Duration { return g.End - g.Start }
 
-// Now returns the time since the boot of the host, which is the clock of gaps.
+// Now returns the time since the boot of the host. This is the clock of all times in gaps.
 func Now() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // cannot happen: Linux has this clock
+		panic(err) // does not happen, because Linux has this clock
 	}
 	return time.Duration(ts.Nano())
 }
 
 // Report contains the results of a load.
 type Report struct {
-	Errors []string         // wrong results; empty if there are none
-	Done   map[string]int64 // number of operations, by job
-	Gaps   []Gap            // gaps of the job meter that are longer than a millisecond
+	Errors []string         // descriptions of wrong results; empty if there are none
+	Done   map[string]int64 // number of operations by job
+	Gaps   []Gap            // operations of the job meter that took longer than a millisecond
 }
 
-// Load is a running load.
+// Load is a set of running jobs.
 type Load struct {
 	jobs []*running
 
@@ -75,16 +76,16 @@ type Load struct {
 	report Report
 }
 
-// running is the process of a job, for the process that has started it.
+// running represents the process of a job in the process that has started the job.
 type running struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
-	ready chan struct{} // closed when the job has begun its operations, or has ended
+	ready chan struct{} // closed when the job has started its operations or has ended
 	over  chan struct{} // closed when the job's output has ended and the process was reaped
 }
 
-// started numbers the jobs, so that each job has a new directory.
+// started is the number of jobs that were started so far. It is used to give each job a new directory.
 var started atomic.Int64
 
 // Start starts the jobs.
@@ -96,14 +97,15 @@ func Start(o Options) (*Load, error) {
 	for i, kind := range o.Jobs {
 		if _, ok := jobs[kind]; !ok {
 			l.Kill()
-			return nil, fmt.Errorf("start load: there is no job %q", kind)
+			return nil, fmt.Errorf("start load: unknown job %q", kind)
 		}
 		r := &running{name: fmt.Sprintf("%s-%d", kind, started.Add(1)), ready: make(chan struct{}), over: make(chan struct{})}
 		r.cmd = exec.Command("/proc/self/exe")
-		r.cmd.Args[0] = "torture-" + r.name // name of the process in the output of ps
+		r.cmd.Args[0] = "torture-" + r.name // name that ps shows for the process
 		r.cmd.Env = append(append(os.Environ(), o.Env...), jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,
 			strconv.FormatUint(o.Seed+uint64(i), 10)}, "\n"))
-		r.cmd.Dir = "/" // the job itself changes to the mount, because this process must not wait for the mount
+		// not the mount: the job changes its directory itself, because this process must not wait for the mount
+		r.cmd.Dir = "/"
 		r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		if err := l.begin(r); err != nil {
 			l.Kill()
@@ -176,38 +178,38 @@ func (l *Load) fault(who, what string) {
 	}
 }
 
-// maxErrors is the maximum number of recorded errors, because one fault causes others.
+// maxErrors is the maximum number of errors that are recorded, because one fault can cause many errors.
 const maxErrors = 200
 
-// Ready waits until all jobs have begun their operations.
+// Ready waits until all jobs have started their operations, at most for the duration patience.
 func (l *Load) Ready(patience time.Duration) error {
 	limit := time.After(patience)
 	for _, r := range l.jobs {
 		select {
 		case <-r.ready:
 		case <-limit:
-			return fmt.Errorf("start load: %s has not begun after %s: %s", r.name, patience, r.where())
+			return fmt.Errorf("start load: %s has not started its operations after %s: %s", r.name, patience, r.where())
 		}
 	}
 	return nil
 }
 
-// Errors returns the errors so far.
+// Errors returns the errors that were reported so far.
 func (l *Load) Errors() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.report.Errors)
 }
 
-// Gaps returns the gaps so far.
+// Gaps returns the gaps that were reported so far.
 func (l *Load) Gaps() []Gap {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.report.Gaps)
 }
 
-// Stop makes the jobs check everything once more and end. It waits for the duration patience. A job that has not ended by
-// then hangs, which is an error.
+// Stop makes the jobs check everything once more and end, and returns the results. A job that has not ended after the
+// duration patience is reported as an error.
 func (l *Load) Stop(patience time.Duration) Report {
 	for _, r := range l.jobs {
 		r.stdin.Close()
@@ -230,7 +232,8 @@ func (l *Load) Stop(patience time.Duration) Report {
 	return l.report
 }
 
-// Kill kills the jobs that are still running, with their children. It does not wait, because a process may hang in the mount.
+// Kill kills the jobs that are still running, with their children. It does not wait for their end, because a process
+// may be blocked in the mount.
 func (l *Load) Kill() {
 	for _, r := range l.jobs {
 		select {
@@ -241,14 +244,14 @@ func (l *Load) Kill() {
 	}
 }
 
-// where returns what the threads of the job and of its children wait for.
+// where returns, as text, the kernel stacks of the threads of the job and its children that wait in the mount.
 func (r *running) where() string {
 	var waits []string
 	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	for _, t := range threads {
 		stat, _ := os.ReadFile(filepath.Join(t, "stat"))
 		_, rest, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(rest) // the fields begin with state, parent and group
+		fields := strings.Fields(rest) // the first fields are state, parent and process group
 		if len(fields) < 3 || fields[2] != strconv.Itoa(r.cmd.Process.Pid) || fields[0] == "Z" {
 			continue
 		}

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// plain creates a checkout and a clone of it, which takes the place of a mount.
+// plain creates a checkout, and a clone of it that is used instead of a mount.
 func plain(t *testing.T) Options {
 	t.Helper()
 	root := t.TempDir()
@@ -43,7 +43,7 @@ func plain(t *testing.T) Options {
 	return o
 }
 
-// On a file system whose server is not killed, the load reports no error.
+// TestLoadItself checks that the load reports no error on a file system whose server is not killed.
 func TestLoadItself(t *testing.T) {
 	o := plain(t)
 	o.Jobs = append(Jobs(), "reader", "names")
@@ -70,7 +70,7 @@ func TestLoadItself(t *testing.T) {
 	t.Logf("%v", r.Done)
 }
 
-// Each job detects changes that another process makes to its files.
+// TestLoadFindsFaults checks that each job detects changes that another process makes to its files.
 func TestLoadFindsFaults(t *testing.T) {
 	for kind, sabotage := range map[string]string{
 		"names":   `rm -rf "$DIR"/n*`,
@@ -100,9 +100,9 @@ func TestLoadFindsFaults(t *testing.T) {
 			for deadline := time.Now().Add(20 * time.Second); len(l.Errors()) == 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 				cmd := exec.Command("sh", "-c", sabotage)
 				cmd.Env = append(os.Environ(), "MOUNT="+o.Mount, "DIR="+filepath.Join(o.Mount, loadDir, l.jobs[0].name))
-				cmd.Run() // the file may be missing at the moment
+				cmd.Run() // an error is ignored, because the file may not exist at this moment
 				if kind == "deleted" || kind == "locks" {
-					break // detected at the end
+					break // the job detects the change when it ends
 				}
 			}
 			r := l.Stop(time.Minute)

@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// Victim is the server of a state directory. Its processes are found in /proc, because a request to the server would wait for
-// the takeover that is measured. Only processes whose arguments name the state directory are signaled.
+// Victim is the daemon of a state directory, whose processes are killed. They are found in /proc, because a request to
+// the daemon would wait for the takeover that is measured. Only processes whose arguments contain the state directory
+// are signaled.
 type Victim struct {
 	State   string
-	Command string // hidden command of the processes that serve
+	Command string // subcommand of the processes that serve
 }
 
-// Process is a process of the victim.
+// Process is a process of the daemon.
 type Process struct {
 	PID     int
-	Worker  bool // the process serves, or waits to serve
-	Serving bool // the process has mounts
+	Worker  bool // the process serves mounts or waits to serve them
+	Serving bool // the process serves mounts now
 }
 
-// Processes returns the running processes of the victim, the oldest first.
+// Processes returns the running processes of the daemon, oldest first.
 func (v Victim) Processes() []Process {
 	type aged struct {
 		Process
@@ -63,7 +64,8 @@ func (v Victim) Processes() []Process {
 	return all
 }
 
-// holdsDevice reports whether a process has a mount's device open. A spare worker that waits has not.
+// holdsDevice reports whether a process has the FUSE device of a mount open. A spare worker that waits does not have
+// one open.
 func holdsDevice(pid int) bool {
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, l := range links {
@@ -84,8 +86,8 @@ func (v Victim) Serving() int {
 	return 0
 }
 
-// Worker returns the ID of the process that serves the mounts. Without mounts, it is the oldest worker, because the others
-// wait to take over.
+// Worker returns the ID of the process that serves the mounts, or 0 if there is no worker. Without mounts, it returns
+// the oldest worker, because the others are spare workers.
 func (v Victim) Worker() int {
 	worker := 0
 	for _, p := range v.Processes() {
@@ -109,26 +111,26 @@ func (v Victim) Supervisor() int {
 	return 0
 }
 
-// Await waits for a worker whose ID is not in old, for at most the duration patience, and returns its ID.
+// Await waits until there is a worker whose ID is not in old, at most for the duration patience, and returns its ID.
 func (v Victim) Await(patience time.Duration, old ...int) (int, error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if pid := v.Serving(); pid != 0 && !slices.Contains(old, pid) {
 			return pid, nil
 		}
 	}
-	return 0, fmt.Errorf("wait for a worker: none after %s (%v)", patience, v.Processes())
+	return 0, fmt.Errorf("wait for worker: none after %s, processes are %v", patience, v.Processes())
 }
 
-// Blow is a signal that was sent to the process that serves.
+// Blow is a signal that was sent to the worker that serves.
 type Blow struct {
-	At   time.Duration // time of the signal, as returned by Now
+	At   time.Duration // time of the signal as Now returns it
 	PID  int
-	Soon bool // the process had hardly begun to serve when the signal was sent
+	Soon bool // the signal was sent immediately after the process had begun to serve
 }
 
-// Strike sends n signals to the process that serves, each after a random time of at most longest. It ends earlier if stop
-// returns true. Of eight signals, one is sent immediately, in the middle of a takeover. Another one is sent late, so that the
-// supervisor sees that its workers can run for some time.
+// Strike sends n signals to the worker that serves, each after a random time of at most longest. It ends earlier if
+// stop returns true. One signal of eight is sent immediately, during a takeover. Another one is sent late, so that the
+// supervisor sees that a worker can run for some time.
 func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand, stop func() bool) ([]Blow, error) {
 	var blows []Blow
 	dead := 0
@@ -140,7 +142,7 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		case len(blows)%8 == 4:
 			wait += 1200 * time.Millisecond
 		}
-		if !soon { // wait until a process serves; its next operations are part of the random time
+		if !soon { // wait until a worker serves; the random time then starts
 			if _, err := v.Await(30*time.Second, dead); err != nil {
 				return blows, err
 			}
@@ -152,7 +154,7 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		}
 		at := Now()
 		if err := syscall.Kill(pid, sig); err != nil {
-			continue // the process ended for another reason; continue with its successor
+			continue // the worker has ended for another reason, so continue with its successor
 		}
 		blows, dead = append(blows, Blow{at, pid, soon}), pid
 	}

@@ -29,9 +29,9 @@ func main() {
 func run() (err error) {
 	root := flag.String("root", ".", "serve the repositories below this `directory`")
 	addr := flag.String("addr", "127.0.0.1:0", "listen at this `address`")
-	rtt := flag.Duration("rtt", 50*time.Millisecond, "round trip")
+	rtt := flag.Duration("rtt", 50*time.Millisecond, "round-trip time")
 	bandwidth := flag.Int64("bandwidth", 0, "`bytes` per second in each direction, 0 for no limit")
-	noSizes := flag.Bool("no-object-info", false, "do not tell sizes of objects, as public forges")
+	noSizes := flag.Bool("no-object-info", false, "do not answer requests for object sizes, as public forges do")
 	logged := flag.Bool("log", false, "print every request to standard error at the end, with the number of blobs sent")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -40,7 +40,7 @@ func run() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	// Reading every pack would take processor time that the measurement needs.
+	// Without the flag -log, packs are not read, because that would take processor time that the measurement needs.
 	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr, FinishPushes: true}
 	s, err := gittest.Serve(o)
 	if err != nil {
@@ -63,7 +63,7 @@ func run() (err error) {
 	if isPipe(os.Stdin) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
-		// The goroutine may run until the process ends, because a read of standard input cannot be canceled.
+		// The goroutine ends only with the process, because a read from standard input cannot be canceled.
 		go func() {
 			io.Copy(io.Discard, os.Stdin)
 			cancel()
@@ -76,8 +76,8 @@ func run() (err error) {
 	return nil
 }
 
-// isPipe reports whether the file is a pipe of a program, and not a terminal or /dev/null, which shells pass to background
-// processes.
+// isPipe reports whether a file is a pipe. Standard input is a pipe if another program has started this process, and
+// otherwise a terminal or, in background processes of a shell, /dev/null.
 func isPipe(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0

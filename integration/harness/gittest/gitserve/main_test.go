@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// TestMain lets this binary be the program itself.
+// TestMain runs the tests, or the program gitserve if $GITSERVE_TEST is set.
 func TestMain(m *testing.M) {
 	if os.Getenv("GITSERVE_TEST") != "" {
 		main()
@@ -23,11 +23,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serving is a gitserve that has printed its URLs.
+// serving is a running gitserve that has printed its URLs.
 type serving struct {
 	*exec.Cmd
 	urls   []string
-	stdin  io.WriteCloser // nil: /dev/null
+	stdin  io.WriteCloser // standard input of the process; nil if it is /dev/null
 	stderr bytes.Buffer
 	rest   *bufio.Reader
 }
@@ -62,7 +62,7 @@ func serve(t *testing.T, pipe bool, repos int, args ...string) *serving {
 	return s
 }
 
-// root holds two repositories, one behind a link.
+// root creates a directory with two repositories, one of them behind a symbolic link.
 func root(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

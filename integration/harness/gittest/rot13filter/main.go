@@ -1,10 +1,10 @@
-// Command rot13filter is a filter driver for tests: a long-running process, as gitattributes(5) describes it, that replaces
-// each letter by the letter thirteen places later, in both directions.
+// Command rot13filter is a filter driver for tests. It is a long-running filter process as described in
+// gitattributes(5). Both clean and smudge replace each letter by the letter thirteen places later in the alphabet.
 //
 //	rot13filter [-delay] [-trace FILE]
 //
-// With -delay it returns a file that may be delayed only after git has requested the list of available files. The trace
-// contains one line for the start of the process and one for each file.
+// With -delay, files that may be delayed are returned only after git has requested the list of available files. The
+// file -trace contains one line for the start of the process and one for each file.
 package main
 
 import (
@@ -26,8 +26,8 @@ type filter struct {
 }
 
 func main() {
-	delay := flag.Bool("delay", false, "give back later what may be delayed")
-	trace := flag.String("trace", os.DevNull, "`file` for what it does")
+	delay := flag.Bool("delay", false, "return files that may be delayed only when git asks for the list of available files")
+	trace := flag.String("trace", os.DevNull, "append a line for each operation to this `file`")
 	flag.Parse()
 	f := filter{in: bufio.NewReader(os.Stdin), out: bufio.NewWriter(os.Stdout)}
 	var err error
@@ -49,11 +49,11 @@ func (f *filter) run(delay bool) error {
 	if delay {
 		able = append(able, "capability=delay")
 	}
-	f.say("git-filter-server", "version=2")
+	f.writeLines("git-filter-server", "version=2")
 	if _, err := f.lines(); err != nil {
 		return err
 	}
-	f.say(able...)
+	f.writeLines(able...)
 	delayed := map[string][]byte{}
 	for {
 		head, err := f.lines()
@@ -64,8 +64,8 @@ func (f *filter) run(delay bool) error {
 			for path := range delayed {
 				f.packet("pathname=" + path + "\n")
 			}
-			f.say()
-			f.say("status=success")
+			f.writeLines()
+			f.writeLines("status=success")
 			continue
 		}
 		content, err := f.content()
@@ -76,21 +76,21 @@ func (f *filter) run(delay bool) error {
 		fmt.Fprintln(f.trace, head["command"], path)
 		if head["can-delay"] == "1" {
 			delayed[path] = content
-			f.say("status=delayed")
+			f.writeLines("status=delayed")
 			continue
 		}
 		if was, ok := delayed[path]; ok {
 			content = was
 			delete(delayed, path)
 		}
-		f.say("status=success")
+		f.writeLines("status=success")
 		for content = rot13(content); len(content) > 0; {
 			n := min(len(content), maxPacket)
 			f.packet(string(content[:n]))
 			content = content[n:]
 		}
-		f.say()
-		f.say()
+		f.writeLines()
+		f.writeLines()
 	}
 }
 
@@ -149,11 +149,11 @@ func (f *filter) content() ([]byte, error) {
 
 func (f *filter) packet(content string) { fmt.Fprintf(f.out, "%04x%s", len(content)+4, content) }
 
-// say writes lines and a flush packet, and flushes the output.
-func (f *filter) say(lines ...string) {
+// writeLines writes lines and a flush packet, and flushes the output buffer.
+func (f *filter) writeLines(lines ...string) {
 	for _, line := range lines {
 		f.packet(line + "\n")
 	}
 	f.out.WriteString("0000")
-	f.out.Flush() // if this fails, the process notices the end of git when it reads
+	f.out.Flush() // an error is ignored, because the next read then also fails
 }
