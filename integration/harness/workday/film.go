@@ -13,23 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A step is filmed: after each system call that may have changed something, the process is stopped (ptrace(2)) and the tree
-// is recorded. Reading the tree in a loop while the step runs finds too few of its moments, 16 of the 189 of a git checkout of 80 files, so
-// most correct checkpoints would be rejected.
+// To film a step means: after each system call that may have changed a file, the process is stopped (ptrace(2)) and the
+// state of the tree is recorded. To read the tree in a loop while the step runs is not sufficient: this found 16 of the
+// 189 states during a git checkout of 80 files, so most correct checkpoints would be rejected.
 
-// temporary matches the names that tools give to temporary files.
+// temporary matches names that tools give to temporary files.
 var temporary = regexp.MustCompile(`(^|/)(sed|\.merge_file_)[A-Za-z0-9]{6}$`)
 
-// settled returns the path without the random part of a temporary name, so that it is the same in each run of the step.
+// settled returns the path without the random part of a temporary name, so that the path is the same in each run of a
+// step.
 func settled(path string) string { return temporary.ReplaceAllString(path, "$1$2") }
 
-// digest returns the id that git computes for a blob.
+// digest returns the object ID that git computes for a blob.
 func digest(content []byte) string {
 	return fmt.Sprintf("%x", sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...)))
 }
 
-// value returns the mode of a file and the id of its contents as text. It reads the file only if the file may have changed since the last
-// call.
+// value returns the mode of a file and the object ID of its contents as text. It reads the contents only if they may
+// have changed since the last call.
 func (f *film) value(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -39,7 +40,8 @@ func (f *film) value(path string) (string, error) {
 	var clock unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_REALTIME, &clock)
 	was, ok := f.cache[path]
-	if now.value = was.value; ok && was == now && clock.Nano()-now.ctime > 50e6 { // do not cache a recent change, because the clocks of file systems are coarse
+	// recent changes are not cached, because the clocks of file systems are coarse
+	if now.value = was.value; ok && was == now && clock.Nano()-now.ctime > 50e6 {
 		return was.value, nil
 	}
 	mode := "100644"
@@ -63,13 +65,13 @@ func (f *film) value(path string) (string, error) {
 	return now.value, nil
 }
 
-// callInfo is struct ptrace_syscall_info.
+// callInfo is the struct ptrace_syscall_info of the kernel.
 type callInfo struct {
 	op   uint8
 	_    [3]uint8
 	arch uint32
 	_    [2]uint64
-	nr   uint64 // number of the system call if op is opEnter; its result if op is opExit
+	nr   uint64 // number of the system call if op is opEnter, its result if op is opExit
 	args [6]uint64
 	_    [2]uint64
 }
@@ -79,7 +81,7 @@ const (
 	opExit  = 2
 )
 
-// harmless are system calls that change no file. After any other system call the tree is examined.
+// harmless contains the numbers of system calls that change no file. The tree is examined after all others.
 var harmless = map[uint64]bool{
 	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_BRK: true,
 	unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGPROCMASK: true, unix.SYS_GETDENTS64: true, unix.SYS_FCNTL: true, unix.SYS_GETCWD: true, unix.SYS_EXECVE: true,
@@ -94,7 +96,7 @@ func init() {
 	}
 }
 
-// record runs a step and films it.
+// record runs the step of a ledger entry and films it.
 func (f *film) record(ctx context.Context, e Entry) error {
 	failed := make(chan error, 1)
 	go func() { failed <- f.traced(ctx, e) }()
@@ -105,7 +107,8 @@ func (f *film) record(ctx context.Context, e Entry) error {
 }
 
 func (f *film) traced(ctx context.Context, e Entry) error {
-	runtime.LockOSThread() // the thread ends with the goroutine, so that no other goroutine runs on the tracing thread
+	// not unlocked, so that the thread ends with the goroutine and no other goroutine runs on the tracing thread
+	runtime.LockOSThread()
 	if err := f.take(); err != nil {
 		return err
 	}
@@ -123,7 +126,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 	if err := unix.PtraceSetOptions(first, options); err != nil {
 		return err
 	}
-	changing := map[int]bool{} // processes that are in a system call that may change something
+	changing := map[int]bool{} // processes that are in a system call that may change a file
 	known := map[int]bool{first: true}
 	pid, signal := first, 0
 	for {
@@ -163,7 +166,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 	}
 }
 
-// call processes the beginning or the end of a system call.
+// call processes the start or the end of a system call of a traced process.
 func (f *film) call(pid int, changing map[int]bool) error {
 	var info callInfo
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {

@@ -4,5 +4,5 @@ package workday
 
 import "golang.org/x/sys/unix"
 
-// looking are system calls of this architecture that change nothing.
+// looking contains the numbers of system calls of this architecture that change no file.
 var looking = []uint64{unix.SYS_FSTATAT}

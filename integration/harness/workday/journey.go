@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
-// Journey is work in a mount that is interrupted again and again because all processes are killed. After each kill, the
-// session is resumed in a new state directory. The restored state is compared with the ledger, with the checkpoint as stock
+// Journey is work in a mount that is interrupted repeatedly by killing all processes. After each kill, the session is
+// resumed in a new state directory. The restored state is then compared with the ledger, with the checkpoint as stock
 // git reads it, and with the result of the same steps on a plain file system.
 type Journey struct {
 	Binary  string // path of artifactfs
@@ -29,19 +29,19 @@ type Journey struct {
 	Remote  string // remote that is mounted
 	Session string
 
-	// Saved is the session remote. If it is "", the embedded one is used, whose path is passed to the next state directory;
-	// each kill then is the end of a separate session.
+	// Saved is the session remote. If it is "", the embedded session remote is used. Its path is passed to the next
+	// state directory, and each kill ends a session.
 	Saved string
 
-	// Objects are object directories of bare repositories: that of the mounted remote and, unless it is embedded, that of the
-	// session remote.
+	// Objects lists the object directories of bare repositories: that of the mounted remote and, unless the session
+	// remote is embedded, that of the session remote.
 	Objects []string
-	Copy    string // path of the session remote's repository; "": the embedded session remote
+	Copy    string // path of the session remote's repository; "" if the session remote is embedded
 
 	Flags    []string // flags of the mount command
 	Seed     uint64
-	Longest  time.Duration // maximum time until a kill
-	Interval time.Duration // interval of the checkpoint policy, plus the delay of a busy machine
+	Longest  time.Duration // maximum time from a mount until the next kill
+	Interval time.Duration // interval of the checkpoint policy, plus an allowance for delays of a busy machine
 	Log      func(format string, args ...any)
 
 	rnd   *rand.Rand
@@ -52,19 +52,19 @@ type Journey struct {
 // Tally contains the results of a Journey.
 type Tally struct {
 	Kills    int
-	Bare     int             // number of kills before there was a checkpoint
-	Found    map[Finding]int // number of restored states, by the finding of the oracle
+	Bare     int             // number of kills before the first checkpoint
+	Found    map[Finding]int // number of restored states by the result of the oracle
 	Recorded int             // number of restored states that are equal to their checkpoint as stock git reads it
 	Promises int             // number of promises that were checked
-	Steps    int             // number of steps of the worker
-	Lost     time.Duration   // maximum time of work that one kill has lost
-	Behind   time.Duration   // maximum age of an update of a ref that was not restored
+	Steps    int             // number of steps that workers have made
+	Lost     time.Duration   // longest time whose work was lost by one kill
+	Behind   time.Duration   // maximum age of a ref update that was not restored
 	Resume   []time.Duration
 	Faults   []string
-	Commits  []string // commits that branches named some time before a kill
+	Commits  []string // commits that branches named at some time before a kill
 }
 
-// Exact returns the number of restored states that are proved to have existed.
+// Exact returns the number of restored states for which it is proved that they existed.
 func (t Tally) Exact() int { return t.Found[Between] + t.Found[Moment] }
 
 func (t Tally) String() string {
@@ -73,10 +73,10 @@ func (t Tally) String() string {
 		t.Kills, t.Steps, t.Exact(), t.Found[Between], t.Found[Moment], t.Found[Blend], t.Found[Undecided], t.Found[Never], t.Recorded, t.Bare, t.Promises, t.Lost.Round(time.Millisecond), t.Behind.Round(time.Millisecond))
 }
 
-// hop is one state directory and its mount.
+// hop is one state directory of a Journey, with its mount.
 type hop struct {
 	state, dir, ledger string
-	id, session        string // name of the mount's home, and of its session
+	id, session        string // name of the mount's home directory, and name of its session
 	begin              State
 	took               time.Duration
 }
@@ -84,10 +84,10 @@ type hop struct {
 func (h *hop) beginning() string { return h.ledger + ".git" }
 func (h *hop) repo() string      { return filepath.Join(h.state, "mounts", h.id, "session.git") }
 
-// maxFaults is the number of faults after which a Journey ends.
+// maxFaults is the number of faults after which Run ends.
 const maxFaults = 20
 
-// Run makes the given number of kills.
+// Run works in the mount and kills all processes the given number of times, and returns the results.
 func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 	j.rnd = rand.New(rand.NewPCG(j.Seed, 17))
 	j.tally.Found = map[Finding]int{}
@@ -99,7 +99,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		return j.tally, err
 	}
 	fresh := h.begin
-	defer func() { j.leave(ctx, h) }()
+	defer func() { j.discard(ctx, h) }()
 	for j.tally.Kills < kills {
 		killed, err := j.work(ctx, h)
 		if err != nil {
@@ -107,7 +107,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		from := j.Saved
 		if from == "" {
-			// After a kill before the first checkpoint, there is no session repository.
+			// If the kill was before the first checkpoint, there is no session repository.
 			if from = h.repo(); !exists(filepath.Join(from, "HEAD")) {
 				from = ""
 			}
@@ -125,7 +125,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 			return j.tally, nil
 		}
 		if j.Saved == "" {
-			if err := j.leave(ctx, next); err != nil {
+			if err := j.discard(ctx, next); err != nil {
 				j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, h.state, next.state, err))
 			}
 			if next, err = j.mount(ctx, ""); err != nil {
@@ -135,7 +135,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		if faults < len(j.tally.Faults) {
 			j.Log("%s", next.warnings())
-		} else { // a state directory with a fault is kept, so that it can be examined
+		} else { // a state directory with a fault is kept for examination
 			if err := os.RemoveAll(h.state); err != nil {
 				return j.tally, err
 			}
@@ -150,11 +150,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// afs runs the program with a state directory and decodes its output.
+// afs runs artifactfs with the state directory of a hop and decodes its output as JSON into out.
 func (j *Journey) afs(ctx context.Context, h *hop, out any, args ...string) error {
 	cmd := exec.CommandContext(ctx, j.Binary, append([]string{"--state", h.state}, args...)...)
 	cmd.Dir, cmd.Env = j.Base, gittest.Env()
-	cmd.WaitDelay = time.Second // a daemon that the command has started may keep its output open
+	cmd.WaitDelay = time.Second // a daemon that the command has started may keep the output of the command open
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()
@@ -178,7 +178,7 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	if j.Saved == "" && saved == "" {
 		session = fmt.Sprintf("%s%d", session, j.hops)
 	} else if j.Saved == "" {
-		session = filepath.Base(filepath.Dir(saved)) // the home has the name of the session
+		session = filepath.Base(filepath.Dir(saved)) // the home directory has the name of the session
 	}
 	args := append([]string{"mount", j.Remote, h.dir, "--json", "--session", session}, j.Flags...)
 	if saved != "" {
@@ -187,20 +187,21 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	start := time.Now()
 	var reply struct{ ID string }
 	if err := j.afs(ctx, h, &reply, args...); err != nil {
-		j.leave(ctx, h)
+		j.discard(ctx, h)
 		return nil, err
 	}
 	h.id, h.session, h.took = reply.ID, session, time.Since(start)
 	return h, nil
 }
 
-// work runs a worker until all processes are killed. It returns the time of the kill.
+// work runs a worker in the mount until all processes are killed. It returns the time of the kill.
 func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error) {
-	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // waits until the git directory exists
+	// this command waits until the git directory exists
+	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil {
 		return killed, err
 	}
 	if err := keepBeginning(ctx, h.dir, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
-		return killed, fmt.Errorf("keep how it begins: %w", err)
+		return killed, fmt.Errorf("save state at the beginning: %w", err)
 	}
 	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state}, Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})
 	if err != nil {
@@ -224,13 +225,15 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 			break
 		}
 		if time.Now().After(deadline) {
-			return killed, fmt.Errorf("processes %v outlive a kill", left)
+			return killed, fmt.Errorf("kill daemon: processes %v still run", left)
 		}
 		for _, p := range left {
 			syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
-	if ended { // if the worker ends after the kill, it has seen a mount without a daemon, in which git finds no repository
+	// the worker must not end before the kill; after the kill it may end, because git finds no repository in a mount
+	// without a daemon
+	if ended {
 		j.tally.Faults = append(j.tally.Faults, "the worker ended: "+w.stderr.String())
 	}
 	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -240,7 +243,7 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 	return killed, ctx.Err()
 }
 
-// judge compares the restored state with the ledger.
+// judge compares the restored state of after with the ledger of before, and records faults.
 func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Time) error {
 	ledger, err := ReadLedger(before.ledger)
 	if err != nil {
@@ -264,7 +267,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	if err := j.afs(ctx, after, &log, "session", "log", after.dir, "--json"); err != nil {
 		return err
 	}
-	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil { // checks that every ref names an existing object
+	// this command fails if a ref names an object that does not exist
+	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil {
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state, after.state, err))
 	}
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
@@ -305,8 +309,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	return nil
 }
 
-// prove compares the restored state with stock git's view of the checkpoint and with a plain tree. It adds differences to the
-// faults.
+// prove compares the restored state with the checkpoint as stock git reads it, and with a plain tree. It records
+// differences as faults.
 func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Saved, v *Verdict) (Finding, string, error) {
 	repo := j.Copy
 	if repo == "" {
@@ -349,8 +353,8 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 	return finding, why, nil
 }
 
-// dropDeadAlternates removes the alternates of an objects directory that do not exist, because git prints an error about each: one is
-// in the mount, which is dead.
+// dropDeadAlternates removes the alternates of an object directory that do not exist, because git prints an error about
+// each of them. One alternate is in the mount, whose daemon was killed.
 func dropDeadAlternates(objects string) error {
 	name := filepath.Join(objects, "info", "alternates")
 	text, err := os.ReadFile(name)
@@ -361,7 +365,8 @@ func dropDeadAlternates(objects string) error {
 	return os.WriteFile(name, []byte(strings.Join(kept, "\n")+"\n"), 0o644)
 }
 
-// moment returns the time in a ULID, which has milliseconds, whereas commits have seconds.
+// moment returns the time in a ULID. It has a resolution of milliseconds, and the times of commits have a resolution of
+// seconds.
 func moment(id string) time.Time {
 	const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 	var ms int64
@@ -371,7 +376,7 @@ func moment(id string) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// warnings returns the lines of the daemon's log above the level info.
+// warnings returns the lines of the daemon's log with a level above info.
 func (h *hop) warnings() string {
 	text, _ := os.ReadFile(filepath.Join(h.state, "log", "daemon.log"))
 	var kept strings.Builder
@@ -383,8 +388,8 @@ func (h *hop) warnings() string {
 	return kept.String()
 }
 
-// leave unmounts everything of a hop and removes its state directory.
-func (j *Journey) leave(ctx context.Context, h *hop) error {
+// discard unmounts all mounts of a hop and removes its state directory.
+func (j *Journey) discard(ctx context.Context, h *hop) error {
 	err := j.afs(ctx, h, nil, "unmount", "--all")
 	if err != nil {
 		j.Log("%v", err)

@@ -9,26 +9,27 @@ import (
 	"time"
 )
 
-// Entry is a line of a ledger.
+// Entry is one line of a ledger.
 type Entry struct {
 	At     time.Time `json:"at"`
 	Step   string    `json:"step"`
-	Begins bool      `json:"begins,omitempty"` // the line is for the start of a step; State is not set
+	Begins bool      `json:"begins,omitempty"` // true if the line was written before a step; State is then not set
 	Script string    `json:"script,omitempty"` // shell script of the step
-	Moment int64     `json:"moment,omitempty"` // time for the commits of the step, in seconds since 1970
+	Moment int64     `json:"moment,omitempty"` // time of the commits that the step makes, in seconds since 1970
 	State  State     `json:"state,omitzero"`   // state after the step
 
-	// For a promise: the time since which the tree is in this State, the checkpoint that contains it if the checkpoint is
-	// known, and whether the checkpoint is on the session remote.
+	// These fields are set in a promise. Since is the time from which the tree is in this State. Checkpoint is the
+	// checkpoint that contains the State, if it is known. Synced states whether the checkpoint is on the session
+	// remote.
 	Promise    bool      `json:"promise,omitempty"`
 	Since      time.Time `json:"since,omitzero"`
 	Checkpoint string    `json:"point,omitempty"`
 	Synced     bool      `json:"synced,omitempty"`
 
-	Fault string `json:"fault,omitempty"` // fault that the worker has seen in the tree; "": none
+	Fault string `json:"fault,omitempty"` // fault that the worker has found in the tree; "" if none
 }
 
-// ledger is a file to which lines are appended. The lines survive the death of the writer.
+// ledger is a file to which lines are appended. The lines remain if the writer is killed.
 type ledger struct{ *os.File }
 
 func (l ledger) add(e Entry) error {
@@ -39,7 +40,7 @@ func (l ledger) add(e Entry) error {
 	return err
 }
 
-// ReadLedger reads the lines that a worker has written. It leaves out an incomplete last line.
+// ReadLedger returns the entries that a worker has written. It leaves out an incomplete last line.
 func ReadLedger(path string) ([]Entry, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -59,8 +60,9 @@ func ReadLedger(path string) ([]Entry, error) {
 	return all, nil
 }
 
-// alive returns the lines of a ledger without the faults that the worker found after the kill. The worker outlives the daemon by a
-// moment, in which the mount shows no tree. The State in such a line is an earlier one, and the step was still in progress.
+// alive returns the entries of a ledger without faults that the worker found after the kill of the daemon. The worker
+// runs a moment longer than the daemon. In this time the mount shows no tree, so the State in the entry is an earlier
+// one, and the step was not complete.
 func alive(all []Entry, killed time.Time) []Entry {
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.Fault != "" && e.At.After(killed) })
 }

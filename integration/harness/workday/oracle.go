@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Finding is the result of comparing a restored State with the plain tree.
+// Finding is the result of comparing a restored State with a plain tree.
 type Finding int
 
 const (
-	Undecided Finding = iota // the plain tree cannot decide
+	Undecided Finding = iota // the comparison with the plain tree gives no result
 	Between                  // the State existed between two steps
-	Moment                   // the State existed at one moment of a step
-	Blend                    // all parts of the State existed in a step, but not at the same moment
+	Moment                   // the State existed at one moment during a step
+	Blend                    // all parts of the State existed during a step, but not at the same moment
 	Never                    // a part of the State never existed
 )
 
@@ -26,27 +26,27 @@ func (f Finding) String() string {
 	return [...]string{"undecided", "between steps", "at a moment of a step", "of several moments of a step", "never"}[f]
 }
 
-// oracle repeats the steps of a ledger on a plain file system, and finds the moment that a restored State is of.
+// oracle repeats the steps of a ledger on a plain file system, and finds the moment at which a restored State existed.
 type oracle struct {
 	scratch   string   // temporary directory of the oracle
-	beginning string   // directory that keepBeginning has written
-	objects   []string // directories with all objects that a step may need, and those of the restored state
-	ledger    []Entry  // ledger, whose first entry is the State at the beginning
+	beginning string   // directory that keepBeginning has written; it contains the state before the first step
+	objects   []string // object directories with all objects that steps may need and that the restored state contains
+	ledger    []Entry  // entries of the ledger; the first one contains the State at the beginning
 }
 
-// before and behind are the maximum distances, in both directions, between a step and a checkpoint that was made during the
-// step.
+// before and behind limit the steps that are searched for the State of a checkpoint: steps that ended at most the time
+// before earlier than the checkpoint, and that began at most the time behind later.
 const (
 	before = 3 * time.Second
 	behind = 500 * time.Millisecond
 )
 
-// ask returns how the restored State s is related to the steps of the ledger. exact is the entry of the ledger with the same
-// State; -1: none.
+// ask returns how the restored State of s is related to the steps of the ledger. exact is the index of the ledger entry
+// with the same State, or -1 if there is none. The text describes the finding.
 func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, error) {
 	p, err := newPlain(ctx, filepath.Join(o.scratch, "plain"), o.beginning, o.ledger[0].State.Tree, o.objects)
 	if err != nil {
-		return Undecided, "", fmt.Errorf("begin a plain tree: %w", err)
+		return Undecided, "", fmt.Errorf("create plain tree: %w", err)
 	}
 	agrees := func(i int) (string, error) {
 		is, err := Look(ctx, p.dir)
@@ -58,7 +58,7 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 	if d, err := agrees(0); err != nil || d != "" {
 		return Undecided, "the plain tree begins otherwise: " + d, err
 	}
-	first := exact + 1 // entry of the first step that is filmed instead of only repeated
+	first := exact + 1 // index of the first step that is filmed; earlier steps are only repeated
 	if exact < 0 {
 		exact = -1
 		first = slices.IndexFunc(o.ledger, func(e Entry) bool { return e.Begins })
@@ -98,7 +98,7 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 	return o.compare(ctx, f, s.State)
 }
 
-// compare searches for a State in a film.
+// compare searches for a State in the views of a film.
 func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string, error) {
 	env := []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(o.objects, ":")}
 	listed, err := run(ctx, f.p.dir, env, "git", "-c", "core.quotePath=false", "ls-tree", "-r", s.Tree)
@@ -111,7 +111,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 		fields := strings.Fields(about)
 		files[settled(path)] = fields[0] + " " + fields[2]
 	}
-	indexes := map[string]bool{} // whether each index of the film is equal to s.Index, by its key
+	indexes := map[string]bool{} // for each index of the film, by its key: whether it is equal to s.Index
 	for key, content := range f.indexes {
 		like, err := f.isIndex(ctx, content, s.Index)
 		if err != nil {
@@ -128,7 +128,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 		}
 		hasFiles, hasRefs, hasIndex, hasUnder = hasFiles || isFiles, hasRefs || isRefs, hasIndex || isIndex, hasUnder || isUnder
 	}
-	var parts []string // parts of the State that no single view has as a whole
+	var parts []string // parts of the State that differ in every view
 	if !hasFiles {
 		for path, value := range files {
 			if !slices.ContainsFunc(f.views, func(v view) bool { return v.files[path] == value }) {

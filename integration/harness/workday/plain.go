@@ -11,18 +11,19 @@ import (
 	"strings"
 )
 
-// plain is a working tree on a plain file system, in which the steps of a ledger are repeated. Its results are the correct
-// ones for the tree that is tested.
+// plain is a working tree on a plain file system, in which the steps of a ledger are repeated. Its states are the
+// expected states of the tested tree.
 type plain struct {
 	dir string
 }
 
-// emptyDirs is the name of a file with the empty directories of the working tree, which checkpoints contain and git does not.
-// They matter, because `mv a b` has another effect if b is an empty directory.
+// emptyDirs is the name of a file that lists the empty directories of the working tree. Checkpoints contain empty
+// directories, and git trees do not. They must be restored, because `mv a b` has another effect if b is an empty
+// directory.
 const emptyDirs = "empty-directories"
 
-// keepBeginning copies the files of a git directory except its objects, and the names of empty directories in dir, so that a
-// plain tree can begin with the same state later.
+// keepBeginning saves the state at the beginning of a ledger to the directory to: the files of a git directory without
+// its objects, and the names of empty directories in dir.
 func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -46,8 +47,8 @@ func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	return nil
 }
 
-// newPlain makes a plain tree with the state at the beginning of a ledger. objects are directories with all objects that it
-// may need.
+// newPlain creates a plain tree with the state that keepBeginning has saved in beginning. objects lists object
+// directories with all objects that the steps may need.
 func newPlain(ctx context.Context, dir, beginning string, tree string, objects []string) (*plain, error) {
 	gitDir := filepath.Join(dir, ".git")
 	do := func(env []string, args ...string) (string, error) { return run(ctx, dir, env, args...) }
@@ -61,7 +62,8 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 	if err != nil {
 		return nil, err
 	}
-	// Keep the settings of branches and of the remote origin. They determine upstreams, and the meaning of short names.
+	// Keep the settings of branches and of the remote origin, because they determine upstreams and the meaning of short
+	// names.
 	var config strings.Builder
 	keep := false
 	for line := range strings.Lines(string(had)) {
@@ -111,25 +113,25 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 			return nil, err
 		}
 	}
-	// The index contains the stat data of the tree from which it was copied. If a later step marks a file as assumed
-	// unchanged, these data would remain, and a revert or merge would refuse to change the file. The exit code is 1 if files
-	// have changed.
+	// The index contains the stat data of the original tree. If a later step marks a file as assumed unchanged, the
+	// wrong stat data would remain, and a revert or merge would refuse to change the file. So refresh the index. The
+	// exit status 1, which means that files have changed, is ignored.
 	_, _ = do(nil, "git", "update-index", "-q", "--refresh")
 	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
 }
 
-// make runs a step. Its exit status is ignored, because steps may fail.
+// make runs a step in the plain tree. It ignores the exit status, because a step may fail.
 func (p *plain) make(ctx context.Context, e Entry) { _ = e.command(ctx, p.dir).Run() }
 
-// view is the state at one moment, which was read without git.
+// view is the state of a plain tree at one moment. It is read without git.
 type view struct {
 	files map[string]string // "MODE CONTENT" by path, for paths that git does not ignore
 	refs  string            // HEAD, branches, tags, notes and stashes
-	index string            // key of the index's contents in film.indexes
-	under string            // files of the operation in progress
+	index string            // key of the index's contents in the field indexes of film
+	under string            // files of git's operation in progress, such as a merge
 }
 
-// film contains the views at all moments of a few steps.
+// film contains the views of a plain tree at all moments of a few steps.
 type film struct {
 	p       *plain
 	views   []view
@@ -148,7 +150,7 @@ func newFilm(p *plain) *film {
 	return &film{p: p, indexes: map[string][]byte{}, cache: map[string]cached{}}
 }
 
-// take adds a view of the current state, if it differs from the previous view.
+// take adds a view of the current state, unless it is equal to the previous view.
 func (f *film) take() error {
 	v := view{files: map[string]string{}}
 	root := f.p.dir
@@ -204,7 +206,7 @@ func (v view) same(o view) bool {
 	return true
 }
 
-// refsIn returns the values of HEAD, refs and stashes of a git directory in the form that State has.
+// refsIn returns the values of HEAD, the refs and the stashes of a git directory in the form that refsKey returns.
 func refsIn(gitDir string) (string, error) {
 	refs := map[string]string{}
 	packed, err := os.ReadFile(filepath.Join(gitDir, "packed-refs"))
@@ -260,7 +262,7 @@ func refsIn(gitDir string) (string, error) {
 	return s.refsKey(), nil
 }
 
-// refsKey returns the values of HEAD, refs and stashes as one text.
+// refsKey returns the values of HEAD, the refs and the stashes as one text.
 func (s State) refsKey() string {
 	refs := slices.Clone(s.Refs)
 	slices.Sort(refs)

@@ -13,7 +13,7 @@ import (
 )
 
 // recorded returns the newest checkpoint in the lanes of a session, as stock git reads it from a repository
-// (doc/internals/sessions/checkpoints.md). It leaves Status unset, which depends on the files.
+// (doc/internals/sessions/checkpoints.md). The field Status of s is not set, because it depends on the files.
 func recorded(ctx context.Context, repo, session string) (id string, s State, err error) {
 	var failed error
 	git := func(args ...string) string {
@@ -75,7 +75,7 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 		}
 		line = strings.NewReplacer(`"assume_valid"`, `"AssumeValid"`, `"skip_worktree"`, `"SkipWorktree"`, `"intent_to_add"`, `"IntentToAdd"`).Replace(line)
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			return id, s, fmt.Errorf("read what is special in the index of %s: %w", id, err)
+			return id, s, fmt.Errorf("read special index entries of %s: %w", id, err)
 		}
 		tag := "H"
 		switch {
@@ -123,7 +123,8 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 	return id, s, failed
 }
 
-// asRecorded returns how a restored State differs from the one that its checkpoint recorded, or "".
+// asRecorded returns a description of the differences between the restored State s and the State is that its checkpoint
+// contains, or "" if there are none.
 func (s State) asRecorded(is State) string {
 	is.Status, s.Status = nil, nil
 	for _, list := range []*[]string{&s.Refs, &is.Refs, &s.Operation, &is.Operation} {
@@ -132,9 +133,9 @@ func (s State) asRecorded(is State) string {
 	return s.Differs(is)
 }
 
-// filesOf returns a tree of a repository without its empty directories, which stock git does not support. It makes the index
-// from the list of files, because after git read-tree the index would contain the tree's id, and git write-tree would return
-// that id.
+// filesOf returns the ID of a tree of a repository without its empty directories, which stock git does not support. It
+// builds the index from a list of files, because after git read-tree the index would contain the ID of the tree, and
+// git write-tree would return this ID.
 func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	scratch, err := os.MkdirTemp("", "workday-*")
 	if err != nil {
@@ -148,7 +149,8 @@ func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	return run(ctx, repo, env, "git", "write-tree", "--missing-ok")
 }
 
-// filesOfCheckpoint is like filesOf, for a checkpoint of the mount at dir.
+// filesOfCheckpoint returns the ID of the tree of a checkpoint without its empty directories, like filesOf. dir is the
+// mount of the session that has the checkpoint.
 func filesOfCheckpoint(ctx context.Context, dir, tree string) (string, error) {
 	common, err := run(ctx, dir, nil, "git", "rev-parse", "--path-format=absolute", "--git-common-dir")
 	if err != nil {

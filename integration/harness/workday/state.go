@@ -1,15 +1,16 @@
-// Package workday simulates a user who works in a git working tree with shell tools and stock git. It keeps a ledger of the
-// state of the tree after each step, and checks whether a saved state was restored correctly. It tests a program that saves
-// work although all processes may be killed at any moment.
+// Package workday simulates a user who works in a git working tree with shell tools and stock git. It keeps a ledger of
+// the state of the tree after each step, and checks whether a saved state was restored correctly. It is used to test a
+// program that must save work even if all processes are killed at any moment.
 //
-// Terms: a State is the state of a working tree as stock git and the file system show it. A step is one command of the
-// worker. The ledger is a file outside of the tree that survives the worker: it has a line before each step, and a line with
-// the State after the step. The oracle repeats the steps of a ledger on a plain file system. It films the step that was in
-// progress, and the restored state must be the state at a moment in the film. A promise is a line about a command that has
-// returned: after it, the State in this line must not be lost.
+// A State is the state of a working tree as stock git and the file system show it. A step is one command of the worker.
+// The ledger is a file outside of the tree that survives the worker: it has a line before each step, and a line with
+// the State after the step. The oracle repeats the steps of a ledger on a plain file system. It films the step that was
+// in progress, that is, it records the state after each system call. The restored state must be equal to one of these
+// states. A promise is a line that the worker writes after a command which saves the tree has returned: the State in
+// this line must not be lost.
 //
-// The worker is a separate process, so that it can be killed with all processes that it has started. A program that uses this
-// package calls Main first, because the worker is a process of the same program.
+// The worker is a separate process, so that it can be killed with all processes that it has started. A program that
+// uses this package must call Main first, because the worker is a process of the same program.
 package workday
 
 import (
@@ -30,20 +31,21 @@ import (
 
 // State is the state of a working tree as stock git and the file system show it.
 type State struct {
-	Tree      string   `json:"tree"`      // tree of a commit with all files except those that git ignores
-	Head      string   `json:"head"`      // commit of HEAD; "": the branch is unborn
-	Branch    string   `json:"branch"`    // full name of the ref that HEAD names; "": HEAD is detached
-	Refs      []string `json:"refs"`      // "ID NAME" for each ref, without those of remotes
+	// ID of the tree that a commit of all files would have, except files that git ignores
+	Tree      string   `json:"tree"`
+	Head      string   `json:"head"`      // commit of HEAD; "" if the branch is unborn
+	Branch    string   `json:"branch"`    // full name of the ref that HEAD names; "" if HEAD is detached
+	Refs      []string `json:"refs"`      // "ID NAME" for each ref, without refs of remotes
 	Stashes   []string `json:"stashes"`   // "ID MESSAGE" for each stash, newest first
 	Index     []string `json:"index"`     // output of git ls-files --stage -v
 	Status    []string `json:"status"`    // output of git status --porcelain
-	Operation []string `json:"operation"` // "NAME HASH" for each file of the operation in progress
+	Operation []string `json:"operation"` // "NAME HASH" for each file of git's operation in progress, such as a merge
 }
 
-var errComplaint = errors.New("it complains") // git printed an error, but exited with 0
+var errComplaint = errors.New("exit status 0 with error output")
 
-// Look determines the State of the tree at dir with stock git. It changes nothing in the tree, and uses the program that is
-// tested only by reading files.
+// Look returns the State of the tree at dir, which it determines with stock git. It changes nothing in the tree. It
+// uses the tested program only by reading files.
 func Look(ctx context.Context, dir string) (State, error) {
 	var s State
 	var failed error
@@ -82,7 +84,8 @@ func Look(ctx context.Context, dir string) (State, error) {
 	return s, nil
 }
 
-// tree returns the id of the tree that git creates from all files. It uses a temporary index and object directory.
+// tree returns the ID of the tree that git creates from all files. It uses a temporary index and a temporary object
+// directory, so that the repository is not changed.
 func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string, error) {
 	scratch, err := os.MkdirTemp("", "workday-*")
 	if err != nil {
@@ -101,11 +104,12 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 		return "", err
 	}
 	env := []string{"GIT_INDEX_FILE=" + index, "GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + filepath.Join(common, "objects")}
-	for _, flag := range []string{"assume-unchanged", "skip-worktree"} { // such entries would hide changes of the files
+	// entries with these flags would hide changes of the files
+	for _, flag := range []string{"assume-unchanged", "skip-worktree"} {
 		if !flagged {
 			break
 		}
-		// Paths in conflict are left out, because git cannot mark them.
+		// Paths with conflicts are left out, because git cannot set flags for them.
 		mark := `git ls-files --stage -z | sed -z -n 's/^[0-7]* [0-9a-f]* 0\t//p' | git update-index -z --no-` + flag + ` --stdin`
 		if _, err := run(ctx, dir, env, "sh", "-c", mark); err != nil {
 			return "", err
@@ -117,7 +121,7 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 	return run(ctx, dir, env, "git", "write-tree", "--missing-ok")
 }
 
-// underWay are the files and directories of a git directory that describe an operation in progress.
+// underWay contains the names of the files and directories of a git directory that describe an operation in progress.
 var underWay = []string{"MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "BISECT_START", "rebase-merge", "rebase-apply", "sequencer"}
 
 func operation(gitDir string) ([]string, error) {
@@ -145,7 +149,7 @@ func operation(gitDir string) ([]string, error) {
 	return found, nil
 }
 
-// Differs describes how the State other differs from s. It returns "" if they are equal.
+// Differs returns a description of the differences between s and other, or "" if they are equal.
 func (s State) Differs(other State) string {
 	var all []string
 	for _, c := range []struct{ what, a, b string }{{"tree", s.Tree, other.Tree}, {"HEAD", s.Head, other.Head}, {"branch", s.Branch, other.Branch}} {
@@ -164,7 +168,7 @@ func (s State) Differs(other State) string {
 	return strings.Join(all, "; ")
 }
 
-// short returns the first lines of a list, for messages.
+// short returns at most the first 8 lines of a list, for messages.
 func short(lines []string) []string { return lines[:min(len(lines), 8)] }
 
 func without(a, b []string) []string {
@@ -185,7 +189,8 @@ func run(ctx context.Context, dir string, env []string, args ...string) (string,
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
-	if err == nil && bytes.Contains(stderr.Bytes(), []byte("error: ")) { // git status treats a file that it cannot read as changed
+	// such an error must not be ignored: git status treats a file that it cannot read as changed
+	if err == nil && bytes.Contains(stderr.Bytes(), []byte("error: ")) {
 		err = errComplaint
 	}
 	if err != nil {
@@ -194,7 +199,7 @@ func run(ctx context.Context, dir string, env []string, args ...string) (string,
 	return strings.TrimSuffix(stdout.String(), "\n"), nil
 }
 
-// exact returns the contents of a blob, including a final newline.
+// exact returns the contents of a blob. name is a name that git cat-file accepts.
 func exact(ctx context.Context, repo, name string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo, "cat-file", "blob", name)
 	cmd.Env = gittest.Env()

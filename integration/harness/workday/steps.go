@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// step is a kind of action of a user in a working tree. script returns a shell script, or "" if the action is not possible
-// now.
+// step is a kind of action of a user in a working tree. script returns the shell script of an action, or "" if the
+// action is not possible at this moment.
 type step struct {
 	name   string
 	often  int
@@ -99,7 +99,7 @@ var steps = []step{
 	{"look", 2, func(w *working) string { return "git status && git log -3 --stat && git diff && git diff --cached" }},
 }
 
-// choose returns the name and the script of a random step that is possible now.
+// choose returns the name and the script of a random step that is possible at this moment.
 func (w *working) choose() (name, script string) {
 	all := 0
 	for _, s := range steps {
@@ -124,7 +124,8 @@ func (w *working) name(kind string) string {
 	return fmt.Sprintf("%s%d", kind, w.made)
 }
 
-// among returns the paths of files and directories for which want returns true. Their names need no quoting in a shell.
+// among returns the paths of the files and directories for which want returns true, except .git, build and .gitignore.
+// A shell script can contain the paths without quoting.
 func (w *working) among(want func(os.FileInfo) bool) []string {
 	var found []string
 	filepath.Walk(".", func(path string, info os.FileInfo, err error) error {
@@ -143,7 +144,7 @@ func (w *working) among(want func(os.FileInfo) bool) []string {
 	return found
 }
 
-// file returns a random regular file. If there is none, it returns a new name.
+// file returns the path of a random regular file, or a new name if there is none.
 func (w *working) file() string {
 	all := w.among(func(i os.FileInfo) bool { return i.Mode().IsRegular() })
 	if len(all) == 0 {
@@ -152,13 +153,13 @@ func (w *working) file() string {
 	return all[w.rnd.IntN(len(all))]
 }
 
-// dir returns a random directory, which may be ".".
+// dir returns the path of a random directory, which may be ".".
 func (w *working) dir() string {
 	all := append(w.among(func(i os.FileInfo) bool { return i.IsDir() }), ".")
 	return all[w.rnd.IntN(len(all))]
 }
 
-// branch returns a random local branch.
+// branch returns the name of a random local branch.
 func (w *working) branch() string {
 	all := []string{"main"}
 	for _, r := range w.state.Refs {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Saved is a checkpoint that was found after the worker was killed, and the State of the tree that was restored from it.
+// Saved is a checkpoint that was restored after the worker was killed, and the State of the restored tree.
 type Saved struct {
 	ID     string
 	Time   time.Time
@@ -16,27 +16,29 @@ type Saved struct {
 	State  State
 }
 
-// Limits states what may be lost.
+// Limits states how much may be lost.
 type Limits struct {
 	Killed   time.Time
-	Interval time.Duration // a State that existed for this time before Killed must not be lost
-	Local    bool          // promises bind even if they do not state that the checkpoint is on the session remote
+	Interval time.Duration // a State that had existed for at least this time at the time Killed must not be lost
+	// true if promises must be kept even if they do not state that the checkpoint is on the session remote
+	Local bool
 }
 
 // Verdict is the result of Judge.
 type Verdict struct {
 	Faults []string
-	Exact  bool          // the State is equal to a State of the ledger; otherwise the checkpoint was made during a step
-	Lost   time.Duration // time between the first State that was not restored and Killed
+	// true if the State is equal to a State of the ledger; false if the checkpoint was made during a step
+	Exact  bool
+	Lost   time.Duration // time from the first State that was not restored until Killed
 	Newer  int           // number of promises that were checked
-	At     int           // entry of the ledger with the restored State; -1: none
-	Behind time.Duration // time between the first update of a ref that was not restored and Killed
+	At     int           // index of the ledger entry with the restored State; -1 if there is none
+	Behind time.Duration // time from the first update of a ref that was not restored until Killed
 }
 
-// aside is the maximum difference between the time of a checkpoint and the moment whose files it contains.
+// aside is the maximum difference between the recorded time of a checkpoint and the moment whose files it contains.
 const aside = 500 * time.Millisecond
 
-// Judge compares the restored State with a ledger.
+// Judge compares the restored State of s with a ledger and returns the faults that it finds.
 func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	v := Verdict{At: -1}
 	fault := func(format string, args ...any) { v.Faults = append(v.Faults, fmt.Sprintf(format, args...)) }
@@ -53,12 +55,12 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 
 	// Find the States that existed at the time of the checkpoint.
 	from, to := s.Time.Add(-aside), s.Time.Add(aside)
-	var begun time.Time // start of the step in progress
+	var begun time.Time // start of the step that was in progress
 	var at []int
 	mid := false
 	known := slices.IndexFunc(ledger, func(e Entry) bool { return s.ID != "" && e.Checkpoint == s.ID })
 	for i, e := range ledger {
-		until := l.Killed // e.State existed until the next step began
+		until := l.Killed // the State of e existed until the next step began
 		for _, next := range ledger[i+1:] {
 			if next.Begins {
 				until = next.At

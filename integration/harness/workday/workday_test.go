@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cloned is a plain clone of a small repository.
+// cloned returns the directory of a plain clone of a small repository.
 func cloned(t *testing.T) string {
 	t.Helper()
 	r, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
@@ -46,7 +46,8 @@ func look(t *testing.T, dir string) State {
 	return s
 }
 
-// A journey on a plain file system has no faults, and a copy of the tree is equal.
+// TestWorkOnAPlainClone checks that work on a plain file system has no faults, and that the State of a copy of the tree
+// is equal.
 func TestWorkOnAPlainClone(t *testing.T) {
 	dir, ledger := cloned(t), filepath.Join(t.TempDir(), "ledger")
 	w, err := Start(Options{Dir: dir, Ledger: ledger, Seed: 3, Steps: 60})
@@ -113,7 +114,7 @@ func TestLookSeesEverything(t *testing.T) {
 	}
 }
 
-// The test detects that a worker has ended before it was killed.
+// TestWorkerThatEnds checks that ended detects a worker that has ended before it was killed.
 func TestWorkerThatEnds(t *testing.T) {
 	for name, want := range map[string]bool{"no directory": true, "at work": false} {
 		dir := cloned(t)
@@ -135,7 +136,8 @@ func TestWorkerThatEnds(t *testing.T) {
 	}
 }
 
-// The tree of a checkpoint is compared with one that stock git has made, which has no empty directories.
+// TestFilesOfATreeLeaveOutEmptyDirectories checks that the tree of a checkpoint is compared without its empty
+// directories, because a tree of stock git has none.
 func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
 	repo := filepath.Join(cloned(t), ".git")
 	git := func(script string) string {
@@ -154,7 +156,7 @@ func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
 	}
 }
 
-// The verification accepts permitted differences, and no others.
+// TestJudge checks that Judge accepts permitted differences and no others.
 func TestJudge(t *testing.T) {
 	zero := time.Unix(1_700_000_000, 0)
 	at := func(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
@@ -180,7 +182,7 @@ func TestJudge(t *testing.T) {
 		local  bool
 		limit  float64
 		exact  bool
-		faults string // a word of each expected fault
+		faults string // one word of each expected fault
 	}{
 		{name: "the last state", saved: saved(18, "4", "P4"), exact: true},
 		{name: "in the middle of a step", saved: saved(11, "half", "P3"), limit: 12},
@@ -209,8 +211,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A step in whose middle the daemon was killed is judged as one in progress, although the worker could still record that it found
-// no tree.
+// TestFaultsAfterTheKill checks a step during which the daemon was killed. It is judged as a step in progress, although
+// the worker has recorded that the tree did not exist.
 func TestFaultsAfterTheKill(t *testing.T) {
 	killed := time.Unix(1_700_000_000, 0)
 	at := func(seconds float64) time.Time { return killed.Add(time.Duration(seconds * float64(time.Second))) }
@@ -243,7 +245,7 @@ func TestMoment(t *testing.T) {
 	}
 }
 
-// The oracle decides for each State whether the tree had it at some moment.
+// TestOracle checks that the oracle finds, for each State, whether the tree had this State at some moment.
 func TestOracle(t *testing.T) {
 	dir, base := cloned(t), t.TempDir()
 	kept := filepath.Join(base, "kept")
@@ -260,7 +262,7 @@ func TestOracle(t *testing.T) {
 	}
 	step("echo new >new && git add -A && git commit -qm new")
 	between := look(t, dir)
-	for i := range ledger { // so long ago that the checkpoint cannot be of that time
+	for i := range ledger { // times long ago, so that the checkpoint cannot have been made at them
 		ledger[i].At = ledger[i].At.Add(-time.Minute)
 	}
 	step("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other; git add one")

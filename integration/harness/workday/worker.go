@@ -20,17 +20,19 @@ import (
 
 // Options are the options of a worker.
 type Options struct {
-	Dir     string        // working tree
-	Ledger  string        // path of the ledger, which is created or extended
-	Program []string      // command and arguments of the program that saves the tree, such as `artifactfs --state DIR`; none: nothing is saved
+	Dir    string // working tree
+	Ledger string // path of the ledger, to which the worker appends; it need not exist
+	// command and arguments of the program that saves the tree, such as `artifactfs --state DIR`; if empty, nothing is
+	// saved
+	Program []string
 	Seed    uint64        // seed of the random choices
-	Steps   int           // number of steps; 0: until the worker is killed
+	Steps   int           // number of steps; if 0, the worker continues until it is killed
 	Pause   time.Duration // maximum pause between two steps
 }
 
-const workerVar = "ARTIFACTFS_WORKDAY" // contains the Options of a process that is a worker
+const workerVar = "ARTIFACTFS_WORKDAY" // environment variable that contains the Options in the process of a worker
 
-// Main must be called first by programs that use this package. In the process of a worker it does not return.
+// Main must be called at the start of a program that uses this package. In the process of a worker it does not return.
 func Main() {
 	spec := os.Getenv(workerVar)
 	if spec == "" {
@@ -62,9 +64,12 @@ func Start(o Options) (*Worker, error) {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	w := &Worker{cmd: exec.Command("/proc/self/exe")}
-	w.cmd.Args[0] = "workday"                                                                       // name of the process in the output of ps
-	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec), "TMPDIR="+filepath.Dir(o.Ledger)) // directory for the temporary files that a killed worker leaves
-	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr                                                        // the worker itself changes to the tree, because this process must not wait for the tree
+	// name that ps shows for the process
+	w.cmd.Args[0] = "workday"
+	// a killed worker leaves its temporary files in this directory
+	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec), "TMPDIR="+filepath.Dir(o.Ledger))
+	// not the tree: the worker changes its directory itself, because this process must not wait for the tree
+	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	w.cmd.WaitDelay = time.Second
 	if err := w.cmd.Start(); err != nil {
@@ -79,14 +84,14 @@ func (w *Worker) Kill() {
 	w.cmd.Wait()
 }
 
-// ended reports whether the worker has ended without Kill. It does not reap the process.
+// ended reports whether the worker has ended by itself. It does not reap the process.
 func (w *Worker) ended() bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, w.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && info.Signo != 0
 }
 
-// Wait waits for the end of a worker with a limited number of steps.
+// Wait waits until a worker with a limited number of steps has ended.
 func (w *Worker) Wait() error {
 	if err := w.cmd.Wait(); err != nil {
 		return fmt.Errorf("work: %w: %s", err, w.stderr.String())
@@ -94,15 +99,15 @@ func (w *Worker) Wait() error {
 	return nil
 }
 
-// working is the state of a worker in its process.
+// working is the state of a worker, in the process of the worker.
 type working struct {
 	Options
 	ctx    context.Context
 	rnd    *rand.Rand
 	ledger ledger
-	made   int // number of names that were created so far
+	made   int // number of names that were created so far, used to create new names
 	state  State
-	since  time.Time // time since which the tree is in this state
+	since  time.Time // time from which the tree is in this state
 }
 
 func work(ctx context.Context, o Options) error {
@@ -115,7 +120,8 @@ func work(ctx context.Context, o Options) error {
 		return fmt.Errorf("work: %w", err)
 	}
 	w := &working{Options: o, ctx: ctx, rnd: rand.New(rand.NewPCG(o.Seed, 11)), ledger: ledger{f}}
-	w.made = int(time.Now().Unix() % 1_000_000) // so that the names differ from those of earlier workers
+	// starts with a number from the clock, so that names differ from those of earlier workers
+	w.made = int(time.Now().Unix() % 1_000_000)
 	if err := w.look("begin", ""); err != nil {
 		return err
 	}
@@ -130,7 +136,7 @@ func work(ctx context.Context, o Options) error {
 	return nil
 }
 
-// look adds the State after a step to the ledger.
+// look determines the State after a step and adds it to the ledger.
 func (w *working) look(step, fault string) error {
 	s, err := Look(w.ctx, w.Dir)
 	if err != nil {
@@ -151,13 +157,13 @@ func (w *working) step() error {
 		return err
 	}
 	out, err := e.command(w.ctx, w.Dir).CombinedOutput()
-	if err == nil { // git may refuse a command, which is part of a working day
+	if err == nil { // an error is not a fault, because git may refuse a command
 		out = nil
 	}
 	return w.look(name, trouble(string(out)))
 }
 
-// command returns the command of a step. It has the same effect in each tree with the same state.
+// command returns the shell command of a step. It has the same effect in all trees with the same state.
 func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", e.Script)
 	at := fmt.Sprintf("%d +0000", e.Moment)
@@ -165,7 +171,8 @@ func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
 	return cmd
 }
 
-// trouble finds in what commands said that it was no refusal but damage.
+// trouble returns the first line of a command's output that reports damage, or "" if there is none. Other lines are
+// normal, because git may refuse a command.
 func trouble(said string) string {
 	for line := range strings.Lines(said) {
 		for _, sign := range []string{"nput/output error", "tale file handle", "not connected", "corrupt", "bad object", "unable to read", "is missing", "invalid object", "not a valid object", "could not parse", "lost"} {
@@ -177,7 +184,7 @@ func trouble(said string) string {
 	return ""
 }
 
-// save runs a command of the program that saves the tree, and adds the promise to the ledger.
+// save runs a command of the program that saves the tree, and then adds a promise to the ledger.
 func (w *working) save() error {
 	way := [][]string{{"checkpoint", w.Dir, "--json"}, {"checkpoint", w.Dir, "--json", "--sync"}, {"sync", w.Dir, "--json"}}[w.rnd.IntN(3)]
 	name := strings.Join(append(way[:1:1], way[2:]...), " ")
@@ -203,7 +210,7 @@ func (w *working) save() error {
 	if way[0] == "checkpoint" {
 		e.Checkpoint = said.ID
 		switch files, err := filesOfCheckpoint(w.ctx, w.Dir, said.Tree); {
-		case err != nil: // perhaps because the daemon was killed after the command has returned
+		case err != nil: // the daemon may have been killed after the command had returned
 			e.At, e.Fault = time.Now(), fmt.Sprintf("%s: %v", name, err)
 		case files != w.state.Tree:
 			e.Fault = fmt.Sprintf("%s: tree %s, but stock git makes %s of the files", name, files, w.state.Tree)
