@@ -1,4 +1,5 @@
-// Package arch keeps the cut of the program: which package may know which, and that sources stay readable.
+// Package arch checks the structure of the program: which packages may import which others, and that source files stay
+// readable.
 package arch
 
 import (
@@ -24,17 +25,17 @@ import (
 const (
 	module   = "github.com/artifactfs/artifactfs/"
 	root     = "../.."
-	maxLines = 500 // of a source file that is no test
+	maxLines = 500 // maximum number of lines of a source file that is not a test
 )
 
-// wing is a top folder with Go.
+// wing is a top folder that contains Go packages.
 type wing struct {
 	name string
-	is   string   // what it is, and what it must not know
-	may  []string // what its packages may import of other folders, besides internal. Tests may import all.
+	is   string   // what the folder contains, and what it must not know
+	may  []string // other folders that its packages may import, besides internal; tests may import all folders
 }
 
-// wings are in the order in which a newcomer reads them.
+// wings lists the top folders in the order in which a new developer should read them.
 var wings = []wing{
 	{"cmd", "The command line: flags, output, exit codes. The work is done in other folders.",
 		[]string{"git", "fetch", "control", "session", "server", "relay", "host", "container"}},
@@ -58,7 +59,7 @@ var wings = []wing{
 	{"integration", "Tests of real mounts against real git, and what they need.", []string{"git", "session", "server"}},
 }
 
-// libraries says which packages may know a library; all others must not.
+// libraries lists, for each library, the packages that may import it.
 var libraries = map[string][]string{
 	"github.com/hanwen/go-fuse/":              {"fuse", "host/daemon"},
 	"github.com/go-git/":                      {"git/object", "git/odb", "git/transport", "git/gitdir", "session", "session/capture", "session/packs", "session/transcript"},
@@ -78,18 +79,18 @@ var libraries = map[string][]string{
 	"k8s.io/kubelet/":                         {"container/csi"},
 }
 
-// owners says which packages alone may use a primitive of the host. Tests, and the packages that test the product from outside, are
-// free to.
+// owners lists primitives of the host that only the named packages may use. Tests, and the packages that test the
+// product from outside, may use all of them.
 var owners = []struct {
 	what, why string
 	packages  []string
 	uses      func(n ast.Node) bool
 }{
-	{"starts git", "use internal/gitcmd", []string{"git/gitcmd"}, startsGit},
+	{"starts git", "use git/gitcmd", []string{"git/gitcmd"}, startsGit},
 	{"reads /proc", "use internal/proc or internal/mountinfo", []string{"internal/proc"}, namesProc},
 }
 
-// startsGit reports calls of package exec with "git" among their arguments.
+// startsGit reports whether a node is a call of package exec with "git" among its arguments.
 func startsGit(n ast.Node) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
@@ -103,13 +104,13 @@ func startsGit(n ast.Node) bool {
 	return ok && x.Name == "exec" && slices.ContainsFunc(call.Args, func(a ast.Expr) bool { return text(a) == "git" })
 }
 
-// namesProc reports strings that are paths below /proc.
+// namesProc reports whether a node is a string that is a path below /proc.
 func namesProc(n ast.Node) bool {
 	e, ok := n.(ast.Expr)
 	return ok && (text(e) == "/proc" || strings.HasPrefix(text(e), "/proc/"))
 }
 
-// text returns the value of a string literal, "" for anything else.
+// text returns the value of a string literal, or "" for other expressions.
 func text(e ast.Expr) string {
 	l, ok := e.(*ast.BasicLit)
 	if !ok || l.Kind != token.STRING {
@@ -138,7 +139,8 @@ func TestPrimitivesHaveOneOwner(t *testing.T) {
 	}
 }
 
-// A return statement sets the named results before the deferred functions run. In "return nil, err", a deferred function that cleans up
+// TestDeferredFunctionsUseNoNamedResult checks that deferred functions do not use named results. A return statement
+// sets the named results before the deferred functions run. In "return nil, err", a deferred function that cleans up
 // after an error gets nil from a named result, and panics when it uses a field or a method of it.
 func TestDeferredFunctionsUseNoNamedResult(t *testing.T) {
 	for p, file := range sources(t) {
@@ -186,16 +188,16 @@ type pkg struct {
 	Error                 *struct{ Err string }
 }
 
-// at returns the position of a node of a source of p.
+// at returns the position of a node in a source file of p.
 func (p parsed) at(n ast.Node) token.Position { return p.fset.Position(n.Pos()) }
 
-// parsed is a package one of whose sources was parsed.
+// parsed is a package of which a source file was parsed.
 type parsed struct {
 	pkg
 	fset *token.FileSet
 }
 
-// sources returns the sources of all packages, without tests.
+// sources returns the parsed source files of all packages, without tests.
 func sources(t *testing.T) iter.Seq2[parsed, *ast.File] {
 	return func(yield func(parsed, *ast.File) bool) {
 		for _, p := range packages(t) {
@@ -246,7 +248,7 @@ func packages(t *testing.T) []pkg {
 }
 
 func TestWingsKnowWhatTheyMay(t *testing.T) {
-	imports := map[string]map[string]bool{} // folders that a folder imports
+	imports := map[string]map[string]bool{} // for each folder, the set of folders that it imports
 	for _, w := range wings {
 		imports[w.name] = map[string]bool{}
 	}

@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the pages below "+lists)
 // lists is the folder of the pages that list all packages.
 const lists = "doc/internals/packages"
 
-// The lists of packages are made of the comments of the packages.
+// TestPackagesAreListed checks that the pages that list all packages match the comments of the packages.
 func TestPackagesAreListed(t *testing.T) {
 	pages := map[string]*strings.Builder{}
 	page := func(name string) *strings.Builder {

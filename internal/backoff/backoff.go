@@ -16,7 +16,7 @@ import (
 // processes whose attempts have failed together do not repeat them together.
 type Backoff struct{ First, Longest time.Duration }
 
-// Limit returns the pause after a number of failures in a row without its randomness, which is the longest that Pause returns.
+// Limit returns the longest duration that Pause returns for a number of failures in a row.
 func (b Backoff) Limit(failures int) time.Duration {
 	d := b.First
 	for n := 1; n < min(failures, 64) && d < b.Longest; n++ {
@@ -25,7 +25,7 @@ func (b Backoff) Limit(failures int) time.Duration {
 	return min(d, b.Longest)
 }
 
-// Pause returns the pause after a number of failures in a row.
+// Pause returns the pause, partly random, after a number of failures in a row.
 func (b Backoff) Pause(failures int) time.Duration {
 	d := b.Limit(failures)
 	return d - rand.N(d/2+1)

@@ -1,4 +1,5 @@
-// Package certfile reads certificates from files: that of a TLS server, and those of authorities that a client trusts.
+// Package certfile reads TLS certificates from files: the certificate of a server, and the certificates of authorities
+// that a client trusts.
 package certfile
 
 import (
@@ -10,13 +11,13 @@ import (
 	"time"
 )
 
-// Certificate is the certificate of a server. It reads the files again when they have changed, so that a renewed certificate needs no
-// restart.
+// Certificate is the certificate of a TLS server. Its method Get reads the files again when they have changed, so that
+// a renewed certificate is used without a restart of the server.
 type Certificate struct {
 	cert, key string
 
 	mu     sync.Mutex
-	stamp  [2]time.Time // times of the last change of the files
+	stamp  [2]time.Time // modification times of the two files when they were last read
 	loaded *tls.Certificate
 }
 
@@ -51,7 +52,8 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// Roots returns the certificates in a file, which a client trusts instead of those of the system. It returns nil for the file "".
+// Roots returns the certificates in a file. A client trusts them instead of those of the operating system. If file is
+// "", Roots returns nil.
 func Roots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -62,7 +64,7 @@ func Roots(file string) (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("read certificates: %s contains none", file)
+		return nil, fmt.Errorf("read certificates: %s contains no certificate", file)
 	}
 	return roots, nil
 }

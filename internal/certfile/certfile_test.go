@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/certfile"
 )
 
-// files are the files of a certificate for 127.0.0.1.
+// files contains the paths of the files of a certificate for 127.0.0.1.
 type files struct {
 	t         *testing.T
 	cert, key string
@@ -58,7 +58,7 @@ func (f *files) pair(serial int64) (cert, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// write replaces a file. Each write has another time.
+// write replaces a file. Each call sets another modification time.
 func (f *files) write(path string, text []byte) {
 	f.t.Helper()
 	f.writes++
@@ -88,7 +88,8 @@ func (f *files) want(c *certfile.Certificate, what string, serial int64) {
 	}
 }
 
-// A renewed certificate is used without a restart. While its files are replaced, the previous one is used.
+// TestCertificateIsRenewed checks that a renewed certificate is used without a restart, and that the previous
+// certificate is used while the files are being replaced.
 func TestCertificateIsRenewed(t *testing.T) {
 	f := newFiles(t)
 	f.replace(1)
@@ -126,7 +127,8 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-// A client that trusts the file connects to the server with that certificate, and to no other one.
+// TestRoots checks that a client that trusts the certificate in a file connects to a server with this certificate, and
+// not to a server with another one.
 func TestRoots(t *testing.T) {
 	f := newFiles(t)
 	f.replace(1)

@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// busyPercent is the growth of the heap between collections, in percent, while there is much to do. The memory limit of the Go
-	// runtime still applies.
+	// busyPercent is the growth of the heap between collections, in percent, while there is much work. The memory limit
+	// of the Go runtime still applies.
 	busyPercent = 400
-	// linger is the time after which the growth is reduced. The process that waited for the work still reads its results.
+	// linger is the time between the end of the work and the return to the lower growth. In this time, the process that
+	// waited for the work still reads its results.
 	linger = 2 * time.Second
 )
 
 var (
 	mu   sync.Mutex
-	idle = 100 // growth of the heap between collections, in percent, while there is little to do; protected by mu
-	busy int   // number of calls of Relax whose effect lasts; protected by mu
+	idle = 100 // growth of the heap between collections, in percent, while there is little work; protected by mu
+	busy int   // number of calls of Relax that are still in effect; protected by mu
 )
 
-// SetIdle sets by how many percent the heap grows between collections while there is little to do (debug.SetGCPercent).
+// SetIdle sets the growth of the heap between collections, in percent, while there is little work (debug.SetGCPercent).
 func SetIdle(percent int) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -32,18 +33,18 @@ func SetIdle(percent int) {
 	}
 }
 
-// Relax lets the heap grow more between collections, until some seconds after a call of done.
+// Relax increases the growth of the heap between collections, until the time linger has passed after a call of done.
 func Relax() (done func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	if busy++; busy == 1 {
 		debug.SetGCPercent(busyPercent)
 	}
-	return sync.OnceFunc(func() { time.AfterFunc(linger, unrelax) })
+	return sync.OnceFunc(func() { time.AfterFunc(linger, endRelax) })
 }
 
-// unrelax ends the effect of a call of Relax.
-func unrelax() {
+// endRelax ends the effect of one call of Relax.
+func endRelax() {
 	mu.Lock()
 	defer mu.Unlock()
 	if busy--; busy == 0 {

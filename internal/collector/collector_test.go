@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// percent returns the current setting.
+// percent returns the present growth of the heap between collections in percent.
 func percent() int {
 	p := debug.SetGCPercent(100)
 	debug.SetGCPercent(p)
@@ -29,7 +29,7 @@ func TestHeapGrowsMoreWhileBusy(t *testing.T) {
 		first, second := Relax(), Relax()
 		want(busyPercent)
 		first()
-		first() // has no effect
+		first() // a second call has no effect
 		time.Sleep(2 * linger)
 		want(busyPercent)
 		SetIdle(50)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BootUUID returns the boot ID of the host in the binary form that the headers of files contain. The parameter on is the file
-// system through which BootUUID reads the ID. The host gets a new boot ID at each start.
+// BootUUID returns the boot ID of the host as 16 bytes, the form in which headers of files store it. on is the file
+// system through which the ID is read. The host gets a new boot ID each time it starts.
 func BootUUID(on FS) (id [16]byte, err error) {
 	text, err := on.BootID()
 	if err != nil {

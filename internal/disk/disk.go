@@ -1,6 +1,6 @@
 // Package disk has file operations that must be done in a certain order, such as replacing a whole file, and locks
-// between processes. Its interfaces FS and File stand for the host's file system; with the implementations in package
-// disktest, tests make operations fail and simulate power cuts.
+// between processes. Its interfaces FS and File represent the host's file system. Tests use the implementations in
+// package disktest to make operations fail and to simulate power cuts.
 package disk
 
 import (
@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Lock locks the file at path with flock(2), and waits if another process has locked it. It creates the file if it
-// does not exist. The kernel releases the lock when the process ends.
+// Lock locks the file at path with flock(2), and waits if another process has locked it. It creates the file if it does
+// not exist. The kernel releases the lock when the process ends. The caller must call unlock to release it earlier.
 func Lock(path string) (unlock func(), err error) {
 	return lock(path, syscall.LOCK_EX)
 }
@@ -29,7 +29,7 @@ func TryLock(path string) (unlock func(), err error) {
 }
 
 // TryLockFile locks the file at path like TryLock, and returns the locked file. The lock is held until Unlock is
-// called, or until every process that has a copy of the descriptor has closed it.
+// called, or until all processes that have a copy of the descriptor have closed their copies.
 func TryLockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -42,8 +42,8 @@ func TryLockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Relock locks a file that TryLockFile has returned, perhaps in another process. It returns ErrLocked if another process has
-// locked the file in the meantime.
+// Relock locks an open file that TryLockFile has returned in this process or in another one. It returns ErrLocked if
+// another process has locked the file in the meantime.
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -52,15 +52,16 @@ func Relock(f *os.File) error {
 	return err
 }
 
-// Unlock releases the lock and closes the file. To close the file would not be enough, because the lock exists as long as there
-// are copies of the descriptor. A child process that is being started has such a copy until it executes its program, and other
-// processes may have received a copy.
+// Unlock releases the lock of a file and closes the file. Closing the file alone would not be enough, because the lock
+// exists as long as there are copies of the descriptor: a child process has a copy until it executes its program, and
+// other processes may have received one.
 func Unlock(f *os.File) {
 	flock(f, syscall.LOCK_UN)
 	f.Close()
 }
 
-// lock opens the file at path, creating the file if needed, and locks it. The parameter how is the operation for flock(2).
+// lock opens the file at path, creates it if needed, and locks it. how is the operation for flock(2), for example
+// unix.LOCK_EX.
 func lock(path string, how int) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

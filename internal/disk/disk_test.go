@@ -63,7 +63,8 @@ func TestReplaceKeepsTheOldFileAfterAnError(t *testing.T) {
 	}
 }
 
-// A child that is being started has copies of all descriptors for a moment; a lock that was given up is free all the same.
+// TestUnlockedIsFreeWhoeverHasACopy checks that a released lock is free even if a child process that is being started
+// has a copy of the descriptor.
 func TestUnlockedIsFreeWhoeverHasACopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock, err := Lock(path)

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// MkdirAll creates a directory and its missing parents, and syncs the name of each directory that it creates. So files in the directory
-// are not lost by a power cut that undoes the creation of the directory. An existing path is left as it is.
+// MkdirAll creates a directory and its missing parents, and syncs the parent of each directory that it creates, so that
+// the new directories survive a power cut. It returns nil if the path already exists.
 func MkdirAll(on FS, path string, perm os.FileMode) error {
 	if _, err := on.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err

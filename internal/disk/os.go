@@ -52,8 +52,9 @@ func (f osFile) Seek(off int64, whence int) (int64, error) {
 }
 
 func (f osFile) Allocate(mode uint32, off, n int64) error {
-	err := again(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
-	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // for example on NFS; write zeros after the end of the file instead
+	err := retryInterrupted(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
+	// for example on NFS; write zeros behind the end of the file instead
+	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) {
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil {
 			at := max(off, st.Size())
@@ -64,7 +65,7 @@ func (f osFile) Allocate(mode uint32, off, n int64) error {
 }
 
 func (f osFile) DataSync() error {
-	return f.fail("sync", again(func() error { return unix.Fdatasync(int(f.Fd())) }))
+	return f.fail("sync", retryInterrupted(func() error { return unix.Fdatasync(int(f.Fd())) }))
 }
 
 func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
@@ -77,15 +78,16 @@ func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
 		return nil, f.fail("map", err)
 	}
 	if mode&MapPopulate != 0 {
-		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // Linux before 5.14 does not support this option, and allocates each page on its first use
+		// Linux before 5.14 returns an error; the kernel then allocates each page at the first store
+		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE)
 	}
 	return m, nil
 }
 
 func (f osFile) Unmap(m []byte) error { return f.fail("unmap", unix.Munmap(m)) }
 
-// CopyFrom first tries to share the blocks of the source, and then to copy in the kernel. If both fail, it reads and writes
-// the bytes.
+// CopyFrom implements File. It first tries to share the blocks of the source, and then to copy in the kernel. If both
+// fail, it reads and writes the bytes.
 func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
 	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(off)}
 	if n > 0 && unix.IoctlFileCloneRange(int(f.Fd()), &clone) == nil {
@@ -119,8 +121,8 @@ func (f osFile) fail(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, f.Name(), err)
 }
 
-// again repeats the function in the parameter call as long as a signal interrupts it (EINTR).
-func again(call func() error) error {
+// retryInterrupted calls call, and repeats this as long as a signal interrupts the call (EINTR).
+func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err

@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Maximum sizes in bytes for ReadRegular.
+// Maximum sizes in bytes that callers pass to ReadRegular.
 const (
-	SmallFile = 1 << 20   // of a file that has a few lines, such as a ref or a configuration
-	LargeFile = 512 << 20 // of a file whose size grows with the repository, such as an index or a list of refs
+	SmallFile = 1 << 20   // for a file that has a few lines, such as a ref or a configuration
+	LargeFile = 512 << 20 // for a file whose size grows with the repository, such as an index or a list of refs
 )
 
-// OpenRegular opens a regular file for reading. It returns an error for a pipe, whose open(2) would wait for a writer, and for other
-// special files. Other users can change the directories of files that are opened in this way. The flags are added to those of open(2).
+// OpenRegular opens a regular file for reading. It returns an error for a pipe, where open(2) would wait for a writer,
+// and for other special files. It is used for files in directories that other users can change. flags are added to the
+// flags of open(2).
 func OpenRegular(name string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
 	if err != nil {
@@ -38,8 +39,8 @@ func OpenRegular(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// ReadRegular reads a file that OpenRegular opens. If the file has more than limit bytes, the error wraps EFBIG: a sparse file can have a
-// size for which the process has not enough memory.
+// ReadRegular opens a file with OpenRegular and returns its contents. If the file has more than limit bytes, the error
+// wraps EFBIG. The limit protects the memory of the process from large sparse files.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	f, err := OpenRegular(name, 0)
 	if err != nil {
@@ -49,7 +50,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	return ReadLimited(f, limit)
 }
 
-// ReadLimited reads the rest of a file, as ReadRegular does.
+// ReadLimited returns the rest of an open file. If the file has more than limit bytes, the error wraps EFBIG.
 func ReadLimited(f *os.File, limit int64) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -59,15 +60,15 @@ func ReadLimited(f *os.File, limit int64) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: unix.EFBIG}
 	}
 	text := make([]byte, info.Size())
-	n, err := io.ReadFull(f, text) // bytes that are appended meanwhile are not read
+	n, err := io.ReadFull(f, text) // bytes that are appended during the call are not read
 	if err == io.ErrUnexpectedEOF || err == io.EOF {
 		err = nil
 	}
 	return text[:n], err
 }
 
-// MapRegular maps a file that OpenRegular opens into memory for reading. The mapping remains valid after the file was removed, but not if
-// the file becomes shorter. It is released by munmap(2).
+// MapRegular maps a regular file into memory for reading. The mapping remains valid after the file was removed, but
+// becomes invalid if the file is truncated. The caller must release it with munmap(2).
 func MapRegular(name string) ([]byte, error) {
 	f, err := OpenRegular(name, 0)
 	if err != nil {
@@ -79,7 +80,8 @@ func MapRegular(name string) ([]byte, error) {
 	})
 }
 
-// CopyRegular returns a mapping like MapRegular that remains valid in any case: a copy of a file with at most limit bytes.
+// CopyRegular returns a copy of a regular file with at most limit bytes, in memory that the caller must release with
+// munmap(2). Later changes of the file do not affect the copy.
 func CopyRegular(name string, limit int64) ([]byte, error) {
 	f, err := OpenRegular(name, 0)
 	if err != nil {
@@ -98,11 +100,11 @@ func CopyRegular(name string, limit int64) ([]byte, error) {
 	})
 }
 
-// mapping returns the result of the function make for the size of f, which must be at most limit bytes.
+// mapping calls make with the size of f and returns the result. It returns an error if f has more than limit bytes.
 func mapping(f *os.File, limit int64, make func(n int) ([]byte, error)) ([]byte, error) {
 	info, err := f.Stat()
 	if err == nil && info.Size() == 0 {
-		return nil, nil // the kernel makes no empty mapping
+		return nil, nil // mmap(2) fails for a length of 0
 	}
 	if err == nil && info.Size() > limit {
 		err = unix.EFBIG

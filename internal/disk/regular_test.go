@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that another user has replaced costs neither time nor memory: a pipe is not waited for, and a sparse file is not read.
+// TestReadRegular checks that a file that another user has replaced costs neither time nor memory: a pipe is not waited
+// for, and a large sparse file is not read.
 func TestReadRegular(t *testing.T) {
 	dir := t.TempDir()
 	plain, pipe, sparse := filepath.Join(dir, "plain"), filepath.Join(dir, "pipe"), filepath.Join(dir, "sparse")
@@ -30,7 +31,8 @@ func TestReadRegular(t *testing.T) {
 	}
 }
 
-// A copied mapping keeps the bytes of a file that becomes shorter. A mapping of an empty file is empty.
+// TestCopyRegular checks that a copy keeps the bytes of a file that becomes shorter, and that the copy of an empty file
+// is empty.
 func TestCopyRegular(t *testing.T) {
 	name, empty := filepath.Join(t.TempDir(), "f"), filepath.Join(t.TempDir(), "e")
 	if err := errors.Join(os.WriteFile(name, []byte("text"), 0o644), os.WriteFile(empty, nil, 0o644)); err != nil {

@@ -36,7 +36,7 @@ func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 // Replace replaces a file like WriteFile, in the file system fs. The function write writes the new file, and syncs it if it must
 // survive a power cut.
 func Replace(fs FS, path string, perm os.FileMode, write func(f File) error) error {
-	temp := path + "." + rand.Text() + ".tmp" // the name is random, because another process may replace the same file
+	temp := path + "." + rand.Text() + ".tmp" // another process may replace the same file, so the name is random
 	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// FS has the file operations for packages whose promises depend on the order in which data reaches the disk. Package
-// disktest has implementations in which single operations fail, and implementations that simulate a power cut. All
-// methods may be called concurrently. Errors wrap the errno of the system call.
+// FS has the file operations for packages that depend on the order in which data reaches the disk. In package disktest
+// there are implementations in which single operations fail, and implementations that simulate a power cut. All methods
+// may be called concurrently. Errors wrap the errno of the system call.
 type FS interface {
 	// OpenFile opens or creates a file like os.OpenFile.
 	OpenFile(path string, flag int, perm os.FileMode) (File, error)
@@ -21,15 +21,15 @@ type FS interface {
 	// Rename renames a file like os.Rename. The rename survives a power cut only after SyncDir of both directories; before
 	// that, a power cut may leave either name.
 	Rename(old, new string) error
-	// Link gives a file a further name like os.Link. The name survives a power cut only after SyncDir of its directory, the
-	// contents of the file only after Sync.
+	// Link gives a file a further name like os.Link. The name survives a power cut only after SyncDir of its directory,
+	// and the contents of the file survive only after Sync.
 	Link(old, new string) error
 	// Remove removes a file or an empty directory like os.Remove.
 	Remove(path string) error
 	// SyncDir makes the entries of a directory survive a power cut. It does not sync the files themselves.
 	SyncDir(path string) error
-	// BootID returns a UUID, as text, that changes when the host's kernel is started again. Pages that were written before
-	// the restart and not synced may be lost.
+	// BootID returns the UUID, as text, of the current boot of the host. It changes when the kernel is started again.
+	// Pages that were written before the restart and not synced may be lost.
 	BootID() (string, error)
 }
 
@@ -61,7 +61,7 @@ type File interface {
 	// CopyFrom copies up to n bytes of another open file. Where the file system can, both files share the copied blocks. CopyFrom
 	// returns the number of bytes that were copied, which is less than n only at the end of the source or with an error.
 	CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error)
-	// Own returns the underlying file of the host, which can be passed to CopyFrom of another File.
+	// Own returns the underlying os.File, which can be passed to CopyFrom of another File.
 	Own() *os.File
 	// Map maps a range of the file, shared with other mappings of the file; off and n are multiples of the page size. A store into
 	// the mapping changes the file at once, and the change survives the end of the process; DataSync makes the change survive a

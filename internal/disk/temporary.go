@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// temporary matches the names that TempDir and TempFile create.
+// temporary matches the ends of the names that TempDir and TempFile give to files and directories.
 var temporary = regexp.MustCompile(`-[0-9]+\.tmp$`)
 
-// unfinished is the age from which SweepTemp removes files that WriteFile has left behind. WriteFile itself takes seconds at most.
+// unfinished is the age from which SweepTemp removes temporary files of WriteFile. A call of WriteFile takes some
+// seconds at most.
 const unfinished = time.Hour
 
-// TempDir creates a directory NAME-NUMBER.tmp in the directory parent. Until the function remove is called, which removes the
-// directory, or the process dies, the directory is locked, and SweepTemp does not remove it.
+// TempDir creates a directory called NAME-NUMBER.tmp in the directory parent and locks it, so that SweepTemp does not
+// remove it. The function remove removes the directory. The lock lasts until remove is called or the process ends.
 func TempDir(parent, name string) (path string, remove func() error, err error) {
 	for {
 		if path, err = os.MkdirTemp(parent, name+"-*.tmp"); err != nil {
@@ -30,15 +31,16 @@ func TempDir(parent, name string) (path string, remove func() error, err error) 
 		}
 		switch {
 		case err == nil:
-			return path, func() error { return errors.Join(os.RemoveAll(path), unlocked(f)) }, nil
+			return path, func() error { return errors.Join(os.RemoveAll(path), unlockFile(f)) }, nil
 		case !errors.Is(err, fs.ErrNotExist):
 			return "", nil, errors.Join(err, os.RemoveAll(path))
 		}
 	}
 }
 
-// TempFile creates an empty file NAME-NUMBER.tmp in the directory parent. It is locked like the directories of TempDir until the function
-// remove is called, which closes and removes it.
+// TempFile creates an empty file called NAME-NUMBER.tmp in the directory parent and locks it, so that SweepTemp does
+// not remove it. The function remove closes and removes the file. The lock lasts until remove is called or the process
+// ends.
 func TempFile(parent, name string) (f *os.File, remove func() error, err error) {
 	for {
 		if f, err = os.CreateTemp(parent, name+"-*.tmp"); err != nil {
@@ -47,15 +49,15 @@ func TempFile(parent, name string) (f *os.File, remove func() error, err error) 
 		err = lockTemp(f, f.Name())
 		switch {
 		case err == nil:
-			return f, func() error { return errors.Join(os.Remove(f.Name()), unlocked(f)) }, nil
+			return f, func() error { return errors.Join(os.Remove(f.Name()), unlockFile(f)) }, nil
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, nil, errors.Join(err, os.Remove(f.Name()))
 		}
 	}
 }
 
-// unlocked unlocks and closes a file.
-func unlocked(f *os.File) error {
+// unlockFile unlocks and closes a file. It always returns nil.
+func unlockFile(f *os.File) error {
 	Unlock(f)
 	return nil
 }
@@ -79,8 +81,8 @@ func lockTemp(f *os.File, path string) error {
 	return err
 }
 
-// SweepTemp removes the files and directories that TempDir, TempFile and WriteFile have created in the directory parent, and that killed
-// processes have left behind.
+// SweepTemp removes temporary files and directories of processes that have ended. These are the files and directories
+// in the directory parent that TempDir, TempFile and WriteFile have created.
 func SweepTemp(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -104,17 +106,17 @@ func SweepTemp(parent string) error {
 func sweep(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return ignore(err, fs.ErrNotExist)
+		return ignoreError(err, fs.ErrNotExist)
 	}
 	defer Unlock(f)
 	if err := Relock(f); err != nil {
-		return ignore(err, ErrLocked)
+		return ignoreError(err, ErrLocked)
 	}
 	return os.RemoveAll(path)
 }
 
-// ignore returns err, or nil if it wraps the error expected.
-func ignore(err, expected error) error {
+// ignoreError returns nil if err wraps the error expected, and err otherwise.
+func ignoreError(err, expected error) error {
 	if errors.Is(err, expected) {
 		return nil
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// SweepTemp removes what killed processes have left behind, and nothing that a process uses.
+// TestSweepTemp checks that SweepTemp removes the temporary files of killed processes, and no files that a process
+// uses.
 func TestSweepTemp(t *testing.T) {
 	dir := t.TempDir()
 	used, removeDir, err := TempDir(dir, "mirror")

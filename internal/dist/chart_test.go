@@ -14,8 +14,8 @@ var update = flag.Bool("update", false, "write the objects of deploy/kubernetes 
 
 const deploy = "../../deploy"
 
-// render renders a template of the Helm chart. The chart uses only actions of text/template, on which Helm is based, and its values are
-// lines KEY: VALUE.
+// render returns a rendered template of the Helm chart. The chart uses only actions of text/template, on which Helm is
+// based, and its file of values contains only lines of the form KEY: VALUE.
 func render(t *testing.T, name string, set map[string]string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(deploy, "helm/artifactfs/values.yaml"))
@@ -46,10 +46,11 @@ func render(t *testing.T, name string, set map[string]string) string {
 	return out.String()
 }
 
-// The plain objects are the chart with its default values, below a head of their own.
+// TestObjectsAreThoseOfTheChart checks that the plain Kubernetes objects are equal to the chart with its default
+// values, apart from the head of each file.
 func TestObjectsAreThoseOfTheChart(t *testing.T) {
 	for file, c := range map[string]struct {
-		template, mark string // the head of the file ends before mark
+		template, mark string // the head of the file ends before the text mark
 		set            map[string]string
 	}{
 		"artifactfs.yaml": {"node.yaml", "apiVersion: storage.k8s.io/v1\nkind: CSIDriver", nil},

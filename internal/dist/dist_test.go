@@ -15,7 +15,7 @@ import (
 
 var when = time.Unix(1_700_000_000, 0).UTC()
 
-// files returns the contents of a tar archive by name; a symbolic link's is its target.
+// files returns the contents of the files in a tar archive by name. For a symbolic link it returns the target.
 func files(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -49,7 +49,8 @@ func image(t *testing.T, dir string) []byte {
 	return out.Bytes()
 }
 
-// Every digest in the image leads to the blob with that digest, from the index to the files of the layer.
+// TestImage checks that every digest in the image refers to an existing blob with this digest, from the index to the
+// files of the layer.
 func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "usr/bin"), 0o700); err != nil {
@@ -113,7 +114,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The program of the test was built by the go command, so it has a list of modules.
+// TestSBOM uses the program of the test as an example: the go command has built it, so it contains a list of modules.
 func TestSBOM(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {

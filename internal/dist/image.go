@@ -35,8 +35,8 @@ type platform struct {
 	OS           string `json:"os"`
 }
 
-// descriptor refers to a blob of the layout. It contains the media type, the digest ("sha256:" and hexadecimal digits)
-// and the size in bytes.
+// descriptor refers to a blob of an OCI image layout. It contains the media type, the digest ("sha256:" and hexadecimal
+// digits) and the size in bytes.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -61,7 +61,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// config is the configuration of an image. The capitalized JSON names are those of the specification.
+// config is the configuration of an image. The capitalized JSON names are prescribed by the OCI specification.
 type config struct {
 	platform
 	Created time.Time `json:"created"`
@@ -69,14 +69,14 @@ type config struct {
 		Entrypoint []string `json:"Entrypoint"`
 		Env        []string `json:"Env"`
 	} `json:"config"`
-	// RootFS lists the digests of the layers. They are computed before compression.
+	// RootFS lists the digests of the uncompressed layers.
 	RootFS struct {
 		Type    string   `json:"type"`
 		DiffIDs []string `json:"diff_ids"`
 	} `json:"rootfs"`
 }
 
-// layout collects the files of an OCI image layout, by their paths in the archive.
+// layout collects the files of an OCI image layout. The map files contains their contents by path in the archive.
 type layout struct{ files map[string][]byte }
 
 // digest returns the SHA-256 hash of data in hexadecimal.
@@ -92,7 +92,7 @@ func (l *layout) blob(mediaType string, data []byte) descriptor {
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(data)}
 }
 
-// json adds the JSON encoding of v to the layout and returns a descriptor of it.
+// json adds the JSON encoding of v to the layout and returns a descriptor of the encoding.
 func (l *layout) json(mediaType string, v any) (descriptor, error) {
 	data, err := json.Marshal(v)
 	return l.blob(mediaType, data), err
@@ -111,8 +111,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 		}
 		all.Manifests = append(all.Manifests, d)
 	}
-	// The image index, which lists the platforms, is stored as a blob. index.json refers to this blob, and states the tag as
-	// an annotation, under which the image is loaded.
+	// The image index, which lists the platforms, is stored as a blob. The file index.json refers to this blob, and its
+	// annotation states the tag of the image.
 	inner, err := l.json(typeIndex, all)
 	if err != nil {
 		return err
@@ -165,7 +165,8 @@ func (l *layout) write(w io.Writer, when time.Time) error {
 	for name := range l.files {
 		names = append(names, name)
 	}
-	// The order of a map is random, and the same input must produce the same bytes.
+	// The names are sorted, because the iteration order of a map is random and the same input must produce the same
+	// bytes.
 	slices.Sort(names)
 	out := tar.NewWriter(w)
 	for _, name := range names {
@@ -198,7 +199,8 @@ func writeTree(w io.Writer, dir string, when time.Time) error {
 		h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: when, Format: tar.FormatPAX}
 		switch {
 		case e.IsDir():
-			h.Typeflag, h.Name, h.Mode = tar.TypeDir, h.Name+"/", 0o755 // does not depend on the umask of the build
+			// a fixed mode, so that the umask of the build has no effect
+			h.Typeflag, h.Name, h.Mode = tar.TypeDir, h.Name+"/", 0o755
 		case info.Mode()&fs.ModeSymlink != 0:
 			h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
 			if h.Linkname, err = os.Readlink(path); err != nil {

@@ -47,7 +47,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// This call closes the file after an error. The Close at the end of the function reports errors of delayed writes.
+	// This call closes the file if an error occurs. The call of Close at the end of the function reports errors of
+	// delayed writes.
 	defer f.Close()
 	switch args[0] {
 	case "image":

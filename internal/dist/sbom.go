@@ -54,16 +54,17 @@ type spdxExternalRef struct {
 	Locator  string `json:"referenceLocator"`
 }
 
-// spdxRelationship states the relationship of Element to Related, such as DEPENDS_ON. Both are ids in this document.
+// spdxRelationship states the relationship of the package Element to the package Related, such as DEPENDS_ON. Both are
+// SPDX IDs in this document.
 type spdxRelationship struct {
 	Element string `json:"spdxElementId"`
 	Type    string `json:"relationshipType"`
 	Related string `json:"relatedSpdxElement"`
 }
 
-// writeSBOM writes an SPDX document that lists the standard library and the modules that the go command has recorded in a
-// program. It contains the checksum of the program. It contains no checksums of the modules, because go.sum contains hashes
-// of an algorithm that SPDX does not support.
+// writeSBOM writes an SPDX document that lists the standard library and the modules that the go command has recorded in
+// a program. The document contains the checksum of the program. It contains no checksums of the modules, because go.sum
+// uses a hash algorithm that SPDX does not support.
 func writeSBOM(w io.Writer, program string, when time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -104,7 +105,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 
 // goPackage returns the package for a Go module, with its package URL (https://github.com/package-url/purl-spec).
 func goPackage(path, version string) spdxPackage {
-	// An id may contain only letters, digits, dots and dashes.
+	// An SPDX ID may contain only letters, digits, dots and dashes.
 	id := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
 			return r

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// scripts/test-again.sh runs a failed test again once in its life, and never a test about kills.
+// TestTestAgain checks that scripts/test-again.sh repeats a failed test at most once, and never a test that kills
+// processes.
 func TestTestAgain(t *testing.T) {
 	script, err := filepath.Abs("../../scripts/test-again.sh")
 	if err != nil {

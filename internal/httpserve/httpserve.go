@@ -1,4 +1,4 @@
-// Package httpserve runs HTTP servers that end in an orderly way.
+// Package httpserve runs HTTP servers that let running requests finish before they end.
 package httpserve
 
 import (
@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// Until answers requests at a listener until ctx ends. Then it refuses new requests, and gives those that are under way the time drain to
-// finish. Their contexts end after that, unless s has a base context of its own. Failures of connections, which clients cause, are logged
-// for debugging, unless s has a log of its own.
+// Until serves HTTP requests at a listener until ctx ends. Then it refuses new requests, gives running requests the
+// time drain to finish, and aborts the others. The contexts of requests end when Until aborts them, unless
+// s.BaseContext is set. Connection errors, which clients cause, are logged at debug level unless s.ErrorLog is set.
 func Until(ctx context.Context, s *http.Server, l net.Listener, drain time.Duration, log *zap.Logger) error {
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestEnd ends a server while it answers a request that takes until the channel finish is closed or its context ends.
+// TestEnd ends a server during a request that takes until the channel finish is closed or its context ends.
 func TestEnd(t *testing.T) {
 	for name, finishes := range map[string]bool{"a request that finishes": true, "a request that does not finish": false} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestEnd(t *testing.T) {
 			}()
 			<-begun
 			end()
-			for { // the listener is closed although a request is under way
+			for { // wait until the listener is closed, although a request is running
 				conn, err := net.Dial("tcp", l.Addr().String())
 				if err != nil {
 					break

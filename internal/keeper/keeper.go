@@ -13,7 +13,7 @@
 //	STOPPING=1                everything is unmounted and the worker ends: no successor is needed
 //	X_UPGRADE=/abs/exe        start a successor from that executable, whose descriptor is attached
 //
-// and the supervisor sends
+// The supervisor sends
 //
 //	FDNAME=n:n                and as many descriptors: all that the supervisor holds
 //	START=1 X_REASON=why X_COUNT=n ...  the order to serve; see Start
@@ -48,7 +48,7 @@ const (
 	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but the names of the
 	// descriptors must also fit into the message.
 	maxFiles = 100
-	sendTime = 3 * time.Second // time after which Send fails if the process at the other end does not read
+	sendTime = 3 * time.Second // time after which Send fails if the receiver does not read
 )
 
 // These are the keys of messages. The comment beside each key states the meaning of its value.
@@ -126,7 +126,8 @@ type Conn struct {
 	buf, rights []byte // buffers of Receive for the message and its control messages
 
 	mu sync.Mutex
-	// The map held contains, by name, copies of the descriptors that were passed to Keep or received by AwaitStart; protected by mu.
+	// held contains copies of the descriptors that were passed to Keep or received by AwaitStart, by name; protected by
+	// mu.
 	held map[string]*os.File
 }
 
@@ -166,8 +167,7 @@ func Open(fd int) (*Conn, error) {
 	}, nil
 }
 
-// Send sends a message with copies of descriptors. If the process at the other end does not read, Send returns an error after
-// sendTime.
+// Send sends a message with copies of descriptors. If the receiver does not read, Send returns an error after sendTime.
 func (c *Conn) Send(m Message, fds ...int) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // a process that does not read must not block this one
+	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // a receiver that does not read must not block this process
 	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
@@ -199,8 +199,8 @@ func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 	return nil
 }
 
-// Receive returns the next message with its descriptors, which the caller must close. It returns io.EOF if the process at the
-// other end has closed the connection.
+// Receive returns the next message with its descriptors, which the caller must close. It returns io.EOF if the other
+// process has closed the connection.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
@@ -211,7 +211,7 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 	}
 	fds, err = parseRights(c.rights[:nr])
 	if err == nil && n == 0 && len(fds) == 0 {
-		return nil, nil, io.EOF // the other end is closed, because no valid message is empty
+		return nil, nil, io.EOF // no valid message is empty, so the other process has closed the connection
 	}
 	if err == nil && (flags&unix.MSG_CTRUNC != 0 || n > maxMessage) {
 		err = fmt.Errorf("read message: truncated to %d descriptors and %d bytes", len(fds), n)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair returns both ends of a conversation.
+// pair returns both ends of a connection.
 func pair(t *testing.T) (supervisor, worker *Conn) {
 	t.Helper()
 	supervisor, peer, err := Pair()
@@ -84,7 +84,7 @@ func TestWhatTheDeadHaveSentArrives(t *testing.T) {
 	}
 }
 
-// More descriptors than fit into one message or the socket's buffer.
+// TestStartBringsEverything sends more descriptors than fit into one message or into the buffer of the socket.
 func TestStartBringsEverything(t *testing.T) {
 	const many = 600
 	s, w := pair(t)

@@ -23,9 +23,9 @@ type Start struct {
 	UpgradeFailed string // reason why the last upgrade was reverted; "" if it was not reverted
 }
 
-// Keep passes a copy of a descriptor to the supervisor, which holds the copy instead of an earlier descriptor with the same name.
-// The caller still owns f. Keep also returns nil if the supervisor has died, because HandOver later passes the descriptor to the
-// next supervisor.
+// Keep passes a copy of a descriptor to the supervisor, which closes an earlier descriptor with the same name. The
+// caller still owns f. Keep also returns nil if the supervisor has died, because HandOver later passes the descriptor
+// to the next supervisor.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remember(name, dup)
+	c.setHeld(name, dup)
 	if err := c.send(Message{Store: "1", Name: name}, dup); err != nil && !isGone(err) {
 		return fmt.Errorf("store descriptor %s: %w", name, err)
 	}
@@ -48,18 +48,19 @@ func (c *Conn) Keep(name string, f *os.File) error {
 func (c *Conn) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remember(name, nil)
+	c.setHeld(name, nil)
 	if err := c.Send(Message{Remove: "1", Name: name}); err != nil && !isGone(err) {
 		return fmt.Errorf("remove descriptor %s: %w", name, err)
 	}
 	return nil
 }
 
-// isGone reports whether an error means that the process at the other end has closed the connection.
+// isGone reports whether an error of the socket means that the other process has closed the connection.
 func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// remember replaces the local copy of the descriptor called name by f, or removes the copy if f is nil. The caller holds mu.
-func (c *Conn) remember(name string, f *os.File) {
+// setHeld stores f as the local copy of the descriptor called name, or removes the copy if f is nil. The caller holds
+// mu.
+func (c *Conn) setHeld(name string, f *os.File) {
 	if old := c.held[name]; old != nil {
 		old.Close()
 	}
@@ -69,8 +70,8 @@ func (c *Conn) remember(name string, f *os.File) {
 	}
 }
 
-// send sends a message with the descriptor of a file. It does not call File.Fd, because that method would change the file status
-// flags.
+// send sends a message with the descriptor of a file. It does not call File.Fd, because File.Fd would change the file
+// status flags.
 func (c *Conn) send(m Message, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -96,7 +97,7 @@ func duplicate(name string, f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// dup returns a close-on-exec copy of a descriptor.
+// dup returns a copy of a descriptor with the flag close-on-exec.
 func dup(raw syscall.RawConn) (int, error) {
 	copied, dupErr := -1, error(nil)
 	if err := raw.Control(func(fd uintptr) { copied, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
@@ -138,7 +139,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 				return Start{}, nil, fmt.Errorf("receive descriptor %s: %w", names[i], err)
 			}
 			c.mu.Lock()
-			c.remember(names[i], dup)
+			c.setHeld(names[i], dup)
 			c.mu.Unlock()
 		}
 	}
@@ -159,9 +160,9 @@ func (s Start) Message() Message {
 
 // StartOf returns the Start that is encoded in the message m, which was made by Start.Message.
 func StartOf(m Message) Start {
-	count, _ := strconv.Atoi(m[Count]) // the supervisor has written the numbers, so they are valid
+	count, _ := strconv.Atoi(m[Count]) // no error is expected, because the supervisor has written the number
 	supervisor, _ := strconv.Atoi(m[Supervisor])
-	hung, _ := strconv.Atoi(m[Hung]) // an older supervisor sends no such number
+	hung, _ := strconv.Atoi(m[Hung]) // the key is missing in messages of older supervisors
 	return Start{
 		Reason: m[Reason], Count: count, Hung: hung, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed],
 	}
@@ -170,8 +171,8 @@ func StartOf(m Message) Start {
 // SendKey sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
 func (c *Conn) SendKey(key, value string) error { return c.Send(Message{key: value}) }
 
-// HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor has
-// confirmed that it has them. Without this confirmation, HandOver returns an error.
+// HandOver sends all held descriptors and s to another supervisor through the connection to, and waits for the
+// confirmation of that supervisor. It returns an error if the confirmation does not arrive.
 func (c *Conn) HandOver(to *Conn, s Start) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package memlimit finds out how much memory this process and its children can use: that of the machine, or less if the process is in a
-// control group with a limit, as in a container.
+// Package memlimit finds out how much memory this process and its children can use: the memory of the machine, or less
+// if the process is in a control group with a limit, for example in a container.
 package memlimit
 
 import (
@@ -16,11 +16,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// files are the files of a control group with limits of its memory, of version 1 and 2 (kernel documentation, cgroup-v1/memory.rst and
-// cgroup-v2.rst). Above memory.high, the kernel slows processes down until they stand nearly still.
+// files lists the files that contain memory limits of a control group, for versions 1 and 2 (kernel documentation,
+// cgroup-v1/memory.rst and cgroup-v2.rst). Above memory.high, the kernel slows processes down so much that they hardly
+// run.
 var files = map[string][]string{"cgroup": {"memory.limit_in_bytes"}, "cgroup2": {"memory.max", "memory.high"}}
 
-// Bytes returns the memory that this process and its children can use.
+// Bytes returns the amount of memory, in bytes, that this process and its children can use.
 func Bytes() int64 {
 	limit := int64(math.MaxInt64)
 	var info unix.Sysinfo_t
@@ -38,7 +39,8 @@ func Bytes() int64 {
 	return min(limit, ofGroups(groups, table))
 }
 
-// ofGroups returns the smallest limit of control groups and of all groups that contain them, as far as they are visible in a mount table.
+// ofGroups returns the smallest memory limit, in bytes, of the given control groups and of all groups that contain them
+// and are visible in the mount table.
 func ofGroups(groups []proc.Cgroup, table mountinfo.Table) int64 {
 	limit := int64(math.MaxInt64)
 	for _, m := range table {
@@ -48,7 +50,7 @@ func ofGroups(groups []proc.Cgroup, table mountinfo.Table) int64 {
 				continue
 			}
 			path := g.Path
-			if mountinfo.Within(m.Root, path) { // a container may see its own group only, at the mount point
+			if mountinfo.Within(m.Root, path) { // the mount point may show only the group of the container itself
 				path = strings.TrimPrefix(path, strings.TrimSuffix(m.Root, "/"))
 			}
 			for dir := filepath.Join(m.Point, path); mountinfo.Within(m.Point, dir); dir = filepath.Dir(dir) {
@@ -64,7 +66,8 @@ func ofGroups(groups []proc.Cgroup, table mountinfo.Table) int64 {
 	return limit
 }
 
-// read returns the limit in a file. A file that does not exist, and the text "max", limit nothing.
+// read returns the limit in a file, in bytes. It returns math.MaxInt64 if the file contains no positive number, for
+// example "max", or cannot be read.
 func read(path string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {

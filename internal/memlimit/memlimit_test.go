@@ -15,8 +15,8 @@ func TestLimitsOfGroups(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		files  map[string]string
-		mount  mountinfo.Mount // Point is a name in the directory of the test
-		groups string          // text of /proc/self/cgroup
+		mount  mountinfo.Mount // Point is relative to the directory of the test
+		groups string          // contents of /proc/self/cgroup
 		want   int64
 	}{
 		{"version 1", map[string]string{"m/pod/memory.limit_in_bytes": "1073741824\n"},

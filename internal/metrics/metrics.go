@@ -1,9 +1,8 @@
 // Package metrics counts and measures events on hot paths, and writes the results in the text
 // format of Prometheus (version 0.0.4, prometheus.io/docs/instrumenting/exposition_formats).
 //
-// Terms. A family has a name, a help text, a kind and samples, which differ in their labels. A Histogram counts
-// durations; it uses no lock and may be used from any goroutine. A Cost records which missing data one request
-// needed.
+// A family has a name, a help text, a kind and samples, which differ in their labels. A Histogram counts durations; it
+// uses no lock and may be used from any goroutine. A Cost records which data one request had to fetch or compute.
 package metrics
 
 import (
@@ -13,8 +12,8 @@ import (
 	"time"
 )
 
-// bounds are the upper bounds of a histogram's buckets, except the last bucket, which has no bound. The bounds range from the
-// time that an answer from memory takes to the time that a slow answer from the network takes.
+// bounds are the upper bounds of a histogram's buckets. The last bucket has no bound. The bounds range from the
+// duration of an answer from memory to the duration of a slow answer from the network.
 var bounds = [...]time.Duration{
 	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
@@ -61,7 +60,7 @@ func (h *Histogram) Add(other *Histogram) {
 	h.sum.Add(other.sum.Load())
 }
 
-// Source is a bit set of the kinds of missing data that a request needed.
+// Source is a bit set of the kinds of data that a request had to fetch or compute.
 type Source uint32
 
 const (
@@ -71,8 +70,8 @@ const (
 	Converted                    // contents were converted by a filter
 )
 
-// Cost records which missing data one request needed. The zero value is ready to use. The methods may be called from
-// any goroutine.
+// Cost records which data one request had to fetch or compute. The zero value is ready to use. The methods may be
+// called from any goroutine.
 type Cost struct {
 	source       atomic.Uint32
 	blobs, bytes atomic.Int64
@@ -86,7 +85,7 @@ func (c *Cost) Add(s Source, blobs, bytes int64) {
 	c.bytes.Add(bytes)
 }
 
-// Total returns the sums of all calls of Add. source is 0 if no data was missing.
+// Total returns the sums of all calls of Add. source is 0 if the request had to fetch or compute nothing.
 func (c *Cost) Total() (source Source, blobs, bytes int64) {
 	return Source(c.source.Load()), c.blobs.Load(), c.bytes.Load()
 }
@@ -94,7 +93,7 @@ func (c *Cost) Total() (source Source, blobs, bytes int64) {
 // CostKey is the key under which a context contains its *Cost.
 type CostKey struct{}
 
-// Charge calls Add of the Cost that ctx contains under CostKey. It does nothing if ctx contains no Cost.
+// Charge calls Add for the Cost that ctx contains under CostKey. It does nothing if ctx contains no Cost.
 func Charge(ctx context.Context, s Source, blobs, bytes int64) {
 	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
 		c.Add(s, blobs, bytes)

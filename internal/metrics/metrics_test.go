@@ -63,7 +63,7 @@ func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
 	}
 }
 
-// Every bound is the last of its bucket, wherever the search begins.
+// TestBucketsEndAtTheirBounds checks that a duration equal to a bound is counted in the bucket with this upper bound.
 func TestBucketsEndAtTheirBounds(t *testing.T) {
 	for d := time.Duration(1); d < 2*time.Minute; d += d/7 + 1 {
 		var h metrics.Histogram
@@ -106,7 +106,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func TestCostIsChargedToItsRequest(t *testing.T) {
-	metrics.Charge(t.Context(), metrics.Fetched, 1, 1) // without a counter in the context
+	metrics.Charge(t.Context(), metrics.Fetched, 1, 1) // has no effect, because the context has no Cost
 	var c metrics.Cost
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), metrics.CostKey{}, &c))
 	defer cancel()
@@ -165,7 +165,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 	if _, err := a.Listen(); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("of a living process: %v", err)
 	}
-	l.Close() // as when its process is killed: the socket stays
+	l.Close() // as if the process was killed: the socket remains
 	if _, err := os.Stat(path); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,8 @@ func TestASocketIsItsOwners(t *testing.T) {
 	}
 }
 
-// A web page can make a browser send requests to this host with another host name, which must be refused.
+// TestABrowserGetsNothingForOthers checks that requests with another host name are refused. A web page can make a
+// browser send such requests to this host.
 func TestABrowserGetsNothingForOthers(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -243,7 +244,7 @@ func TestABrowserGetsNothingForOthers(t *testing.T) {
 	}
 }
 
-// Other hosts get metrics with the token only, and no profiles.
+// TestOtherHostsNeedTheToken checks that other hosts get metrics only with the token, and never get profiles.
 func TestOtherHostsNeedTheToken(t *testing.T) {
 	a, l := listen(t, "0.0.0.0:"+freePort(t))
 	_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -256,7 +257,7 @@ func TestOtherHostsNeedTheToken(t *testing.T) {
 	}()
 	get := func(path, header string) int {
 		request, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
-		request.Host = "host.example" // as a Prometheus sends it that knows the host by a name
+		request.Host = "host.example" // Prometheus sends this header if it is configured with a host name
 		request.Header.Set("Authorization", header)
 		answer, err := http.DefaultClient.Do(request)
 		if err != nil {

@@ -82,7 +82,7 @@ func readLabels(text string, labels map[string]string) (rest string, err error) 
 			value.WriteByte(c)
 		}
 		if i == len(behind) {
-			return "", errors.New("value of a label has no end")
+			return "", errors.New("value of a label has no closing quote")
 		}
 		labels[strings.TrimSpace(name)] = value.String()
 		text = behind[i+1:]

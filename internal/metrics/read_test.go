@@ -22,7 +22,7 @@ func readAll(text string) (all []readSample, err error) {
 	return all, err
 }
 
-// What a Writer writes is read again.
+// TestRead checks that Read returns the samples that a Writer has written.
 func TestRead(t *testing.T) {
 	const odd = "a \"quoted\" \\ back\nslash, é}"
 	var b strings.Builder

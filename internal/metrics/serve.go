@@ -31,8 +31,8 @@ type Address struct {
 	port string
 }
 
-// ParseAddress parses unix:PATH or HOST:PORT. HOST is localhost or an IP address, because a name could refer to another address
-// later.
+// ParseAddress parses unix:PATH or HOST:PORT. HOST is localhost or an IP address. Other names are refused, because
+// their addresses could change later.
 func ParseAddress(text string) (Address, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		if path == "" {
@@ -54,7 +54,7 @@ func ParseAddress(text string) (Address, error) {
 	return Address{host: host, port: port}, nil
 }
 
-// IsRemote reports whether other hosts can connect to the address. Serve then needs a token.
+// IsRemote reports whether other hosts can connect to the address. For such an address, Serve requires a token.
 func (a Address) IsRemote() bool { return a.host != "" && !isLoopback(a.host) }
 
 // isLoopback reports whether only this host can reach the address.
@@ -71,7 +71,7 @@ func (a Address) String() string {
 	return net.JoinHostPort(a.host, a.port)
 }
 
-// Listen starts to listen at the address. If another process listens there, the error wraps syscall.EADDRINUSE.
+// Listen starts to listen at the address. If another process already listens there, the error wraps syscall.EADDRINUSE.
 func (a Address) Listen() (net.Listener, error) {
 	if a.path == "" {
 		l, err := net.Listen("tcp", a.String())
@@ -87,14 +87,14 @@ func (a Address) Listen() (net.Listener, error) {
 	return l, nil
 }
 
-// listenUnix creates the socket under a temporary name and renames it after its mode is set, so that other users can
-// never connect. It replaces a socket that a dead process has left.
+// listenUnix creates a unix socket that other users can never connect to: it creates the socket under a temporary name,
+// sets its mode, and renames it to path. It replaces a socket of a process that has ended.
 func listenUnix(path string) (net.Listener, error) {
-	// A socket that accepts a connection belongs to a live process. A socket that refuses connections was left by a dead
-	// process, so it can be replaced.
+	// A socket that accepts a connection belongs to a running process. A socket that refuses connections belonged to a
+	// process that has ended, so it can be replaced.
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("another file that is not a socket exists")
+			return nil, errors.New("existing file is not a socket")
 		}
 		conn, err := net.DialTimeout("unix", path, probeTime)
 		if err == nil {
@@ -111,7 +111,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Serve removes the socket, because it is renamed below and the listener does not know its final name.
+	// Serve removes the socket. The listener cannot do so, because the socket is renamed below.
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(fresh, 0o600); err == nil {
 		err = os.Rename(fresh, path)
@@ -124,15 +124,16 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Handler has the functions that answer requests for metrics.
+// Handler holds the functions that produce the replies to requests for metrics.
 type Handler struct {
 	Write func(ctx context.Context, out io.Writer) error // writes the metrics
 	// Token returns the token that every request must contain. If Token is nil, requests need no token.
 	Token func() (string, error)
 }
 
-// Serve answers HTTP requests at l until ctx ends, and then returns nil. /metrics returns the output of h.Write. Go's profiles are
-// below /debug/pprof/, unless other hosts can connect: a profile shows more than metrics do, and takes processor time.
+// Serve answers HTTP requests at l until ctx ends, and then returns nil. The path /metrics returns the output of
+// h.Write. The paths below /debug/pprof/ return Go's profiles. Profiles are not served if other hosts can connect,
+// because they contain more information than metrics and take processor time.
 func (a Address) Serve(ctx context.Context, l net.Listener, h Handler) error {
 	if a.IsRemote() && h.Token == nil {
 		return fmt.Errorf("serve metrics at %s: other hosts can connect, and no token is required", a)
@@ -141,7 +142,8 @@ func (a Address) Serve(ctx context.Context, l net.Listener, h Handler) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
 		if err := h.Write(r.Context(), w); err != nil {
-			panic(http.ErrAbortHandler) // abort the reply, so that the client does not mistake an incomplete reply for a complete one
+			// aborts the reply, so that the client does not mistake an incomplete reply for a complete one
+			panic(http.ErrAbortHandler)
 		}
 	})
 	if !a.IsRemote() {
@@ -159,7 +161,7 @@ func (a Address) Serve(ctx context.Context, l net.Listener, h Handler) error {
 	return fmt.Errorf("serve metrics: %w", err)
 }
 
-// addProfiles adds Go's profiles, and a page that lists the paths.
+// addProfiles adds handlers for Go's profiles, and a page that lists the paths, to mux.
 func addProfiles(mux *http.ServeMux) {
 	// /debug/pprof/cmdline is not served, because a command line may contain a secret.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -170,8 +172,8 @@ func addProfiles(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
 }
 
-// authorized returns a handler that passes requests with the token to next, and refuses all others. The token is read for each request,
-// so that it can be replaced while the process runs.
+// authorized returns a handler that passes requests with the right token to next, and refuses all others. It reads the
+// token for each request, so that the token can be replaced while the process runs.
 func (h Handler) authorized(next http.Handler) http.Handler {
 	if h.Token == nil {
 		return next
@@ -193,9 +195,9 @@ func (h Handler) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// own protects h from web pages of other hosts that a user views in a browser on this host. Such a page can reach h
-// if the name of its host is made to resolve to the loopback address; own refuses requests whose Host header has such
-// a name.
+// own returns a handler that refuses requests whose Host header does not name this host, and passes the others to h.
+// This protects h from web pages of other hosts in a user's browser, which could otherwise reach h if their host name
+// resolves to the loopback address.
 func (a Address) own(h http.Handler) http.Handler {
 	if a.path != "" || a.IsRemote() {
 		return h

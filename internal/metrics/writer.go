@@ -12,7 +12,7 @@ import (
 // ContentType is the content type of a Writer's output.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Kind is the type of a family, as the text format spells it.
+// Kind is the type of a family in the spelling of the text format.
 type Kind string
 
 const (
@@ -24,14 +24,14 @@ const (
 // Label is a label of a sample. Value may be any text.
 type Label struct{ Name, Value string }
 
-// Writer writes families one after the other. The caller must write each family only once, and must not write two
-// samples of a family with the same labels.
+// Writer writes families to an io.Writer, one after the other. The caller must write each family only once, and must
+// not write two samples of a family with the same labels.
 type Writer struct {
 	out    *bufio.Writer
 	family string // name of the family that is being written
 }
 
-// NewWriter returns a Writer to out. The caller must call Flush at the end.
+// NewWriter returns a Writer that writes to out. The caller must call Flush at the end.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: bufio.NewWriter(out)} }
 
 // Flush writes the buffered text and returns the first error that occurred since NewWriter.
@@ -60,7 +60,7 @@ func (w *Writer) Sample(value float64, labels ...Label) { w.sample("", value, la
 func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	labels = append(labels[:len(labels):len(labels)], Label{Name: "le"})
 	le := &labels[len(labels)-1].Value
-	// The count is computed from the buckets that were read here, so that it agrees with them even if other goroutines call
+	// The count is the sum of the buckets that were read here, so that it matches them even if other goroutines call
 	// Observe.
 	var count uint64
 	for i := range h.buckets {
@@ -76,7 +76,7 @@ func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	w.sample("_count", float64(count), labels)
 }
 
-// Count returns the number of durations that were observed.
+// Count returns the number of calls of Observe that h contains.
 func (h *Histogram) Count() (n uint64) {
 	for i := range h.buckets {
 		n += h.buckets[i].Load()
@@ -103,7 +103,7 @@ func (w *Writer) sample(suffix string, value float64, labels []Label) {
 	w.out.WriteByte('\n')
 }
 
-// number returns a value in the text format. It returns a whole number without exponent if that is exact.
+// number returns a value in the text format. A whole number is written without an exponent if that is exact.
 func number(v float64) string {
 	switch {
 	case math.IsInf(v, 1):

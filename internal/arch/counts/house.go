@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// printFolders prints the top folders with Go: their number, the imports between them, which of them lie on a circle of imports, and their
-// lines.
+// printFolders prints figures of the top folders that contain Go files: how many there are, how many imports there are
+// between them, which of them import each other in a circle, and how many lines each has.
 func printFolders(sources []*source) {
 	lines, arrows := map[string]int{}, map[string]map[string]bool{}
 	for _, s := range sources {
@@ -39,13 +39,14 @@ func printFolders(sources []*source) {
 	printWorst("lines of folder", lines, len(lines))
 }
 
-// top returns the first element of a path.
+// top returns the first element of a slash-separated path.
 func top(path string) string {
 	first, _, _ := strings.Cut(filepath.ToSlash(path), "/")
 	return first
 }
 
-// reaches returns the folders that a folder imports, directly or through others.
+// reaches returns the set of folders that the folder from imports, directly or through other folders. arrows maps each
+// folder to the folders that it imports directly.
 func reaches(arrows map[string]map[string]bool, from string) map[string]bool {
 	found := map[string]bool{}
 	for next := []string{from}; len(next) > 0; {
@@ -77,7 +78,7 @@ func printUntested(dir string, packages map[string][]*source) error {
 	return nil
 }
 
-// printBodies prints how many functions of at least five lines have the same body as another one.
+// printBodies prints how many functions of at least five lines have the same body as another function.
 func printBodies(sources []*source) {
 	places := map[string][]string{}
 	for _, s := range sources {
@@ -109,7 +110,8 @@ func printBodies(sources []*source) {
 	fmt.Printf("functions with the body of another %d %s\n", again, strings.Join(found, " "))
 }
 
-// printDocuments prints the words of all documents, and the longest pages in bytes.
+// printDocuments prints the number of words in all Markdown documents, and the longest documents with their sizes in
+// bytes.
 func printDocuments(dir string, worst int) error {
 	words, bytes := 0, map[string]int{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

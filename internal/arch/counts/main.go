@@ -23,7 +23,7 @@ import (
 	"strings"
 )
 
-// harness lists the directories that only serve tests and benchmarks. They do not count as parts of the product.
+// harness lists the directories that only serve tests and benchmarks. The figures do not include them.
 var harness = []string{"integration", "internal/arch", "integration/harness", "internal/disk/disktest",
 	"internal/metrics/metricstest", "worktree/worktreetest"}
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-const longLine = 140 // columns; a tab counts as one
+const longLine = 140 // maximum length of a line in columns; a tab counts as one column
 
 // sizes holds the figures of the product's source text.
 type sizes struct {
@@ -48,7 +48,8 @@ func sizesOf(sources []*source, packages map[string][]*source) sizes {
 	return n
 }
 
-// printSizes prints lines, comment share, exported names and the largest packages.
+// printSizes prints the numbers of lines and packages, the share of comment lines, the median number of exported names,
+// and the largest packages.
 func printSizes(sources []*source, packages map[string][]*source, worst int) {
 	n := sizesOf(sources, packages)
 	fmt.Printf("lines of product %d\n", n.lines)
@@ -76,7 +77,8 @@ func commentLines(s *source) (written, commented int) {
 	return written, commented
 }
 
-// exportedNames counts exported package-level names, and the exported methods of exported types.
+// exportedNames returns the number of exported package-level names of a package, plus the number of exported methods of
+// its exported types.
 func exportedNames(p []*source) int {
 	n := 0
 	count := func(name *ast.Ident) {

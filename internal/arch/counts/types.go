@@ -14,8 +14,9 @@ import (
 // shapes holds the figures of the product's types. A type is named by its package's directory and its name.
 type shapes struct {
 	structs, interfaces int
-	// fields and methods count by type. Fields are those of the struct and of the structs embedded in it; methods are also the functions
-	// whose first parameter, apart from a context, is a pointer to the type, in every package.
+	// fields and methods hold the number of fields and methods of each type. Fields are those of the struct and of the
+	// structs embedded in it. Methods include functions of any package whose first parameter, apart from a context, is
+	// a pointer to the type.
 	fields, methods map[string]int
 	files           map[string]int // by type: number of the files that contain its methods
 }
@@ -69,7 +70,8 @@ func shapesOf(packages map[string][]*source) shapes {
 	return n
 }
 
-// firstTaken returns the type of the product to which the first parameter of a function points, apart from a context, or "".
+// firstTaken returns the name of the type to which the first parameter of a function points, not counting a context. It
+// returns "" if there is no such parameter or if the type belongs to another module.
 func firstTaken(s *source, d *ast.FuncDecl) string {
 	for _, p := range d.Type.Params.List {
 		if text := types.ExprString(p.Type); text == "context.Context" {
@@ -83,7 +85,7 @@ func firstTaken(s *source, d *ast.FuncDecl) string {
 	return ""
 }
 
-// nameOf returns the name of a type that a file of the product uses, or "" for a type of another module.
+// nameOf returns the name of the type in the expression e, or "" if the type belongs to another module.
 func nameOf(s *source, e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -103,7 +105,7 @@ func nameOf(s *source, e ast.Expr) string {
 	return ""
 }
 
-// printTypes prints structs for each interface, and the types with the most fields, methods and files.
+// printTypes prints the number of structs for each interface, and the types with the most fields, methods and files.
 func printTypes(packages map[string][]*source, worst int) {
 	n := shapesOf(packages)
 	fmt.Printf("structs for each interface %.1f\n", float64(n.structs)/float64(max(n.interfaces, 1)))
@@ -112,7 +114,8 @@ func printTypes(packages map[string][]*source, worst int) {
 	printWorst("files that hold methods of type", n.files, worst)
 }
 
-// fieldsOf counts the fields of a struct of the package dir, and those of the structs of the package that are embedded in it.
+// fieldsOf returns the number of fields of a struct of the package dir. Fields of embedded structs of the same package
+// are included.
 func fieldsOf(structs map[string]*ast.StructType, dir string, t *ast.StructType) int {
 	n := 0
 	for _, f := range t.Fields.List {
@@ -163,7 +166,8 @@ func callsUp(files *token.FileSet, p []*source) (up, all int) {
 	}
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	config := types.Config{Error: func(error) {}, Importer: noImports{}}
-	own, _ := config.Check(p[0].dir, files, parsed, &info) // errors are expected, because names of other packages are unknown here
+	// Check returns errors, because the names of other packages are unknown here
+	own, _ := config.Check(p[0].dir, files, parsed, &info)
 	fileOf := func(pos token.Pos) string { return filepath.Base(files.Position(pos).Filename) }
 	calls := map[[2]string]int{}
 	for _, f := range parsed {
@@ -194,8 +198,8 @@ func callsUp(files *token.FileSet, p []*source) (up, all int) {
 	return callsAgainst(bestOrder(calls), calls), all
 }
 
-// bestOrder returns the files in an order against which few calls run. It moves one file at a time as long as that reduces
-// the number of such calls. To find the best order would take exponential time.
+// bestOrder returns the files in an order against which few calls run. It moves one file at a time as long as that
+// reduces the number of such calls. Finding the best possible order would take exponential time.
 func bestOrder(calls map[[2]string]int) []string {
 	var order []string
 	for way := range calls {

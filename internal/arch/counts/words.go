@@ -45,8 +45,8 @@ func printWords(sources []*source) {
 	}
 }
 
-// printSample prints comments, declared names, errors and subjects of the last 400 commits for rating. All texts of one
-// kind have the same probability of being selected.
+// printSample prints comments, errors and commit subjects for rating. All comments have the same probability of being
+// selected, as have all errors and all subjects.
 func printSample(dir string, sources []*source, seed int64) error {
 	random := rand.New(rand.NewSource(seed))
 	var comments, names, failures []string
@@ -76,8 +76,9 @@ func printSample(dir string, sources []*source, seed int64) error {
 	return nil
 }
 
-// annotated returns the code that is printed with a comment: the line before a trailing comment, or else the line below the
-// comment. If the comment is inside a declaration, the first line of the declaration precedes it.
+// annotated returns the code that is printed with a comment: the code before the comment if both are on the same line,
+// otherwise the line below the comment. If the comment is inside a declaration, the first line of the declaration
+// precedes this code.
 func (s *source) annotated(group *ast.CommentGroup) string {
 	start, end := int(group.Pos()-s.ast.FileStart), int(group.End()-s.ast.FileStart)
 	line := s.text[bytes.LastIndexByte(s.text[:start], '\n')+1 : start]
@@ -131,8 +132,8 @@ func (s *source) names() []string {
 // formatVerb matches a formatting verb of package fmt, and wordForm matches a word.
 var formatVerb, wordForm = regexp.MustCompile(`%[-+# 0-9.*]*[a-zA-Z]`), regexp.MustCompile(`[a-zA-Z]+`)
 
-// errorText returns the text of a call of errors.New or fmt.Errorf. It returns false for other nodes, and for texts that have
-// fewer than two words beside the verbs of package fmt.
+// errorText returns the text of a call of errors.New or fmt.Errorf. It returns false for other nodes, and for texts
+// with fewer than two words, not counting formatting verbs.
 func errorText(n ast.Node) (string, bool) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {

@@ -11,14 +11,15 @@ import (
 	"syscall"
 )
 
-// triggerFile is added to the main package of the copy. It does not count.
+// triggerFile is the name of a file that is added to the main package of the copy. Its functions are left out of the
+// results.
 const triggerFile = "zz_walks_trigger.go"
 
 const triggerSignal = syscall.SIGUSR2
 
-// trigger lets processes of the daemon write their counters, and set them to zero, when they get a signal. A process
-// announces with the file daemon.PID that it handles the signal, and with the directory snapshot.PID that its counters
-// are complete.
+// trigger is the source of a file that lets processes of the daemon write their coverage counters, and set them to
+// zero, when they receive triggerSignal. A process announces with the file daemon.PID that it handles the signal, and
+// with the directory snapshot.PID that its counters are complete.
 const trigger = `package main
 
 import (
@@ -54,9 +55,9 @@ func init() {
 }
 `
 
-// build builds the command of a tree with counters, and the git server of this tree. It returns the packages of the
-// command, each before those that it imports. The command is built from a copy, because go build -overlay and -cover do
-// not work together for a file that is added.
+// build builds the git server and, with coverage counters, the command of the tree in dir. It returns the packages of
+// the command; each package precedes the packages that it imports. The command is built from a copy of the tree,
+// because "go build" cannot combine -overlay and -cover for a file that is added.
 func (r *rig) build(dir string) (order []string, err error) {
 	src := filepath.Join(r.tmp, "src")
 	if err := copyTree(dir, src); err != nil {
@@ -101,7 +102,7 @@ func (r *rig) goTool(dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// copyTree copies the files that a build may need: all but hidden ones and what was built.
+// copyTree copies the files that a build may need: all files except hidden ones and build results.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -19,27 +19,27 @@ import (
 
 // Roles of the processes whose counters are read.
 const (
-	command = "command" // processes that end by themselves: the command, and hooks that git starts
+	command = "command" // processes that end by themselves: the command, and the hooks that git starts
 	daemon  = "daemon"  // the supervisor and its workers
 )
 
 const (
 	module    = "github.com/artifactfs/artifactfs/"
-	snapLimit = 20 * time.Second // maximum time in which a daemon writes its counters
+	snapLimit = 20 * time.Second // timeout for a daemon to write its counters
 	snapPoll  = 5 * time.Millisecond
 )
 
-// function is a function or a method of the program, with the function literals in it.
+// function is a function or method of the program, including the function literals inside it.
 type function struct {
-	dir, file string // package, relative to the module; name of the file
+	dir, file string // directory of the package, relative to the root of the module; name of the file
 	line      int
 	name      string
 }
 
-// walk is a set of functions that were entered.
+// walk is the set of functions that were entered during a run.
 type walk map[function]bool
 
-// byRole has a walk for each role.
+// byRole maps each role to the functions that its processes entered.
 type byRole map[string]walk
 
 func (w walk) add(other walk) {
@@ -48,7 +48,7 @@ func (w walk) add(other walk) {
 	}
 }
 
-// without returns the functions that are not in other.
+// without returns the functions of w that are not in other.
 func (w walk) without(other walk) walk {
 	left := walk{}
 	for f := range w {
@@ -75,7 +75,7 @@ func (w walk) packages() map[string]bool {
 	return packages
 }
 
-// sorted returns the functions in the order of the packages, and then of the source.
+// sorted returns the functions sorted by package, in the given order of packages, and then by position in the source.
 func (w walk) sorted(order []string) []function {
 	var all []function
 	for f := range w {
@@ -93,7 +93,7 @@ func (w walk) sorted(order []string) []function {
 	return all
 }
 
-// all returns the functions of all roles.
+// all returns the functions that processes of any role entered.
 func (b byRole) all() walk {
 	all := walk{}
 	for _, w := range b {
@@ -102,7 +102,7 @@ func (b byRole) all() walk {
 	return all
 }
 
-// common returns the functions that all runs have.
+// common returns, for each role, the functions that were entered in every run.
 func common(runs []byRole) byRole {
 	got := byRole{}
 	for role, first := range runs[0] {
@@ -116,8 +116,8 @@ func common(runs []byRole) byRole {
 	return got
 }
 
-// repeated returns the functions that at least two parts of the idle interval have. What happens once there is a late
-// effect of the warm-up, and belongs to an operation.
+// repeated returns the functions that were entered in at least two of the three parts of the idle interval. A function
+// that was entered in only one part is a late effect of the warm-up, so it is not background work.
 func repeated(parts [3]walk) walk {
 	got := walk{}
 	for i, part := range parts {
@@ -130,8 +130,9 @@ func repeated(parts [3]walk) walk {
 	return got
 }
 
-// parseFunctions reads the output of "go tool covdata func" and returns the functions of which a statement was run. A
-// line is "FILE:LINE:", the name of a function and a percentage, separated by tabs. The last line is a total.
+// parseFunctions reads the output of "go tool covdata func" and returns the functions of which at least one statement
+// was executed. A line consists of "FILE:LINE:", the name of a function and a percentage, separated by tabs. The last
+// line is a total.
 func parseFunctions(text io.Reader) (walk, error) {
 	got := walk{}
 	lines := bufio.NewScanner(text)
@@ -163,7 +164,7 @@ func parseFunctions(text io.Reader) (walk, error) {
 	return got, lines.Err()
 }
 
-// entered returns the functions that daemons have entered since the last call.
+// entered returns the functions that processes of the daemon have entered since the last call of entered.
 func (r *rig) entered() (walk, error) {
 	pids, err := r.daemons()
 	if err != nil {
@@ -181,7 +182,7 @@ func (r *rig) entered() (walk, error) {
 	return r.read(dir)
 }
 
-// daemons returns the running processes that write their counters when they are asked to.
+// daemons returns the IDs of the running processes that write their counters when they receive triggerSignal.
 func (r *rig) daemons() (pids []int, err error) {
 	announced, err := filepath.Glob(filepath.Join(r.counters(), "daemon.*"))
 	for _, name := range announced {
@@ -192,8 +193,8 @@ func (r *rig) daemons() (pids []int, err error) {
 	return pids, err
 }
 
-// takeSnapshot waits until a process has written its counters, and moves them to dir. It returns without them if the
-// process ends.
+// takeSnapshot asks a process to write its counters, waits until they are complete, and moves them to dir. It returns
+// nil without counters if the process ends.
 func (r *rig) takeSnapshot(pid int, dir string) error {
 	snapshot := filepath.Join(r.counters(), fmt.Sprintf("snapshot.%d", pid))
 	for deadline := time.Now().Add(snapLimit); ; time.Sleep(snapPoll) {
@@ -204,7 +205,7 @@ func (r *rig) takeSnapshot(pid int, dir string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d of the daemon does not write its counters", pid)
+			return fmt.Errorf("process %d of the daemon has not written its counters", pid)
 		}
 		if err := r.ctx.Err(); err != nil {
 			return err
@@ -216,7 +217,7 @@ func (r *rig) takeSnapshot(pid int, dir string) error {
 	return os.RemoveAll(snapshot)
 }
 
-// ended returns the functions that were entered by processes that have ended since the last call.
+// ended returns the functions that were entered by processes that have ended since the last call of ended.
 func (r *rig) ended() (walk, error) {
 	dir := filepath.Join(r.tmp, command)
 	if err := moveAll(filepath.Join(r.counters(), "covcounters.*"), dir); err != nil {
@@ -250,7 +251,7 @@ func (r *rig) read(dir string) (walk, error) {
 	return got, errors.Join(err, os.RemoveAll(dir))
 }
 
-// moveAll moves files to a directory, which it makes if there are any.
+// moveAll moves the files that match a pattern to the directory dir. It creates dir if there is such a file.
 func moveAll(pattern, dir string) error {
 	names, err := filepath.Glob(pattern)
 	if err != nil || len(names) == 0 {

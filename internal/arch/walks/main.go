@@ -1,5 +1,5 @@
-// Walks shows the walk of an operation: which functions, files and packages of this program one operation enters, in
-// the command and in the daemon.
+// Walks shows the walk of an operation, which is the set of functions, files and packages of this program that one
+// operation enters, in the command and in the daemon.
 //
 //	go run ./internal/arch/walks [-dir DIR] [-v] [OPERATION...]
 //
@@ -9,13 +9,13 @@
 // after which another was made) and fork (of a session). The counters are set to zero before each run. A run is
 // complete when the daemon has entered nothing but its background work for some seconds.
 //
-// Background work does not count: functions that the daemon enters repeatedly in an idle interval, which is as long as
-// a run may take, and functions that every command enters, as "artifactfs version" does. Automatic checkpoints and
-// prefetch are off. A function that belongs to both the background work and the operation is therefore missing from
+// Background work is left out: functions that the daemon enters repeatedly in an idle interval, which is as long as a
+// run may take, and functions that every command enters, found by running "artifactfs version". Automatic checkpoints
+// and prefetch are off. A function that belongs to both the background work and the operation is therefore missing from
 // the walk.
 //
-// The table counts what was entered in all three runs. With -v, each walk is printed: packages before those that they
-// import, and the functions of a package in the order of its source.
+// The table counts the functions that were entered in all three runs. With -v, each walk is printed: packages before
+// those that they import, and the functions of a package in the order of its source.
 package main
 
 import (
@@ -93,7 +93,7 @@ func run(ctx context.Context, dir string, names []string, idle time.Duration, ve
 	return nil
 }
 
-// choose returns the operations with these names, or all operations if there are none.
+// choose returns the operations with the given names, or all operations if no name is given.
 func choose(names []string) ([]operation, error) {
 	if len(names) == 0 {
 		return operations, nil
@@ -109,12 +109,12 @@ func choose(names []string) ([]operation, error) {
 	return chosen, nil
 }
 
-// progress prints a line about what happens next.
+// progress prints a line to stderr that states the next step.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "walks: "+format+"\n", args...)
 }
 
-// printTable prints the figures of each operation.
+// printTable prints a table with the figures of each operation.
 func printTable(chosen []operation, walks map[string][]byRole) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "operation\tfunctions\tfiles\tpackages\tin the command\tin the daemon\tfunctions of each run\t")
@@ -131,7 +131,7 @@ func printTable(chosen []operation, walks map[string][]byRole) {
 	w.Flush()
 }
 
-// printWalk prints the functions of a walk. Packages are printed in the given order.
+// printWalk prints the functions of one operation by role, package and file. Packages are printed in the given order.
 func printWalk(op operation, got byRole, order []string) {
 	fmt.Printf("\n%s: %s\n", op.name, op.what)
 	for _, role := range []string{command, daemon} {

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// operation is something whose walk is measured. Each run has a number, from 0 for the run that warms up.
+// operation is an operation whose walk is measured. Runs are numbered from 0; run 0 is the warm-up.
 type operation struct {
 	name, what string
-	prepare    func(r *rig, run int) error // makes the situation in which it runs; nil: nothing to do
-	do         func(r *rig, run int) error // returns when all is done but what the daemon does in the background
-	after      func(r *rig, run int) error // checks the result and cleans up; nil: nothing to do
+	prepare    func(r *rig, run int) error // sets up the state that do needs; nil if none is needed
+	// carries out the operation; background work of the daemon may continue when do returns
+	do    func(r *rig, run int) error
+	after func(r *rig, run int) error // checks the result and cleans up; nil if nothing is to be done
 }
 
 var operations = []operation{
@@ -34,8 +35,8 @@ func operationNames() (names []string) {
 	return names
 }
 
-// Folders of the repository that an operation uses in its run number 0. Reads have their own, because a read fetches
-// the neighbours of a file too.
+// These constants are the numbers of the folders that run 0 of an operation uses. Each read uses a folder of its own,
+// because a read also fetches neighbours of the file.
 const (
 	foldersOfReads       = 0
 	foldersOfWrites      = 5
@@ -44,7 +45,7 @@ const (
 	foldersOfCheckpoints = 20
 )
 
-// readFile reads a file of the mount.
+// readFile reads one file of a folder of the mount.
 func (r *rig) readFile(folder int) error {
 	text, err := os.ReadFile(filepath.Join(r.mnt, file(folder, 1)))
 	if err == nil && len(text) < 500 {
@@ -53,7 +54,7 @@ func (r *rig) readFile(folder int) error {
 	return err
 }
 
-// edit appends to a file of the mount.
+// edit appends a line to one file of a folder of the mount.
 func (r *rig) edit(folder int) (err error) {
 	f, err := os.OpenFile(filepath.Join(r.mnt, file(folder, 1)), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -64,18 +65,18 @@ func (r *rig) edit(folder int) (err error) {
 	return err
 }
 
-// countFetched remembers how many contents are fetched before a read.
+// countFetched stores in r.fetched how many contents were fetched until now. It is called before a read.
 func countFetched(r *rig, _ int) error {
 	s, err := r.status()
 	r.fetched = s.Blobs.Fetched
 	return err
 }
 
-// hasFetched returns an error if a read has fetched nothing.
+// hasFetched returns an error if nothing was fetched since countFetched was called.
 func hasFetched(r *rig, _ int) error {
 	s, err := r.status()
 	if err == nil && s.Blobs.Fetched <= r.fetched {
-		return errors.New("the file had been fetched before")
+		return errors.New("read file: its contents had been fetched before")
 	}
 	return err
 }
@@ -85,7 +86,7 @@ func readOther(r *rig, run int) error     { return r.readFile(foldersOfWrites + 
 func writeFile(r *rig, run int) error     { return r.edit(foldersOfWrites + run) }
 func editForCommit(r *rig, run int) error { return r.edit(foldersOfCommits + run) }
 
-// commitFile commits, and waits until a ref of the session remote has changed.
+// commitFile commits a change, and waits until a ref of the session remote has changed.
 func commitFile(r *rig, run int) error {
 	before, err := r.refs()
 	if err != nil {
@@ -100,7 +101,7 @@ func commitFile(r *rig, run int) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the commit is not on the session remote after %v", r.idle)
+			return fmt.Errorf("push commit: session remote has not received it after %v", r.idle)
 		}
 	}
 }
@@ -108,16 +109,16 @@ func commitFile(r *rig, run int) error {
 // refs returns the refs of the session remote.
 func (r *rig) refs() (string, error) { return r.run("git", "-C", r.remote(), "for-each-ref") }
 
-// isPushed returns an error if a ref is not on the session remote when the run is complete.
+// isPushed returns an error if the session has refs that it has not pushed to the session remote.
 func isPushed(r *rig, _ int) error {
 	s, err := r.status()
 	if err == nil && s.Session.Pending > 0 {
-		return fmt.Errorf("%d refs are not on the session remote", s.Session.Pending)
+		return fmt.Errorf("push session: session remote lacks %d refs", s.Session.Pending)
 	}
 	return err
 }
 
-// saveAndEdit makes a checkpoint, and changes a file after it.
+// saveAndEdit makes a checkpoint, and then changes a file.
 func saveAndEdit(r *rig, run int) error {
 	if err := r.edit(foldersOfSaves + run); err != nil {
 		return err
@@ -160,7 +161,7 @@ func isRestored(r *rig, run int) error {
 	}
 	changed, err := os.Stat(filepath.Join(r.mnt, file(foldersOfSaves+run, 2)))
 	if err == nil && info.Size()-changed.Size() > 20 {
-		return fmt.Errorf("%s is not restored", info.Name())
+		return fmt.Errorf("restore %s: file still has the later change", info.Name())
 	}
 	return err
 }
@@ -181,13 +182,14 @@ func unmountFork(r *rig, run int) error {
 	return err
 }
 
-// measure returns the walks of all runs of the operations, except for those that warm up.
+// measure runs each operation several times and returns the functions that each run entered, except for the warm-up
+// runs.
 func (r *rig) measure(chosen []operation) (map[string][]byRole, error) {
 	progress("warming up")
 	for _, op := range chosen {
 		if err := r.oneRun(op, 0, func() error {
 			err := op.do(r, 0)
-			time.Sleep(quietPolls * quietPoll) // what is background work is not known yet
+			time.Sleep(quietPolls * quietPoll) // the background work is not known yet
 			return err
 		}); err != nil {
 			return nil, err
@@ -214,7 +216,7 @@ func (r *rig) measure(chosen []operation) (map[string][]byRole, error) {
 	return walks, nil
 }
 
-// oneRun prepares an operation, waits until the daemon is quiet, does the operation, and cleans up.
+// oneRun prepares a run of an operation, waits until the daemon does only background work, calls do, and cleans up.
 func (r *rig) oneRun(op operation, run int, do func() error) error {
 	var err error
 	if op.prepare != nil {
@@ -238,7 +240,8 @@ func (r *rig) oneRun(op operation, run int, do func() error) error {
 	return nil
 }
 
-// rest finds out what does not count.
+// rest observes the idle daemon and a trivial command, and stores in r the background work that is left out of the
+// results.
 func (r *rig) rest() error {
 	progress("waiting for what the warm-up has left to do")
 	time.Sleep(r.idle / 2)
@@ -275,7 +278,8 @@ func (r *rig) rest() error {
 	return err
 }
 
-// watch returns what an operation enters, apart from background work, until the daemon is quiet.
+// watch calls do, waits until the daemon does only background work, and returns the functions that were entered, apart
+// from background work.
 func (r *rig) watch(do func() error) (byRole, error) {
 	if _, err := r.entered(); err != nil {
 		return nil, err
@@ -295,9 +299,8 @@ func (r *rig) watch(do func() error) (byRole, error) {
 	return byRole{daemon: served, command: ended.without(r.background[command])}, err
 }
 
-// settle waits until the daemon enters nothing but background work, and returns what else it has entered since its
-// counters were set to zero. It fails if the daemon is not quiet at the time that the idle interval took, counted from
-// start.
+// settle waits until the daemon enters only background work, and returns the other functions that it has entered since
+// its counters were set to zero. It returns an error if this takes longer than r.idle, counted from start.
 func (r *rig) settle(start time.Time) (walk, error) {
 	all := walk{}
 	for calm := 0; calm < quietPolls; calm++ {
@@ -314,7 +317,7 @@ func (r *rig) settle(start time.Time) (walk, error) {
 			calm = -1
 		}
 		if calm < 0 && time.Since(start) > r.idle {
-			return nil, fmt.Errorf("the daemon is not quiet after %v, as -idle allows", r.idle)
+			return nil, fmt.Errorf("wait for the daemon to do only background work: time of %v has passed (flag -idle)", r.idle)
 		}
 	}
 	return all, nil

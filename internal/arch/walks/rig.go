@@ -19,27 +19,28 @@ import (
 
 const (
 	quietPoll  = 500 * time.Millisecond // interval at which the counters of the daemon are read
-	quietPolls = 6                      // a run is complete after so many intervals with only background work
-	startLimit = 20 * time.Second       // maximum time in which the git server prints its URLs
-	endLimit   = 20 * time.Second       // maximum time in which a daemon ends that was asked to
-	roundTrip  = "5ms"                  // to the git server
-	folders    = 30                     // folders of the repository
-	filesEach  = 10                     // files of a folder
+	quietPolls = 6                      // a run is complete after this number of intervals with only background work
+	startLimit = 20 * time.Second       // timeout for the git server to print its URLs
+	endLimit   = 20 * time.Second       // timeout for a daemon to end after it was asked to
+	roundTrip  = "5ms"                  // round-trip time that the git server simulates
+	folders    = 30                     // number of folders of the repository
+	filesEach  = 10                     // number of files of each folder
 )
 
 // rig is a daemon with counters, one mount, and a git server.
 type rig struct {
-	ctx        context.Context // of the whole program, so that an interrupt ends every wait
+	ctx        context.Context // context of the whole program, so that an interrupt ends every wait
 	tmp        string
 	state, mnt string
 	covdata    string        // path of go tool covdata
-	idle       time.Duration // length of the idle interval, and of the longest run
-	background byRole        // what does not count
-	seen       walk          // all of the idle interval; the daemon is quiet while it enters nothing else
-	saved      string        // ID of the last checkpoint
-	fetched    int64         // number of contents that were fetched before a read
-	server     *exec.Cmd     // nil: not started
-	lifeline   io.Closer     // the server ends when this is closed
+	idle       time.Duration // length of the idle interval, and maximum length of a run
+	background byRole        // background work, which is left out of the results
+	// all functions that the daemon entered in the idle interval; a run is complete when the daemon enters only these
+	seen     walk
+	saved    string    // ID of the last checkpoint
+	fetched  int64     // number of contents that had been fetched before the current read
+	server   *exec.Cmd // process of the git server; nil if it was not started
+	lifeline io.Closer // the git server ends when this is closed
 }
 
 func (r *rig) afs() string      { return filepath.Join(r.tmp, "artifactfs") }
@@ -47,7 +48,7 @@ func (r *rig) gitserve() string { return filepath.Join(r.tmp, "gitserve") }
 func (r *rig) counters() string { return filepath.Join(r.tmp, "counters") }
 func (r *rig) remote() string   { return filepath.Join(r.tmp, "srv/work.git") }
 
-// environment returns the environment of all programs of the rig. It has no settings of the user.
+// environment returns the environment variables of all programs that r starts. They contain no settings of the user.
 func (r *rig) environment() []string {
 	kept := slices.DeleteFunc(os.Environ(), func(e string) bool {
 		return strings.HasPrefix(e, "GIT_") || strings.HasPrefix(e, "ARTIFACTFS_") || strings.HasPrefix(e, "XDG_")
@@ -57,7 +58,7 @@ func (r *rig) environment() []string {
 		"GIT_COMMITTER_EMAIL=walks@localhost", "ARTIFACTFS_STATE="+r.state)
 }
 
-// run runs a program and returns what it has printed to stdout, without the last newline.
+// run runs a program and returns its standard output without the last newline.
 func (r *rig) run(name string, args ...string) (string, error) {
 	return r.runIn(r.ctx, r.tmp, name, args...)
 }
@@ -74,7 +75,7 @@ func (r *rig) runIn(ctx context.Context, dir, name string, args ...string) (stri
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// status is what artifactfs status --json prints about a mount, as far as it is needed here.
+// status holds the fields of the output of "artifactfs status --json" that this program uses.
 type status struct {
 	Blobs   struct{ Fetched int64 }
 	Session struct{ Pending int64 }
@@ -91,7 +92,7 @@ func (r *rig) status() (s status, err error) {
 	return s, nil
 }
 
-// start makes a repository and an empty session remote, serves both, and mounts the repository.
+// start creates a repository and an empty session remote, serves both, and mounts the repository.
 func (r *rig) start() error {
 	progress("mounting")
 	app := filepath.Join(r.tmp, "srv/app.git")
@@ -137,7 +138,7 @@ func (r *rig) start() error {
 	return err
 }
 
-// quiet turns off what a mount does in the background without being asked.
+// quiet lists the flags that turn off prefetching and automatic checkpoints of a mount.
 var quiet = []string{"--prefetch", "none", "--checkpoint", "off"}
 
 // file returns the path of a file of the repository.
@@ -158,7 +159,7 @@ func (r *rig) serve() (urls map[string]string, err error) {
 		return nil, err
 	}
 	r.server = c
-	// A server that prints nothing is killed, which ends the loop below.
+	// A server that prints nothing is killed after startLimit, which ends the loop below.
 	limit := time.AfterFunc(startLimit, func() { c.Process.Kill() })
 	defer limit.Stop()
 	urls = map[string]string{}
@@ -166,17 +167,17 @@ func (r *rig) serve() (urls map[string]string, err error) {
 		urls[filepath.Base(lines.Text())] = lines.Text()
 	}
 	if len(urls) < 2 {
-		return nil, errors.New("the git server does not print its URLs")
+		return nil, errors.New("start git server: no URLs printed")
 	}
 	return urls, nil
 }
 
-// end unmounts everything, ends all processes and removes all files. If a mount cannot be ended, it keeps the files.
+// end unmounts everything, ends all processes and removes all files. If an unmount fails, it keeps the files.
 func (r *rig) end() error {
 	var errs []error
 	if _, err := os.Stat(r.state); err == nil {
-		// The program may have been interrupted, so that its context is canceled. --detach: a process with another mount
-		// namespace may have a copy of the mounts.
+		// A new context is used, because an interrupt of the program cancels r.ctx. --detach is needed if a process in
+		// another mount namespace has a copy of the mounts.
 		_, err := r.runIn(context.Background(), r.tmp, r.afs(), "unmount", "--all", "--detach", "--timeout", "10s")
 		errs = append(errs, err, r.endDaemons())
 	}
@@ -186,12 +187,13 @@ func (r *rig) end() error {
 	}
 	table, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(table), " "+r.tmp+"/") {
-		return errors.Join(append(errs, err, errors.New("a mount is left"))...)
+		return errors.Join(append(errs, err, errors.New("clean up: a mount remains"))...)
 	}
 	return errors.Join(append(errs, os.RemoveAll(r.tmp))...)
 }
 
-// endDaemons waits until the processes of the daemon have ended, and kills them at last.
+// endDaemons waits until the processes of the daemon have ended. It kills those that still run after endLimit, and then
+// returns an error.
 func (r *rig) endDaemons() error {
 	for deadline := time.Now().Add(endLimit); ; time.Sleep(quietPoll) {
 		pids, err := r.daemons()
@@ -202,7 +204,7 @@ func (r *rig) endDaemons() error {
 			for _, pid := range pids {
 				syscall.Kill(pid, syscall.SIGKILL)
 			}
-			return fmt.Errorf("processes had to be killed: %v", pids)
+			return fmt.Errorf("end daemon: killed processes %v after the time limit", pids)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// table is what "go tool covdata func" prints.
+// table is an example of the output of "go tool covdata func".
 const table = `github.com/artifactfs/artifactfs/fuse/read.go:40:			*file.Read		75.0%
 github.com/artifactfs/artifactfs/fuse/read.go:12:			open			0.1%
 github.com/artifactfs/artifactfs/fuse/attr.go:7:			*file.Attr		100.0%

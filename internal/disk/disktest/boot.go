@@ -6,8 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Booted returns fs with the boot ID id, which is a UUID as text, so that fs looks as it does after a power cut and a restart
-// of the host.
+// Booted returns fs with the boot ID id, which is a UUID as text. A package that reads the boot ID sees a restart of
+// the host.
 func Booted(fs disk.FS, id string) disk.FS { return booted{fs, id} }
 
 // booted is the FS that Booted returns.

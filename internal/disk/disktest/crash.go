@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// page is the number of bytes that a simulated power cut keeps or loses together.
+// page is the size of a page in bytes. A simulated power cut keeps or loses a page as a whole.
 const page = 4096
 
 // CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut would
@@ -23,32 +23,35 @@ const page = 4096
 // It keeps the names in a directory that SyncDir has written and a random selection of the changes since then; a rename is
 // kept or lost as a whole. CrashFS loses more than journaling file systems do.
 //
-// Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages that
-// the sync should have written are given up, as on Linux: later syncs do not write such a page until a store changes its
-// bytes or WriteAt writes to it.
+// Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages
+// that it should have written are given up, as on Linux: later syncs do not write such a page until its bytes change or
+// WriteAt writes to it.
 type CrashFS struct {
 	root string
 
 	mu      sync.Mutex
 	top     *node
-	changes []change // changes of names that no SyncDir has covered, in the order in which they were made
+	changes []change // changes of names that no SyncDir has covered yet, oldest first
 }
 
-// node is a file or a directory. It is independent of its names, and remains in use after it was removed.
+// node is a file or directory. It is independent of its names, and stays in use after its last name was removed.
 type node struct {
-	file         *os.File         // the open file; nil for a directory; open, so that a simulated power cut can restore a removed file
-	synced       []byte           // contents of a file at its last sync
-	givenUp      map[int64][]byte // pages that a failed sync has given up, by offset; a page is not written again before it changes
-	names, saved map[string]*node // entries of a directory now, and at its last SyncDir; nil for a file
+	// the open file, so that Crash can restore a file that was removed; nil for a directory
+	file   *os.File
+	synced []byte // contents of a file at its last sync
+	// contents of pages that a failed sync has given up, by offset; a sync does not write such a page until its
+	// contents change
+	givenUp      map[int64][]byte
+	names, saved map[string]*node // entries of a directory now, and at the last SyncDir; nil for a file
 }
 
-// location is a name in a directory.
+// location is an entry of a directory: the directory and a name in it.
 type location struct {
 	dir  *node
 	name string
 }
 
-// change is a change of names: the node has got the name in the field to, has lost the name in the field from, or both.
+// change is a change of names: the node has received the name to, has lost the name from, or both.
 type change struct {
 	what     *node
 	from, to location
@@ -67,8 +70,8 @@ func NewCrashFS(root string) (*CrashFS, error) {
 	return c, nil
 }
 
-// load returns the node of a directory of the host, with the nodes of everything below it, as if all of them had just been
-// synced.
+// load returns the node of a directory of the host, with the nodes of all files and directories below it, as if they
+// had just been synced.
 func load(dir string) (*node, error) {
 	n := &node{names: map[string]*node{}}
 	entries, err := os.ReadDir(dir)
@@ -89,7 +92,7 @@ func load(dir string) (*node, error) {
 	return n, err
 }
 
-// hold opens a file of the host, and returns its node, in which nothing counts as synced.
+// hold opens a file of the host, and returns a new node for it. No content of the node is recorded as synced.
 func hold(path string) (*node, error) {
 	f, err := os.Open(path)
 	return &node{file: f}, err
@@ -128,8 +131,8 @@ func (c *CrashFS) Close() error {
 	return nil
 }
 
-// at returns the location of a path, which must be below root. The field dir is nil if a directory above the path does not
-// exist.
+// at returns the location of a path, which must be below root. The field dir of the result is nil if the parent
+// directory does not exist.
 func (c *CrashFS) at(path string) location {
 	rel, err := filepath.Rel(c.root, path)
 	if err != nil || strings.HasPrefix(rel, "..") {
@@ -153,7 +156,7 @@ func (p location) node() *node {
 	return p.dir.names[p.name]
 }
 
-// record records a change of names that was made on the host.
+// record appends a change of names, which was already made on the host, to c.changes.
 func (c *CrashFS) record(what *node, from, to location) {
 	if from.dir != nil {
 		delete(from.dir.names, from.name)
@@ -238,7 +241,8 @@ func (c *CrashFS) Remove(path string) error {
 // BootID implements disk.FS. It returns the boot ID of the host.
 func (c *CrashFS) BootID() (string, error) { return disk.OS.BootID() }
 
-// SyncDir implements disk.FS. A rename into the directory or out of it is then on disk in both directories.
+// SyncDir implements disk.FS. It records the current names of a directory as saved. A rename from or to another
+// directory is then saved in both directories.
 func (c *CrashFS) SyncDir(path string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +256,9 @@ func (c *CrashFS) SyncDir(path string) error {
 			rest = append(rest, ch)
 			continue
 		}
-		if ch.from.dir != d && ch.from.dir != nil { // the entry was moved here from another directory, so its old name is removed there, too
+		// the entry was moved here from another directory, so its old name is removed from the saved names of that
+		// directory
+		if ch.from.dir != d && ch.from.dir != nil {
 			if ch.from.dir.saved[ch.from.name] == ch.what {
 				delete(ch.from.dir.saved, ch.from.name)
 			}
@@ -267,13 +273,13 @@ func (c *CrashFS) SyncDir(path string) error {
 	return nil
 }
 
-// Crash writes a state that a power cut at this moment may leave to the directory dst, which must not exist. The same calls
-// and the same seed result in the same state.
+// Crash creates the directory dst, which must not exist, with a state that a power cut at this moment may leave. The
+// result depends only on the seed and on the earlier operations.
 func (c *CrashFS) Crash(dst string, seed uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	left := map[*node]map[string]*node{} // names in each directory after the power cut
+	left := map[*node]map[string]*node{} // names of each directory after the power cut
 	names := func(d *node) map[string]*node {
 		if left[d] == nil {
 			left[d] = maps.Clone(d.saved)
@@ -314,7 +320,7 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 	return write(c.top, dst)
 }
 
-// cut returns the bytes that a power cut leaves of a file. odds is the probability that a change is lost.
+// cut returns the contents of a file after a power cut. odds is the probability that a change is lost.
 func (n *node) cut(rnd *rand.Rand, odds float64) ([]byte, error) {
 	now, err := n.contents()
 	if err != nil {
@@ -372,8 +378,8 @@ func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// giveUp marks the pages that differ from the synced contents as given up. From now on, such pages count as clean, as after a
-// failed sync on Linux.
+// giveUp marks the pages that differ from the synced contents as given up. Later syncs then do not write these pages,
+// as after a failed sync on Linux.
 func (f crashFile) giveUp() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()

@@ -29,7 +29,8 @@ func TestNthOperationFails(t *testing.T) {
 	}
 }
 
-// What was synced is there after every cut; what was not is there after some and missing after others.
+// TestCrashLeavesWhatWasSynced checks that synced data exists after every simulated power cut, and that other data
+// exists after some power cuts and is lost after others.
 func TestCrashLeavesWhatWasSynced(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(root, 0o700); err != nil {
@@ -54,7 +55,7 @@ func TestCrashLeavesWhatWasSynced(t *testing.T) {
 	_, err = f.WriteAt(old, 0)
 	must(errors.Join(err, f.DataSync()))
 	must(c.Rename(at("new"), at("dir/moved")))
-	must(c.SyncDir(at("dir"))) // the name in dir; dir itself comes with the root
+	must(c.SyncDir(at("dir"))) // saves the names in dir; the name dir itself is in root
 	must(c.SyncDir(root))
 	must(f.Allocate(0, 0, 4*4096))
 	m, err := f.Map(0, 4*4096, disk.MapPopulate)
@@ -100,7 +101,8 @@ func TestCrashLeavesWhatWasSynced(t *testing.T) {
 	must(errors.Join(f.Unmap(m), f.Close()))
 }
 
-// A file that WriteFileOn replaces is complete after a power cut between any two operations: the old one or the new one.
+// TestReplacedFileSurvivesPowerCuts checks that a file that WriteFileOn replaces is either the complete old file or the
+// complete new file after a power cut between any two operations.
 func TestReplacedFileSurvivesPowerCuts(t *testing.T) {
 	old, data := bytes.Repeat([]byte("old"), 3000), bytes.Repeat([]byte("new"), 5000)
 	kept, replaced := 0, 0
@@ -130,7 +132,7 @@ func TestReplacedFileSurvivesPowerCuts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !cut { // n is beyond the last operation: cut the power after the call
+			if !cut { // there is no operation n, so cut the power after the call
 				if err := c.Crash(after, seed); err != nil {
 					t.Fatal(err)
 				}
@@ -157,7 +159,8 @@ func TestReplacedFileSurvivesPowerCuts(t *testing.T) {
 	}
 }
 
-// If an operation fails, WriteFileOn returns its error, the old file is unchanged, and no temporary file is left.
+// TestReplacingFailsWhole checks that, if an operation fails, WriteFileOn returns its error, the old file is unchanged,
+// and no temporary file remains.
 func TestReplacingFailsWhole(t *testing.T) {
 	for n := 1; ; n++ {
 		dir := t.TempDir()
@@ -184,7 +187,7 @@ func TestReplacingFailsWhole(t *testing.T) {
 	}
 }
 
-// A power cut after MkdirAll leaves all directories that it has created.
+// TestMkdirAllOutlivesAPowerCut checks that all directories that MkdirAll has created exist after a power cut.
 func TestMkdirAllOutlivesAPowerCut(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(root, 0o700); err != nil {
@@ -195,7 +198,7 @@ func TestMkdirAllOutlivesAPowerCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for range 2 { // the second call finds the directories
+	for range 2 { // in the second call, the directories exist already
 		if err := disk.MkdirAll(c, filepath.Join(root, "a/b/c"), 0o700); err != nil {
 			t.Fatal(err)
 		}

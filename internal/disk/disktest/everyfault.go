@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Faults makes a range of the disk operations fail that happen during calls of During. Its method Fail is the argument of
-// Faulty. Operations outside During succeed and are not counted. The methods may be called concurrently.
+// Faults makes a range of disk operations fail. It only counts operations that happen during a call of During;
+// operations outside such a call succeed. Its method Fail is passed to Faulty. The methods may be called concurrently.
 type Faults struct {
-	first, last int // numbers of the operations that fail, counted from 1
+	first, last int // numbers of the first and the last operation that fail, counted from 1
 	err         syscall.Errno
 
 	mu     sync.Mutex
 	armed  bool
 	n      int      // operations counted so far
-	struck []string // operations that failed
+	struck []string // descriptions of the operations that have failed
 }
 
 // Fail returns an error if the operation op must fail, and nil otherwise.
@@ -51,17 +51,17 @@ func (f *Faults) arm(armed bool) {
 	f.armed = armed
 }
 
-// Struck returns the number of operations that failed so far.
+// Struck returns the number of operations that have failed until now.
 func (f *Faults) Struck() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.struck)
 }
 
-// EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until no operation fails in a run. It
-// does so in four subtests, which run in parallel: with ENOSPC and with EIO, and each with one failing operation and with
-// 1+more consecutive failing operations. With several failing operations, n grows by half of their number; in short mode, n
-// grows by the number short.
+// EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until a run has no failed
+// operation. It does so in four parallel subtests: with the errors ENOSPC and EIO, each with one failing operation and
+// with 1+more consecutive failing operations. With several failing operations, n grows by half of their number. In
+// short mode of the tests, n grows by the parameter short.
 func EveryFault(t *testing.T, more, short int, run func(t *testing.T, f *Faults, errno error)) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
 		for _, more := range []int{0, more} {

@@ -1,5 +1,5 @@
 // Package disktest has implementations of disk.FS for tests of failures: Faulty returns errors from chosen operations,
-// CrashFS simulates power cuts, and Booted simulates the restart after a power cut.
+// CrashFS simulates power cuts, Booted simulates the restart of the host after a power cut, and Unsynced skips syncs.
 package disktest
 
 import (
@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Op is one operation on a Faulty disk.
+// Op describes one operation on a file system that Faulty returns.
 type Op struct {
 	N    int    // number of the operation, counted from 1
 	Name string // name of the method of disk.FS or disk.File
 	Path string // path of the file or directory
 }
 
-// Faulty returns fs with faults. Before each operation it calls the function fail; if fail returns an error, the operation
-// returns that error. A write that fails has written half of its bytes. A sync that fails has given up its pages (see
+// Faulty returns a file system that calls fail before each operation on fs. If fail returns an error, the operation
+// returns that error. A failing write has written half of its bytes. A failing sync has given up its pages (see
 // CrashFS). Close and Unmap are always carried out, even if they return an error. fail may be called concurrently.
 func Faulty(fs disk.FS, fail func(Op) error) disk.FS { return &faulty{fs: fs, fail: fail} }
 
@@ -36,7 +36,7 @@ func Nth(n int, err error) func(Op) error {
 type faulty struct {
 	fs   disk.FS
 	fail func(Op) error
-	n    atomic.Int64 // number of operations until now
+	n    atomic.Int64 // number of operations so far
 }
 
 // op counts an operation. It returns an error if the operation must fail.
@@ -115,7 +115,7 @@ type faultyFile struct {
 	fs *faulty
 }
 
-// op counts an operation on the file and returns its error, as faulty.op does.
+// op counts an operation on the file, and returns an error if the operation must fail.
 func (f faultyFile) op(name string) error { return f.fs.op(name, f.Name()) }
 
 func (f faultyFile) ReadAt(p []byte, off int64) (int, error) {
@@ -191,7 +191,7 @@ func (f faultyFile) Sync() error {
 	return f.File.Sync()
 }
 
-// giveUp makes a CrashFS give up the pages that a failed sync should have written.
+// giveUp makes an underlying CrashFS give up the pages that a failed sync should have written.
 func (f faultyFile) giveUp() error {
 	if d, ok := f.File.(interface{ giveUp() error }); ok {
 		return d.giveUp()

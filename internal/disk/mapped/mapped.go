@@ -21,13 +21,13 @@ import (
 // File is a mapped file.
 type File struct {
 	file   disk.File
-	bits   uint                     // the size of a chunk is 1<<bits bytes
-	taken  int64                    // bytes of the file whose disk space is known to be reserved
+	bits   uint                     // a chunk has 1<<bits bytes
+	taken  int64                    // number of leading bytes whose disk space is known to be reserved
 	chunks atomic.Pointer[[][]byte] // the mapped chunks; the slice is replaced as a whole when the file grows, so that readers need no lock
 }
 
-// Open opens the file at path, or creates it. The size of a chunk is 1<<bits bytes, which must be at least a page. Nothing is
-// mapped until Load or Grow is called.
+// Open opens the file at path, and creates it if it does not exist. A chunk has 1<<bits bytes, at least the size of a
+// page. Nothing is mapped until Load or Grow is called.
 func Open(on disk.FS, path string, bits uint) (*File, error) {
 	f, err := on.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -38,7 +38,7 @@ func Open(on disk.FS, path string, bits uint) (*File, error) {
 	return m, nil
 }
 
-// Create removes the file at path, if there is one, and creates an empty file. A process that has the old file mapped
+// Create removes the file at path, if there is one, and creates an empty file. A process that has mapped the old file
 // keeps its mapping.
 func Create(on disk.FS, path string, bits uint) (*File, error) {
 	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -50,8 +50,8 @@ func Create(on disk.FS, path string, bits uint) (*File, error) {
 // Name returns the path that the file was opened with.
 func (m *File) Name() string { return m.file.Name() }
 
-// Load maps the contents of the file. grown states that Grow has grown the file since the host was last started. In this case
-// the disk space of the complete chunks is known to be reserved, so Load succeeds on a full disk.
+// Load maps the contents of the file. If grown is true, Grow has grown the file since the host was last started. The
+// disk space of the complete chunks is then known to be reserved, so Load succeeds on a full disk.
 func (m *File) Load(grown bool) error {
 	st, err := m.file.Stat()
 	if err != nil {
@@ -63,18 +63,18 @@ func (m *File) Load(grown bool) error {
 	return m.Grow(st.Size())
 }
 
-// Len returns the number of mapped bytes, a multiple of the chunk size.
+// Len returns the number of mapped bytes, which is a multiple of the chunk size.
 func (m *File) Len() int64 { return int64(len(*m.chunks.Load())) << m.bits }
 
-// At returns the n bytes of memory that begin at the offset off of the file. It panics unless these bytes lie in one mapped
+// At returns the n mapped bytes that begin at the offset off of the file. It panics unless they all lie in one mapped
 // chunk.
 func (m *File) At(off, n uint64) []byte {
 	in := off & (1<<(m.bits&63) - 1)
 	return (*m.chunks.Load())[off>>(m.bits&63)][in : in+n : in+n]
 }
 
-// Grow maps at least the first size bytes. It reserves their disk space, so that a full disk causes an error here and
-// not a SIGBUS when a page is stored to. After an error the chunks that could be mapped stay mapped.
+// Grow maps at least the first size bytes of the file. It reserves their disk space, so that a full disk causes an
+// error here and not a SIGBUS at a later store. After an error, the chunks that Grow has mapped stay mapped.
 func (m *File) Grow(size int64) error {
 	have := *m.chunks.Load()
 	chunks := have[:len(have):len(have)]
@@ -87,7 +87,8 @@ func (m *File) Grow(size int64) error {
 				return err
 			}
 		}
-		chunk, err := m.file.Map(off, int(chunkSize), 0) // without MapPopulate, because it would make pages dirty that are only read
+		// MapPopulate is not set, because it would make pages dirty that are only read
+		chunk, err := m.file.Map(off, int(chunkSize), 0)
 		if err != nil {
 			return err
 		}
@@ -96,9 +97,9 @@ func (m *File) Grow(size int64) error {
 	return nil
 }
 
-// Sync writes all changes that were made through the mapping to disk, so that they survive a power cut. It uses fdatasync(2), which
-// also writes pages that were changed through a shared mapping; msync(2) would have to be called for each chunk. The effect of an
-// error is described at disk.File.DataSync.
+// Sync writes all changes that were made through the mapping to disk, so that they survive a power cut. It calls
+// fdatasync(2), which also writes pages that were changed through a shared mapping. Errors have the effect that
+// disk.File.DataSync describes.
 func (m *File) Sync() error { return m.file.DataSync() }
 
 // Rewrite writes the first size bytes to the file again, so that the next Sync writes them to disk even if an earlier
@@ -120,7 +121,7 @@ func (m *File) Close() error {
 	return errors.Join(unmap(chunks), m.file.Close())
 }
 
-// unmap unmaps all chunks and returns their errors.
+// unmap unmaps all chunks and returns the joined errors.
 func unmap(chunks [][]byte) error {
 	var errs []error
 	for _, chunk := range chunks {

@@ -25,7 +25,7 @@ func TestStoresBelongToTheFile(t *testing.T) {
 	if err := m.Grow(3 << 16); err != nil {
 		t.Fatal(err)
 	}
-	copy(first, "first") // the memory has not moved
+	copy(first, "first") // the pointer must still be valid
 	again, err := Open(disk.OS, path, 16)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,8 @@ func TestStoresBelongToTheFile(t *testing.T) {
 	}
 }
 
-// A full disk is an error of Grow, and what was mapped before can be used.
+// TestGrowOnAFullDisk checks that Grow returns an error if the disk is full, and that chunks that were mapped before
+// can still be used.
 func TestGrowOnAFullDisk(t *testing.T) {
 	full := false
 	m, err := Open(disktest.Faulty(disk.OS, func(op disktest.Op) error {
