@@ -10,17 +10,16 @@ import (
 
 // Copy is another mount of the same file system, for example a bind mount.
 type Copy struct {
-	// Point is the mount point, relative to the root directory of the process.
+	// Point is the mount point, relative to the root directory of the process PID.
 	Point string
-	// PID is the ID of a process in whose mount namespace the copy is. It is 0 if the copy is in the namespace of this
-	// process.
+	// PID is the ID of a process in whose mount namespace the copy is, or 0 for the mount namespace of this process.
 	PID int
 }
 
-// Copies returns the mounts of the file system at dir that remain after dir was unmounted. These are bind mounts, and
-// mounts in other mount namespaces. The processes that see such a copy can still use the file system, which ends with
-// its last mount. Copies does not find mounts in namespaces without a process, or in namespaces whose processes this
-// process may not inspect. It returns nil if nothing is mounted at dir.
+// Copies returns the mounts that would remain if dir were unmounted: bind mounts of the file system at dir, and mounts
+// in other mount namespaces. Processes that see such a copy can still use the file system. Copies does not find mounts
+// in namespaces without a process, or in namespaces whose processes this process may not inspect. It returns nil if
+// nothing is mounted at dir.
 func Copies(dir string) ([]Copy, error) {
 	own, err := Self()
 	if err != nil {
@@ -41,8 +40,8 @@ func Copies(dir string) ([]Copy, error) {
 			if m.Device != it.Device || pid == 0 && m.ID == it.ID {
 				continue
 			}
-			// An unmount propagates to the same directory in every mount of the peer groups that it reaches, so such a copy
-			// does not remain.
+			// An unmount propagates to the same directory in every mount of the peer groups that it reaches, so a copy
+			// in such a mount does not remain.
 			parent, _ := t.byID(m.Parent)
 			if (reached[parent.Shared] || reached[parent.Master]) && parent.place(m) == parentMount.place(it) {
 				continue
@@ -53,7 +52,8 @@ func Copies(dir string) ([]Copy, error) {
 	return copies, nil
 }
 
-// others returns the mount tables of all other mount namespaces, each by the ID of one process in the namespace.
+// others returns the mount tables of all other mount namespaces. The key of each table is the ID of one process in the
+// namespace.
 func others() map[int]Table {
 	tables := map[int]Table{}
 	own, err := proc.Self.Namespace("mnt")
@@ -78,8 +78,8 @@ func others() map[int]Table {
 	return tables
 }
 
-// reach returns the peer groups to which mounts and unmounts in a group propagate: the group itself, its slaves, their
-// slaves, and so on. It returns an empty set for group 0, which stands for no group.
+// reach returns the peer groups to which mounts and unmounts in a group propagate: the group itself and, recursively,
+// its slaves. It returns an empty set for group 0, which means no group.
 func reach(group int, tables map[int]Table) map[int]bool {
 	reached := map[int]bool{}
 	if group == 0 {
@@ -99,7 +99,8 @@ func reach(group int, tables map[int]Table) map[int]bool {
 	return reached
 }
 
-// place returns the directory at which the parameter on is mounted, as a path in the file system of m.
+// place returns the directory at which the mount on is mounted, as a path in the file system of m, which contains that
+// directory.
 func (m Mount) place(on Mount) string {
 	rest, err := filepath.Rel(m.Point, on.Point)
 	if err != nil {

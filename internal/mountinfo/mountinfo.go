@@ -1,6 +1,6 @@
-// Package mountinfo reads the kernel's mount tables, whose format is described in proc_pid_mountinfo(5). A program can read
-// the table without opening a file of the mounts in it. That matters for a daemon, which would wait for itself if it opened a
-// file of a mount that it serves.
+// Package mountinfo reads the kernel's mount tables, whose format is described in proc_pid_mountinfo(5). Reading a
+// table opens no file of the listed mounts. This matters for a daemon that serves a mount, because it would wait for
+// itself if it opened a file of that mount.
 package mountinfo
 
 import (
@@ -20,18 +20,18 @@ type Mount struct {
 	// ID identifies this mount, and Parent the mount that contains its mount point.
 	ID, Parent int
 	Device     uint64 // device number of the file system, as in st_dev
-	Root       string // directory of the file system that is visible at the mount point
-	Point      string // mount point, relative to the root directory of the process whose table this is
+	Root       string // directory of the file system that is visible at the mount point, "/" for the whole file system
+	Point      string // mount point, relative to the root directory of the process that the table belongs to
 	// Options are the options of this mount.
 	Options []string
-	// Shared is the peer group with which this mount shares mounts and unmounts; 0 if there is none.
+	// Shared is the number of the peer group with which this mount shares mounts and unmounts, or 0 if there is none.
 	Shared int
-	// Master is the peer group from which this mount receives mounts and unmounts; 0 if there is none.
+	// Master is the number of the peer group from which this mount receives mounts and unmounts, or 0 if there is none.
 	Master int
 	// Type is the file system type, and Source its source, such as a device.
 	Type   string
 	Source string
-	Super  []string // options of the file system, as opposed to the options of this mount
+	Super  []string // options of the file system; Options holds those of this mount
 }
 
 // Table lists the mounts of a mount namespace. If two mounts have the same mount point, the later one hides the earlier one.
@@ -84,7 +84,7 @@ func parseLine(line string) (m Mount, ok bool) {
 			m.Master = n
 		}
 	}
-	b = append(b, "", "") // append empty strings, because a source may be empty
+	b = append(b, "", "") // append empty strings, because the source may be empty, and empty fields are lost
 	m.Type, m.Source, m.Super = b[0], unquote.Replace(b[1]), strings.Split(b[2], ",")
 	return m, true
 }
@@ -98,8 +98,8 @@ func number(s string) (int, bool) {
 // unquote decodes the octal escapes in the paths of a mount table. The kernel writes them in mangle_path (fs/seq_file.c).
 var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// At returns the mount whose mount point is dir. If several mounts have this mount point, it returns the uppermost one, which
-// hides the others.
+// At returns the mount whose mount point is dir. If several mounts have this mount point, it returns the uppermost one,
+// which hides the others. It returns false if there is none.
 func (t Table) At(dir string) (Mount, bool) {
 	for _, m := range slices.Backward(t) {
 		if m.Point == dir {
@@ -109,7 +109,8 @@ func (t Table) At(dir string) (Mount, bool) {
 	return Mount{}, false
 }
 
-// Above returns the mount that contains path, which is the one with the longest mount point.
+// Above returns the mount that contains path, which is the mount with the longest mount point above path or at path. It
+// returns false if the table has none.
 func (t Table) Above(path string) (found Mount, ok bool) {
 	for _, m := range t {
 		if len(m.Point) >= len(found.Point) && Within(m.Point, path) {

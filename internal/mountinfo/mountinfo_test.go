@@ -38,9 +38,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-const lookVar = "MOUNTINFO_LOOK" // the directory whose copies this test's child is to list
+// environment variable of the child process; contains the directory whose copies it must list
+const lookVar = "MOUNTINFO_LOOK"
 
-// What stays when a mount is unmounted is just what is found before.
+// TestCopies checks that the mounts that Copies returns before an unmount are the mounts that remain after it.
 func TestCopies(t *testing.T) {
 	if dir := os.Getenv(lookVar); dir != "" {
 		copies, err := Copies(dir)
@@ -102,7 +103,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// beside HOW SCRIPT ends when the script has been run in another namespace, which stays.
+// beside is a shell script. Called with the arguments PROPAGATION SCRIPT, it creates a mount namespace, runs SCRIPT in it,
+// and ends while the namespace continues to exist.
 const beside = `#!/bin/sh -eu
 mkfifo "$0.$$"
 unshare --mount --propagation "$1" sh -euc "$2"'; echo >"$0"; exec sleep 60' "$0.$$" >/dev/null &

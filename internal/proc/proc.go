@@ -5,8 +5,8 @@
 // Stat.Started with it. Files of other users' processes may be unreadable: the methods then return the error of the system
 // call.
 //
-// The package must not import packages that are slow to initialize, because a program that git starts for every command uses
-// it.
+// The package must not import packages that are slow to initialize, because git starts a program that uses this package
+// for every command.
 package proc
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is the directory /proc, with a slash at the end.
+// Root is the path of the directory /proc, with a slash at the end.
 const Root = "/proc/"
 
 // Self is this process.
@@ -27,7 +27,8 @@ const Self Process = Root + "self"
 // Process is the path of a process's or thread's directory in /proc.
 type Process string
 
-// CallerKey is the key under which the context of a request contains the id of the thread that made the request, as an int.
+// CallerKey is the key under which the context of a request contains the ID of the thread that made the request, as an
+// int.
 type CallerKey struct{}
 
 // Of returns the Process for a process ID or thread ID.
@@ -107,8 +108,8 @@ func (p Process) Environ() ([]string, error) {
 // path. The kernel also appends this text to the results of RootDir and Executable.
 func (p Process) Dir() (string, error) { return os.Readlink(p.file("cwd")) }
 
-// DirNumber returns the device and the number of p's working directory. It sends no request to the file system of this directory, which
-// this process may serve itself.
+// DirNumber returns the device number and the inode number of p's working directory. It sends no request to the file
+// system of this directory, because this process may serve that file system.
 func (p Process) DirNumber() (device, ino uint64, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, p.file("cwd"), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// SocketOwner returns the user id of the owner of a TCP socket with a local and a remote address (/proc/net/tcp, proc_pid_net(5)). It
-// returns false if this network namespace has no such socket.
+// SocketOwner returns the user ID of the owner of a TCP socket with the given local and remote address (/proc/net/tcp,
+// proc_pid_net(5)). It returns false if this network namespace has no such socket.
 func SocketOwner(local, remote netip.AddrPort) (uid uint32, ok bool) {
 	for _, table := range []string{"tcp", "tcp6"} {
 		f, err := os.Open(string(Self) + "/net/" + table)
@@ -45,8 +45,9 @@ func socketOwner(lines *bufio.Scanner, local, remote netip.AddrPort) (uid uint32
 	return 0, false
 }
 
-// socketAddress parses ADDRESS:PORT. The address consists of words of 4 bytes, each in the order of bytes of the processor, which is
-// little-endian on all processors that artifactfs supports. Addresses of IPv4 within IPv6 are returned as those of IPv4.
+// socketAddress parses ADDRESS:PORT in the format of /proc/net/tcp. The address consists of hexadecimal words of 4
+// bytes in the byte order of the processor, which is little-endian on all processors that artifactfs supports. An IPv4
+// address that is mapped into IPv6 is returned as an IPv4 address.
 func socketAddress(text string) (netip.AddrPort, bool) {
 	word, port, _ := strings.Cut(text, ":")
 	bytes, err := hex.DecodeString(word)

@@ -1,8 +1,8 @@
 // Package signal wakes goroutines through channels that hold at most one signal.
 package signal
 
-// Send puts a signal into a channel with a buffer of one. It does nothing if the channel holds a signal already: the receiver of that
-// signal also sees what the caller has done. Send does not block.
+// Send puts a signal into a channel with a buffer of one. If the channel already holds a signal, Send does nothing,
+// because the receiver of that signal will also see the latest state. Send does not block.
 func Send(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -10,8 +10,8 @@ func Send(c chan<- struct{}) {
 	}
 }
 
-// Take removes the signal from a channel, and reports whether there was one. A channel that is closed always has a signal. Take does not
-// block.
+// Take removes the signal from a channel, and reports whether there was one. A closed channel always has a signal. Take
+// does not block.
 func Take(c <-chan struct{}) bool {
 	select {
 	case <-c:

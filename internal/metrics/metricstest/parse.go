@@ -34,7 +34,7 @@ var (
 // count.
 func Parse(text string) (map[string]*Family, error) {
 	if !strings.HasSuffix(text, "\n") {
-		return nil, fmt.Errorf("no newline at the end")
+		return nil, fmt.Errorf("text does not end with a newline")
 	}
 	all := map[string]*Family{}
 	name, seen := "", map[string]bool{}
@@ -53,10 +53,10 @@ func Parse(text string) (map[string]*Family, error) {
 				of, kind, _ := strings.Cut(strings.TrimPrefix(line, "# TYPE "), " ")
 				f := all[of]
 				if of != name || f == nil || f.Kind != "" || len(f.Samples) > 0 || !slices.Contains([]string{"counter", "gauge", "histogram"}, kind) {
-					return fmt.Errorf("TYPE does not follow the HELP of its family, or has an unknown kind")
+					return fmt.Errorf("line TYPE does not follow line HELP of its family, or has an unknown kind")
 				}
 				if f.Kind = kind; kind == "counter" != strings.HasSuffix(name, "_total") {
-					return fmt.Errorf("%s has the name %s: the names of counters, and no others, end in _total", kind, name)
+					return fmt.Errorf("%s has invalid name %s: names of counters, and only these, end in _total", kind, name)
 				}
 				return nil
 			}
@@ -74,7 +74,7 @@ func Parse(text string) (map[string]*Family, error) {
 			}
 			seen[key] = true
 			if f.Kind != "gauge" && (s.Value < 0 || math.IsNaN(s.Value)) {
-				return fmt.Errorf("%s has the invalid value %v", f.Kind, s.Value)
+				return fmt.Errorf("%s has invalid value %v", f.Kind, s.Value)
 			}
 			f.Samples = append(f.Samples, s)
 			return nil
@@ -85,7 +85,7 @@ func Parse(text string) (map[string]*Family, error) {
 	}
 	for name, f := range all {
 		if f.Kind == "" {
-			return nil, fmt.Errorf("%s has no TYPE", name)
+			return nil, fmt.Errorf("%s has no line TYPE", name)
 		}
 		if f.Kind == "histogram" {
 			if err := checkHistogram(f); err != nil {
@@ -105,7 +105,7 @@ func parseSample(family, kind, line string) (Sample, error) {
 	}
 	s.Suffix = line[len(family):end]
 	if kind == "histogram" != slices.Contains([]string{"_bucket", "_sum", "_count"}, s.Suffix) || kind != "histogram" && s.Suffix != "" {
-		return s, fmt.Errorf("sample of a %s has the suffix %q", kind, s.Suffix)
+		return s, fmt.Errorf("sample of a %s has invalid suffix %q", kind, s.Suffix)
 	}
 	rest := line[end:]
 	if rest[0] == '{' {
