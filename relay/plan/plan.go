@@ -96,7 +96,7 @@ func Unpack(ctx context.Context, pack io.Reader, f object.Format, dir string) (O
 	return all, err
 }
 
-// New returns the plan of an object. all must contain its commit and all trees of that commit.
+// New returns the plan for the object want, a commit or a tag of one. all must contain the commit and all its trees.
 func New(want object.ID, all Objects) (*Plan, error) {
 	p := &Plan{Want: want, Format: want.Format(), blobAt: map[object.ID]int32{}, nodeAt: map[object.ID]int32{}}
 	id := want
