@@ -2,5 +2,6 @@ package server
 
 import "time"
 
-// SetTimes sets the times for bodies that are not read and for answers. Tests call it before Serve.
+// SetTimes sets the time limits for clients that do not send a body, and for clients that do not read an answer. Tests
+// call it before Serve.
 func (s *Server) SetTimes(body, answer time.Duration) { s.times.body, s.times.answer = body, answer }

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// An address has a maximum of connections, unless it is exempt.
+// TestConnectionsOfOneAddress checks that the number of connections of one address is limited, unless the address is
+// exempt.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	for _, exempt := range []bool{false, true} {
 		real, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +52,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 			t.Errorf("third connection: got %v, want its end", err)
 		}
 		served[0].Close()
-		served[0].Close() // counts once
+		served[0].Close() // closing a connection twice counts once
 		dial()
 		await.Receive(t, accepted)
 	}
@@ -78,8 +79,10 @@ func TestClientsBehindProxies(t *testing.T) {
 		{"10.1.2.3:5", nil, "10.1.2.3"},
 		{"10.1.2.3:5", []string{"203.0.113.9"}, "203.0.113.9"},
 		{"[::ffff:10.1.2.3]:5", []string{"203.0.113.9"}, "203.0.113.9"},
-		{"203.0.113.9:5", []string{"198.51.100.1"}, "203.0.113.9"},                        // no proxy: the header is a lie
-		{"10.1.2.3:5", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},              // the client wrote the first one
+		// The client is not a proxy, so the header is ignored.
+		{"203.0.113.9:5", []string{"198.51.100.1"}, "203.0.113.9"},
+		// The first address was written by the client.
+		{"10.1.2.3:5", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},
 		{"10.1.2.3:5", []string{"198.51.100.1", "203.0.113.9, 192.0.2.1"}, "203.0.113.9"}, // two proxies
 		{"10.1.2.3:5", []string{"10.9.9.9"}, "10.9.9.9"},
 		{"10.1.2.3:5", []string{"unknown"}, "10.1.2.3"},

@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// ask sends a request to a route below /artifactfs/v1, and returns the status and the answer.
+// ask sends a request to a path below /artifactfs/v1, and returns the status and the body of the answer.
 func ask(t *testing.T, s *server.Server, method, path, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+"/artifactfs/v1/accounts/"+s.Account+path, strings.NewReader(body))
@@ -42,7 +42,7 @@ func ask(t *testing.T, s *server.Server, method, path, body string) (int, string
 	return res.StatusCode, string(text)
 }
 
-// types collects the types of events.
+// types collects the types of received events.
 type types struct {
 	mu   sync.Mutex
 	list []string
@@ -54,7 +54,7 @@ func (s *types) add(name string) {
 	s.list = append(s.list, strings.TrimPrefix(name, "cf.artifacts.repo."))
 }
 
-// have reports whether the types are these, in any order.
+// have reports whether exactly these types were collected, in any order.
 func (s *types) have(want ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +70,8 @@ func (s *types) String() string {
 	return fmt.Sprint(s.list)
 }
 
-// A repository is imported, cloned, pushed to and deleted. Every step is reported by the stream of events and by a webhook, counted,
-// and recorded in the audit log.
+// TestImportsEventsAndUsage imports a repository, clones it, pushes to it and deletes it, and checks that every step is
+// reported by the stream of events and by a webhook, counted, and recorded in the audit log.
 func TestImportsEventsAndUsage(t *testing.T) {
 	dir := t.TempDir()
 	up, err := gittest.New(filepath.Join(dir, "up", "r"), gittest.RepoOptions{})
@@ -114,7 +114,8 @@ func TestImportsEventsAndUsage(t *testing.T) {
 		}
 	}()
 
-	created, err := c.Import(t.Context(), "team", "copy", client.Import{URL: far.URL("r")}) // has no .git
+	// The URL does not end in .git.
+	created, err := c.Import(t.Context(), "team", "copy", client.Import{URL: far.URL("r")})
 	if err != nil || created.DefaultBranch != "trunk" {
 		t.Fatalf("import: %+v, %v", created, err)
 	}

@@ -31,7 +31,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// TestMain runs a server if a variable names a data directory: tests that kill a server start this program again with this variable.
+// TestMain runs the tests. If an environment variable names a data directory, it runs a server instead: tests that kill
+// a server start this program with the variable.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("TEST_SERVER_DATA"); dir != "" {
 		s, err := server.Open(context.Background(), server.Options{Data: dir, Listen: "127.0.0.1:0", Log: zap.NewNop()})
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start serves a directory until the test ends, and returns the server with a function that stops it.
+// start runs a server until the test ends. It returns the server, and a function that stops it earlier.
 func start(t *testing.T, o server.Options) (s *server.Server, stop func()) {
 	t.Helper()
 	o.Listen, o.Log = "127.0.0.1:0", zap.NewNop()
@@ -96,7 +97,8 @@ func get(t *testing.T, url string) (int, string) {
 	return res.StatusCode, string(text)
 }
 
-// The first start makes an account and an admin token, which the file contains; a later start keeps both.
+// TestStartAgain checks that the first start creates an account and an admin token, which is written to a file, and
+// that a later start keeps both.
 func TestStartAgain(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := start(t, server.Options{Data: dir})
@@ -126,7 +128,7 @@ func TestStartAgain(t *testing.T) {
 	if !errors.Is(err, server.ErrInUse) {
 		t.Errorf("second server in the directory: got %v, want %v", err, server.ErrInUse)
 	}
-	more, err := server.NewAdmin(t.Context(), server.Options{Data: dir}) // while the server runs
+	more, err := server.NewAdmin(t.Context(), server.Options{Data: dir}) // the server runs in the meantime
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +144,7 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// If an operator writes a token of his choice into the file, this token is valid on every node.
+// TestGivenAdminToken checks that a token that an operator has written into the file is valid on every node.
 func TestGivenAdminToken(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "token")
@@ -173,7 +175,7 @@ func TestGivenAdminToken(t *testing.T) {
 	}
 }
 
-// A stream of events does not keep a server from stopping.
+// TestStopWithStream checks that a server can stop while a client reads a stream of events.
 func TestStopWithStream(t *testing.T) {
 	s, stop := start(t, server.Options{Data: t.TempDir()})
 	c := connect(t, s.URL, string(s.Admin))
@@ -203,7 +205,7 @@ func TestStopWithStream(t *testing.T) {
 	}
 }
 
-// A request that is running when the server is told to stop is answered.
+// TestStopWaitsForRequests checks that a request that is running when the server is stopped gets its answer.
 func TestStopWaitsForRequests(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := start(t, server.Options{Data: dir})
@@ -264,7 +266,8 @@ func TestStopWaitsForRequests(t *testing.T) {
 	}
 }
 
-// The directory of a killed server can be opened again, and contains everything that was acknowledged.
+// TestKill checks that the directory of a killed server can be opened again, and contains everything that was
+// acknowledged.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	var names []string
@@ -313,7 +316,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// The server uses a certificate that was replaced while it runs.
+// TestCertificateIsReadAgain checks that the server uses a certificate that was replaced while it runs.
 func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -346,8 +349,8 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 }
 
-// writeCertificate writes a certificate for 127.0.0.1 and returns a pool that trusts it. The files of two serial numbers have
-// different times.
+// writeCertificate writes a certificate for 127.0.0.1, and returns a pool that trusts it. The modification time of the
+// files depends on the serial number.
 func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPool {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -382,8 +385,8 @@ func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPo
 	return pool
 }
 
-// A server does not start with an object store that refuses it. It starts while the store does not answer, because it can serve the
-// packs that it has, and reports that it is not ready.
+// TestObjectStoreAtStart checks that a server does not start if the object store refuses it. It starts if the object
+// store does not answer, because it can serve the packs that it has, and reports that it is not ready.
 func TestObjectStoreAtStart(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// startQuick serves a directory with short times for clients until the test ends.
+// startQuick runs a server with short time limits for clients until the test ends.
 func startQuick(t *testing.T, o server.Options, body, answer time.Duration) *server.Server {
 	t.Helper()
 	o.Data, o.Listen, o.Log = t.TempDir(), "127.0.0.1:0", zap.NewNop()
@@ -44,7 +44,7 @@ func startQuick(t *testing.T, o server.Options, body, answer time.Duration) *ser
 	return s
 }
 
-// dial connects to a server. Reads and writes of the connection end after await.Patience.
+// dial connects to a server. Reads and writes of the connection fail after await.Patience.
 func dial(t *testing.T, s *server.Server) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Listen)
@@ -58,7 +58,8 @@ func dial(t *testing.T, s *server.Server) net.Conn {
 	return c
 }
 
-// A client that announces a body and does not send it gets its answer, and loses the connection.
+// TestBodyThatIsNotSent checks that a client that announces a body and does not send it gets an answer, and loses its
+// connection.
 func TestBodyThatIsNotSent(t *testing.T) {
 	s := startQuick(t, server.Options{}, 50*time.Millisecond, time.Minute)
 	for path, want := range map[string]int{
@@ -91,7 +92,8 @@ func TestBodyThatIsNotSent(t *testing.T) {
 	}
 }
 
-// A client that waits for permission to send a body that the server does not want gets the status instead.
+// TestExpectContinueIsRefused checks that a client that sends "Expect: 100-continue" gets the status at once if the
+// server does not need the body.
 func TestExpectContinueIsRefused(t *testing.T) {
 	s := startQuick(t, server.Options{}, time.Hour, time.Hour)
 	for _, path := range []string{"/git/a/b.git/git-receive-pack", "/client/v4/accounts/" + s.Account + "/artifacts/namespaces", "/unknown"} {
@@ -111,7 +113,7 @@ func TestExpectContinueIsRefused(t *testing.T) {
 	}
 }
 
-// A client that sends requests and reads no answers loses the connection.
+// TestAnswersThatAreNotRead checks that a client that sends requests and reads no answers loses its connection.
 func TestAnswersThatAreNotRead(t *testing.T) {
 	s := startQuick(t, server.Options{}, time.Minute, 100*time.Millisecond)
 	for _, path := range []string{"/openapi.json", "/metrics", "/unknown"} {
@@ -127,7 +129,7 @@ func TestAnswersThatAreNotRead(t *testing.T) {
 	}
 }
 
-// Streams and transfers take longer than other answers.
+// TestLongRequests checks that streams and transfers may take longer than other answers.
 func TestLongRequests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -173,7 +175,7 @@ func TestLongRequests(t *testing.T) {
 			stream := do(http.MethodGet, "/artifactfs/v1/accounts/"+s.Account+"/events", "", nil)
 			defer stream.Body.Close()
 			begin := time.Now()
-			over := make(chan struct{}) // closed when all of the requests have taken too long for others
+			over := make(chan struct{}) // closed when all requests have taken longer than the limit for other requests
 			go func() {
 				defer close(over)
 				<-time.After(2 * answer)
@@ -210,7 +212,7 @@ func TestLongRequests(t *testing.T) {
 	}
 }
 
-// The audit log names the client for whom a trusted proxy sends a request.
+// TestTrustedProxy checks that the audit log names the client for which a trusted proxy has sent a request.
 func TestTrustedProxy(t *testing.T) {
 	var proxies server.Proxies
 	if err := proxies.Set("127.0.0.0/8"); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// table is a database of tokens that another node may change.
+// table is a database of tokens, which the tests change as another node would.
 type table struct {
 	mu     sync.Mutex
 	tokens []records.Token
@@ -72,7 +72,7 @@ func (t *table) RevokedSince(_ context.Context, since time.Time) (ids []string, 
 	return ids, nil
 }
 
-// mint adds a token and returns it with its text.
+// mint adds a token, and returns its record and its text.
 func (t *table) mint(token records.Token) (records.Token, string) {
 	token, text := Mint(token, time.Now())
 	t.tokens = append(t.tokens, token)

@@ -152,7 +152,7 @@ func TestSessionRules(t *testing.T) {
 	}
 }
 
-// The owner as the database finds it is that of the list of all refs.
+// TestOwnerOf checks that the database finds the same owner of the plain names as a search in the list of all refs.
 func TestOwnerOf(t *testing.T) {
 	db, err := records.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "records.db"))
 	if err != nil {

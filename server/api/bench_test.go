@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// big returns a git directory to measure with: that of the variable ARTIFACTFS_BENCH_REPO, or a small one.
+// big returns the git directory with which the benchmarks measure: that of the variable ARTIFACTFS_BENCH_REPO, or a
+// small one.
 func big(b *testing.B, w *world) string {
 	if dir := os.Getenv("ARTIFACTFS_BENCH_REPO"); dir != "" {
 		return dir
@@ -22,7 +23,7 @@ func big(b *testing.B, w *world) string {
 
 const reposPath = "/v1/api/namespaces/team/repos"
 
-// create makes the repository base with the contents of a git directory.
+// create creates the repository base with the contents of a git directory.
 func (w *world) create(b *testing.B, gitDir string) {
 	if got := w.do(b, w.admin, "POST", reposPath, `{"name":"base"}`); got.status != 201 {
 		b.Fatal(got.body)
@@ -41,7 +42,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkFork also measures the bytes on disk of each fork.
+// BenchmarkFork measures the creation of forks, and the disk space of each fork.
 func BenchmarkFork(b *testing.B) {
 	for _, kind := range []string{"all", "commit"} {
 		b.Run(kind, func(b *testing.B) {
@@ -64,7 +65,7 @@ func BenchmarkFork(b *testing.B) {
 	}
 }
 
-// usage returns the bytes that a directory occupies on disk.
+// usage returns the disk space of a directory in bytes.
 func usage(b *testing.B, dir string) int64 {
 	out, err := exec.Command("du", "-s", "--block-size=1", dir).Output()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// addThin adds a session to a repository that has no contents of it.
+// addThin adds a session in thin mode to a repository, which therefore lacks the files of its base.
 func (w *world) addThin(t *testing.T, name string) {
 	t.Helper()
 	r, err := w.db.Repos.Get(t.Context(), "team", "base")

@@ -4,7 +4,8 @@ import "strings"
 
 const at = "/namespaces/team/repos/base"
 
-// A ref is a short name of a branch or tag, an id, HEAD, or a full name that begins with "refs/".
+// contents tests requests for commits, trees and files. They name a ref by the short name of a branch or tag, an id,
+// HEAD, or a full name that begins with "refs/".
 var contents = []exchange{
 	{name: "log", ask: "GET " + at + "/log?ref=main&limit=10", status: 200, want: ok("[" + secondC + "," + firstC + "]")},
 	{name: "log of HEAD", ask: "GET " + at + "/log", status: 200, want: ok("[" + secondC + "," + firstC + "]")},
@@ -104,7 +105,7 @@ var contents = []exchange{
 	{name: "diff without head", ask: "GET " + extension + at + "/diff?base=main", status: 400, want: fault(10100, noString, "/head")},
 }
 
-// A token is shown once. Tokens of repositories are for git only.
+// tokens tests requests about repository tokens, which are for git only. A token is returned once.
 var tokens = []exchange{
 	{name: "create for reading", ask: "POST /namespaces/team/tokens", body: `{"repo":"base","scope":"read","ttl":600}`, status: 201,
 		want: ok(`{"id":"<id>","plaintext":"<token>","scope":"read","expires_at":"<time>"}`), set: "id=result.id"},
@@ -173,7 +174,8 @@ var tokens = []exchange{
 
 const ruled = `,"label":"bot","actor":"ci","refs":[["refs/heads/*",["no-force-push"]],["refs/tags/**",[]]]`
 
-// The server has one account. Tokens of admins allow everything, and tokens of owners allow everything in their namespace.
+// authorization tests what tokens allow: admin tokens everything, and owner tokens everything in their namespace. The
+// server has one account.
 var authorization = []exchange{
 	{name: "no token", token: "none", ask: "GET /namespaces/team", status: 401, want: fault(10000, "Authentication error"),
 		header: "WWW-Authenticate: Bearer"},
@@ -196,7 +198,7 @@ var authorization = []exchange{
 		want: list(`[{"id":"`+account+`","name":"artifactfs"}]`, page(1, 30, 1, 1, 1))},
 }
 
-// An unknown path, and a method that a path does not have, get an answer without the envelope.
+// paths tests unknown paths, and methods that a path does not have. The answers do not have the usual JSON form.
 var paths = []exchange{
 	{name: "unknown route", ask: "GET /namespaces/team/widgets", status: 404, want: notFound, header: plainHeader},
 	{name: "wrong method", ask: "PUT /namespaces/team", status: 404, want: notFound, header: plainHeader},

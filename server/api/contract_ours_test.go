@@ -18,11 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// createBase creates the repository base.
+// createBase is the request that creates the repository base.
 var createBase = exchange{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base"}`, status: 201,
 	want: ok(created("base", "main", ""))}
 
-// With Options.Compat the server behaves as the live service where that differs from its documentation.
+// TestCompat checks that with Options.Compat the server behaves as the live service of Cloudflare, where this differs
+// from its documentation.
 func TestCompat(t *testing.T) {
 	w := newWorld(t, func(o *api.Options) { o.Compat, o.Importer = true, &fakeImporter{db: o.Records} })
 	gitDir := seed(t, w.vars)
@@ -50,7 +51,7 @@ func TestCompat(t *testing.T) {
 	})
 }
 
-// Without Compat the times of pushes are shown.
+// TestPushMovesTimes checks that without Compat, a push changes the times of the repository in answers.
 func TestPushMovesTimes(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
@@ -66,7 +67,8 @@ const (
 	control = `{"id":"<id>","scope":"%s","state":"active","created_at":"<time>","expires_at":%s%s,"role":"%s"%s}`
 )
 
-// The routes below /artifactfs/v1 that Artifacts does not have. Other tables have those of refs, differences, imports and rotation.
+// TestExtensions tests the requests below /artifactfs/v1, which Cloudflare Artifacts does not have. Those about refs,
+// differences, imports and rotation are in other tables.
 func TestExtensions(t *testing.T) {
 	streamed := make(chan string, 10)
 	w := newWorld(t, func(o *api.Options) {
@@ -160,7 +162,8 @@ func TestExtensions(t *testing.T) {
 	}
 }
 
-// Every call has one audit entry. A call that changes records writes its entry in the same transaction.
+// TestAudit checks that every request has one audit entry, and that a request that changes records writes the entry in
+// the same transaction.
 func TestAudit(t *testing.T) {
 	w := newWorld(t, func(o *api.Options) { o.Importer = &fakeImporter{db: o.Records} })
 	seed(t, w.vars)
@@ -205,7 +208,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// away is an implementation of Replicas that fails as if the object store did not answer.
+// away is an implementation of Replicas that returns an error, as if the object store did not answer.
 type away struct{ err error }
 
 func (a away) Acquire(context.Context, string) (*replica.Replica, error) { return nil, a.err }
@@ -235,14 +238,14 @@ func TestStorageIsAway(t *testing.T) {
 	}
 }
 
-// A fork can begin at a checkpoint of any session of its parent.
+// TestForkAtCheckpoint checks that a fork can start at a checkpoint of any session of its parent.
 func TestForkAtCheckpoint(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
-	// The IDs are fixed, because a new ID is never older than those that other tests have made.
+	// The IDs are constants, because a new ID always sorts after the IDs that other tests have made.
 	points := map[string]session.CheckpointID{"one": "01KJN8S000ABCDEFGHJKMNPQRS", "two": "01KJN8T000ABCDEFGHJKMNPQRS",
 		"three": "01KJN8V000ABCDEFGHJKMNPQRS", "other": "01KJN8W000ABCDEFGHJKMNPQRS"}
-	// addCheckpoint adds a checkpoint of the tree of main to a segment, whose newest one is parent.
+	// addCheckpoint adds a checkpoint of the tree of main to a segment. parent is the newest checkpoint of the segment.
 	addCheckpoint := func(name, ref, parent, message string) {
 		id := points[name]
 		w.vars[name+"ID"] = string(id)
@@ -292,7 +295,7 @@ func TestForkAtCheckpoint(t *testing.T) {
 	}
 }
 
-// Repositories of SHA-256 can be read, too.
+// TestSHA256 checks that the contents of repositories with SHA-256 can be read.
 func TestSHA256(t *testing.T) {
 	w := newWorld(t, nil)
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// The tables below are the contract. They are in the order in which they are run, against one server.
+// TestContract sends the requests of the tables below to one server, in their order, and compares the answers.
 func TestContract(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) { testContract(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db")) })
 	t.Run("PostgreSQL", func(t *testing.T) {
@@ -51,7 +51,7 @@ func testContract(t *testing.T, database string) *world {
 	return w
 }
 
-// A namespace has a name of 2 to 63 characters.
+// namespaces tests requests about namespaces, whose names have 2 to 63 characters.
 var namespaces = []exchange{
 	{name: "create", ask: "POST /namespaces", body: `{"namespace":"team"}`, status: 201,
 		want: ok(namespace("team", "unrestricted", 0))},
@@ -89,7 +89,7 @@ var namespaces = []exchange{
 	{name: "delete again", ask: "DELETE /namespaces/europe", status: 404, want: fault(10200, "Namespace not found")},
 }
 
-// A repository has a name of at most 512 characters.
+// creation tests the creation of repositories, whose names have at most 512 characters.
 var creation = []exchange{
 	{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base","description":"probe","default_branch":"main"}`,
 		status: 201,
@@ -165,7 +165,8 @@ var (
 	trunkyRepo = strings.Replace(repo("trunky", ""), `"main"`, `"trunk"`, 1)
 )
 
-// A list that fits on one page, or that is requested by the number of a page, has page numbers; other lists have cursors.
+// lists tests lists. A list that fits on one page, or that is requested by page number, has page numbers; any other
+// list has cursors.
 var lists = []exchange{
 	{name: "newest first", ask: "GET /namespaces/team/repos", status: 200,
 		want: list("["+trunkyRepo+","+frozenRepo+","+baseRepo+"]", page(1, 50, 1, 3, 3))},
@@ -205,7 +206,8 @@ var lists = []exchange{
 		want: fault(10100, "Invalid cursor", "/cursor")},
 }
 
-// A fork has all refs, unless the request selects some. objects is the number of objects in its packs.
+// forks tests forks. A fork has all refs, unless the request selects some; "objects" is the number of objects in its
+// packs.
 var forks = []exchange{
 	{name: "fork", ask: "POST /namespaces/team/repos/base/fork", body: `{"name":"copy"}`, status: 201,
 		want: ok(forked("copy", "team"))},
@@ -255,7 +257,7 @@ var forks = []exchange{
 		body: `{"name":"mine","namespace":"stranger"}`, status: 403, want: fault(10000, "Authentication error")},
 }
 
-// fakeImporter returns a result that depends on the name of the remote.
+// fakeImporter is an importer whose result depends on the name of the remote.
 type fakeImporter struct{ db *records.DB }
 
 func (f *fakeImporter) Check(_ context.Context, r imports.Request) (imports.Remote, error) {
@@ -350,7 +352,7 @@ var importing = []exchange{
 
 const notRemote = "url must be an HTTPS git remote URL (e.g. https://github.com/owner/repo)"
 
-// Deleting is idempotent. The forks of a deleted repository stay as they are.
+// deletion tests the deletion of repositories. It is idempotent, and does not change the forks of a deleted repository.
 var deletion = []exchange{
 	{name: "delete", ask: "DELETE /namespaces/team/repos/base", status: 202, want: ok(`{"id":"<id>"}`)},
 	{name: "delete again", ask: "DELETE /namespaces/team/repos/base", status: 202, want: ok(`{"id":"<id>"}`)},

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// addSession adds a session to a git repository that seed has made. The session has one checkpoint with the commit {work}, which changes
-// README.md of main. A machine holds the session if held is set.
+// addSession adds a session to a git repository that seed has created. The session has one checkpoint with the commit
+// {work}, which changes README.md of main. If held is set, a machine holds the session.
 func addSession(t testing.TB, gitDir, name string, held bool, vars map[string]string) {
 	t.Helper()
 	input := func(stdin string, args ...string) string {
@@ -83,20 +83,20 @@ const (
 	two   = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3" // SHA-256 of "two"
 )
 
-// conflicting returns the envelope of an error with a description of the conflict.
+// conflicting returns the JSON answer with an error and a description of the conflict.
 func conflicting(code int, message, conflict string) string {
 	return strings.Replace(fault(code, message), fmt.Sprintf(`,"documentation_url":"https://developers.cloudflare.com/artifacts/api/errors#%d"`, code),
 		`,"conflict":`+conflict, 1)
 }
 
-// refusal returns the envelope of an error of this server only.
+// refusal returns the JSON answer with an error that only artifactfs serve returns.
 func refusal(code int, message string) string {
 	plain := strings.Replace(conflicting(code, message, "{}"), `,"conflict":{}`, "", 1)
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(plain)
 }
 
-// newReviewed starts a server whose repository base has the sessions work and used, of which a machine uses the latter. {ann}, {bob},
-// {reader} and {bound} are tokens of the repository, {other} is one of another repository.
+// newReviewed starts a server whose repository base has the sessions work and used. A machine holds the session used.
+// {ann}, {bob}, {reader} and {bound} are tokens of the repository, and {other} is a token of another repository.
 func newReviewed(t *testing.T) *world {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
@@ -148,7 +148,7 @@ func TestSessions(t *testing.T) {
 			`"head":"{work}","branch":"main","made_at":"<time>","reason":"idle","message":"","changed":0,"bytes":0,"pins":[]}]`, last(100, 1))},
 		{name: "pin", token: "ann", ask: "PUT " + session1 + "/pins/good", status: 200, want: ok(`{"name":"good","checkpoint":"<ulid>"}`)},
 		{name: "pin with an invalid name", token: "ann", ask: "PUT " + session1 + "/pins/10m", status: 400,
-			want: fault(10100, `invalid pin name "10m": name is a time, HEAD or a turn`)},
+			want: fault(10100, `invalid pin name "10m": name stands for a time, HEAD or a turn`)},
 		{name: "pin by a reader", token: "reader", ask: "PUT " + session1 + "/pins/good", status: 403, want: fault(10000, authentication)},
 		{name: "unpin", token: "ann", ask: "DELETE " + session1 + "/pins/good", status: 204},
 		{name: "unpin again", token: "ann", ask: "DELETE " + session1 + "/pins/good", status: 404, want: fault(10200, `session work has no pin "good"`)},
@@ -270,7 +270,7 @@ func TestCacheEntries(t *testing.T) {
 	w.run(t, []exchange{
 		{name: "put", token: "ann", ask: "PUT " + cache + "/value?key=test/1&expect=none", body: "one", status: 200, want: ok(fmt.Sprintf(entry, "test/1", 3, one))},
 		{name: "put if missing", token: "ann", ask: "PUT " + cache + "/value?key=test/1&expect=none", body: "two", status: 409,
-			want: conflicting(10901, "expected another value: the entry has the hash "+one, `{"now":"`+one+`"}`)},
+			want: conflicting(10901, "entry does not have the expected hash: it has the hash "+one, `{"now":"`+one+`"}`)},
 		{name: "compare and swap", token: "ann", ask: "PUT " + cache + "/value?key=test/1&expect=" + one, body: "two", status: 200,
 			want: ok(fmt.Sprintf(entry, "test/1", 3, two))},
 		{name: "get", token: "reader", ask: "GET " + cache + "/entry?key=test/1", status: 200, want: ok(fmt.Sprintf(entry, "test/1", 3, two))},
@@ -289,12 +289,12 @@ func TestCacheEntries(t *testing.T) {
 		{name: "put with an invalid hash", token: "ann", ask: "PUT " + cache + "/value?key=x&expect=y", body: "x", status: 400,
 			want: fault(10100, "invalid expected hash: want 64 hexadecimal digits or none", "/expect")},
 		{name: "delete of another value", token: "ann", ask: "DELETE " + cache + "/entry?key=test/1&expect=" + one, status: 409,
-			want: conflicting(10901, "expected another value: the entry has the hash "+two, `{"now":"`+two+`"}`)},
+			want: conflicting(10901, "entry does not have the expected hash: it has the hash "+two, `{"now":"`+two+`"}`)},
 		{name: "delete", token: "ann", ask: "DELETE " + cache + "/entry?key=test/1&expect=" + two, status: 204},
 		{name: "delete again", token: "ann", ask: "DELETE " + cache + "/entry?key=test/1", status: 404, want: fault(10200, "Entry not found")},
 		{name: "missing value", ask: "GET " + cache + "/value?key=test/1", status: 404, want: fault(10200, "Entry not found")},
 	})
-	// A value that is too large is refused, and nothing is left of it.
+	// A value that is too large is refused, and nothing of it is stored.
 	got := w.do(t, w.vars["ann"], http.MethodPut, w.expand(cache + "/value?key=large")[1:], strings.Repeat("x", 64<<20+1))
 	if got.status != http.StatusRequestEntityTooLarge {
 		t.Errorf("value of more than 64 MiB: got %d %s", got.status, got.body)

@@ -16,31 +16,31 @@ import (
 // value of a variable, which an earlier answer has set; <x> is a value that differs between runs.
 type exchange struct {
 	name   string
-	token  string // "": the admin token; "none": no token; otherwise the name of a variable
+	token  string // name of the variable with the token; "": the admin token; "none": no token
 	ask    string // method and path
 	body   string
 	status int
-	want   string // body of the answer
-	header string // "Name: value" that the answer must have
+	want   string // expected body of the answer
+	header string // header "Name: value" that the answer must have
 	set    string // variable that is set to a value of the result: "name=field"
 }
 
-// ok returns the envelope of a result.
+// ok returns the JSON answer with a result.
 func ok(result string) string {
 	return `{"result":` + result + `,"success":true,"errors":[],"messages":[]}`
 }
 
-// list returns the envelope of a list.
+// list returns the JSON answer with one page of a list.
 func list(result, info string) string {
 	return `{"result":` + result + `,"success":true,"errors":[],"messages":[],"result_info":` + info + `}`
 }
 
-// page returns the description of a page of a list by its number.
+// page returns the JSON description of a page of a list with page numbers.
 func page(page, perPage, pages, count, total int) string {
 	return fmt.Sprintf(`{"page":%d,"per_page":%d,"total_pages":%d,"count":%d,"total_count":%d}`, page, perPage, pages, count, total)
 }
 
-// fault returns the envelope of an error.
+// fault returns the JSON answer with an error.
 func fault(code int, message string, pointer ...string) string {
 	text, _ := json.Marshal(message)
 	source := ""
@@ -97,7 +97,7 @@ func (w *world) run(t *testing.T, table []exchange) {
 	}
 }
 
-// valueOf returns the value at a path of a JSON text, such as result.0.id.
+// valueOf returns the value in a JSON text at a path such as result.0.id.
 func valueOf(t *testing.T, body, path string) string {
 	t.Helper()
 	var at any
@@ -123,7 +123,8 @@ func valueOf(t *testing.T, body, path string) string {
 	return s
 }
 
-// seed makes a git repository with two commits on main, the branches side and feature/x, the tag v1, and notes.
+// seed creates a git repository with two commits on main, the branches side and feature/x, the tag v1, and notes. It
+// sets variables for the object ids.
 func seed(t testing.TB, vars map[string]string) (gitDir string) {
 	t.Helper()
 	r, err := gittest.New(t.TempDir()+"/seed.git", gittest.RepoOptions{})
@@ -160,12 +161,12 @@ const (
 		`,"parents":["{first}"],"authoredAt":1700000060,"committedAt":1700000060}`
 )
 
-// more describes a page of a list with cursors that is not the last one.
+// more returns the JSON description of a page of a list with cursors that is not the last one.
 func more(perPage, count int) string {
 	return fmt.Sprintf(`{"cursor":"<cursor>","per_page":%d,"count":%d}`, perPage, count)
 }
 
-// last describes the last page of a list with cursors.
+// last returns the JSON description of the last page of a list with cursors.
 func last(perPage, count int) string {
 	return fmt.Sprintf(`{"cursor":"","per_page":%d,"count":%d}`, perPage, count)
 }
@@ -175,7 +176,7 @@ func namespace(name, jurisdiction string, repos int) string {
 		name, jurisdiction, repos)
 }
 
-// created returns the answer to the creation of a repository in a namespace; "" means team.
+// created returns the JSON answer to the creation of a repository in a namespace; "" stands for the namespace team.
 func created(name, branch, namespace string) string {
 	if namespace == "" {
 		namespace = "team"
@@ -188,19 +189,19 @@ func forked(name, namespace string) string {
 	return strings.TrimSuffix(created(name, "main", namespace), "}") + `,"objects":11}`
 }
 
-// repo returns the form in which answers show a repository of the namespace team.
+// repo returns the JSON of a repository of the namespace team.
 func repo(name, rest string) string {
 	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"main","created_at":"<time>",`+
 		`"updated_at":"<time>","last_push_at":null,"source":null,"read_only":false,"remote":"<host>/git/team/%s.git","status":"ready"%s}`,
 		name, name, rest)
 }
 
-// token returns the form in which a list shows a token.
+// token returns the JSON of a token in a list.
 func token(scope, state, rest string) string {
 	return fmt.Sprintf(`{"id":"<id>","scope":"%s","state":"%s","created_at":"<time>","expires_at":"<time>"%s}`, scope, state, rest)
 }
 
-// change returns the form in which a difference shows a path.
+// change returns the JSON of a changed path in a difference.
 func change(path, status, oldMode, newMode, oldHash, newHash string, additions, deletions int) string {
 	return fmt.Sprintf(`{"path":"%s","status":"%s","old_mode":"%s","new_mode":"%s","old_hash":"%s","new_hash":"%s",`+
 		`"additions":%d,"deletions":%d,"binary":false}`, path, status, oldMode, newMode, oldHash, newHash, additions, deletions)

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// TestReviewFigures measures acts by the REST API on a repository with 100 sessions if API_FIGURES is set, otherwise with 5 sessions.
+// TestReviewFigures measures requests that change sessions, on a repository with 100 sessions if API_FIGURES is set,
+// otherwise with 5 sessions.
 func TestReviewFigures(t *testing.T) {
 	sessions, runs := 5, 2
 	if os.Getenv("API_FIGURES") != "" {

@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// A fork cannot begin at a commit that was collected, although a request that began before keeps its pack in the replica.
+// TestForkAtACollectedCommit checks that a fork cannot start at a commit that was removed as garbage, although the
+// replica keeps its pack for a request that began before.
 func TestForkAtACollectedCommit(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)

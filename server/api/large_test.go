@@ -15,12 +15,13 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Clients that do not read large files hold up neither other reads of their namespace nor large files of others. They lose their
-// connections when the token is revoked.
+// TestLargeFilesThatAreNotRead checks that clients that request large files and do not read them block neither other
+// reads of their namespace nor large files of other namespaces, and that they lose their connections when the token is
+// revoked.
 func TestLargeFilesThatAreNotRead(t *testing.T) {
 	var o api.Options
 	w := newWorld(t, func(given *api.Options) { o = *given })
-	rest := api.New(o) // the checker of the world stores answers
+	rest := api.New(o) // without the checker of the world, which stores whole answers
 	t.Cleanup(func() { rest.Close() })
 	server := httptest.NewUnstartedServer(rest)
 	server.Config.WriteTimeout = time.Minute
@@ -28,7 +29,7 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
 	gittest.Must(t, dir, "init", "-q", "-b", "main")
-	const size = 32 << 20 // more than the kernel keeps for a connection
+	const size = 32 << 20 // more than the kernel buffers for a connection
 	if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, size), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 			switch {
 			case err != nil:
 				select {
-				case <-revoking: // the request got a place at the moment of the revocation, so its connection was closed
+				case <-revoking: // the request began at the moment of the revocation, so its connection was closed
 				default:
 					t.Error(err)
 				}

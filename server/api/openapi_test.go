@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 )
 
-// The OpenAPI document has exactly the routes of the table.
+// TestDocumentHasTheRoutes checks that the OpenAPI document has exactly the routes of the server.
 func TestDocumentHasTheRoutes(t *testing.T) {
 	prefix := map[tree]string{
 		artifacts: "/client/v4/accounts/{account}/artifacts/", account: "/client/v4/", extension: "/artifactfs/v1/accounts/{account}/",

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// A namespace gets no more repositories and requests than its quotas, with the reason in the envelope, and sees both in its usage.
+// TestQuotas checks that a namespace cannot exceed its quotas of repositories and requests, that the error states the
+// reason, and that the usage of the namespace contains both.
 func TestQuotas(t *testing.T) {
 	w := newWorld(t, func(o *api.Options) {
 		o.Quotas = quota.New(o.Records, quota.Limits{Amounts: records.Amounts{Repos: 1}, Requests: 4})

@@ -32,7 +32,7 @@ func testDatabaseAway(t *testing.T, w *world, s *pgtest.Server) {
 	})
 }
 
-// If many requests create the same name at the same time, exactly one succeeds.
+// TestNamesAreTakenOnce checks that exactly one of many concurrent requests that create the same name succeeds.
 func TestNamesAreTakenOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
@@ -58,7 +58,8 @@ func TestNamesAreTakenOnce(t *testing.T) {
 	}
 }
 
-// Contents have an entity tag, and a HEAD request returns the header only.
+// TestContentsWithoutBody checks that file contents have an entity tag, and that a HEAD request returns only the
+// header.
 func TestContentsWithoutBody(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
@@ -87,7 +88,7 @@ func TestContentsWithoutBody(t *testing.T) {
 	}
 }
 
-// A namespace, and the account, have a maximum of webhooks.
+// TestWebhooksAreLimited checks that the number of webhooks of a namespace, and of the account, is limited.
 func TestWebhooksAreLimited(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, ns := range []string{"", "team", "other"} {

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Names of namespaces are found without regard to case, so each route, and the token of an owner, works with every spelling.
+// TestSpellingsOfNamespaces checks that the case of letters in the name of a namespace does not matter for any route or
+// owner token.
 func TestSpellingsOfNamespaces(t *testing.T) {
 	w := newWorld(t, nil)
 	const ours, owned = "/artifactfs/v1/accounts/" + account, "/v1/api/namespaces/"
@@ -25,7 +26,7 @@ func TestSpellingsOfNamespaces(t *testing.T) {
 		var a struct {
 			Result struct{ ID, Plaintext string }
 		}
-		_ = json.Unmarshal([]byte(got.body), &a) // lists have no id
+		_ = json.Unmarshal([]byte(got.body), &a) // answers with lists have no id
 		if a.Result.Plaintext != "" {
 			return a.Result.Plaintext
 		}

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/api"
 )
 
-// A directory of thirty thousand names is sent completely, and the server keeps only a small part of it in memory.
+// TestLargeDirectory checks that a directory with thirty thousand names is sent completely, and that the server never
+// has more than a small part of it in memory.
 func TestLargeDirectory(t *testing.T) {
 	var o api.Options
 	w := newWorld(t, func(given *api.Options) { o = *given })
@@ -70,7 +71,7 @@ func TestLargeDirectory(t *testing.T) {
 	if got := read("big"); len(got) != names || !slices.IsSortedFunc(got, func(a, b map[string]string) int { return strings.Compare(a["name"], b["name"]) }) {
 		t.Errorf("large directory: got %d names", len(got))
 	}
-	// The text of the answer has 3 MB.
+	// The answer has 3 MB.
 	id := gittest.Must(t, dir, "rev-parse", "main:big")
 	var before, after runtime.MemStats
 	most := uint64(0)
@@ -80,7 +81,7 @@ func TestLargeDirectory(t *testing.T) {
 	}}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/api/namespaces/big/repos/files/tree/"+id, nil)
 	r.Header.Set("Authorization", "Bearer "+w.admin)
-	defer debug.SetGCPercent(debug.SetGCPercent(10)) // little garbage is counted
+	defer debug.SetGCPercent(debug.SetGCPercent(10)) // so that the measured memory contains little garbage
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	rest.ServeHTTP(out, r)
@@ -89,7 +90,7 @@ func TestLargeDirectory(t *testing.T) {
 	}
 }
 
-// onlyCounts is an answer that is counted.
+// onlyCounts is an http.ResponseWriter that only counts the bytes.
 type onlyCounts struct {
 	header http.Header
 	bytes  int

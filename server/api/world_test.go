@@ -31,18 +31,18 @@ const account = "0123456789abcdef0123456789abcdef"
 
 // world is a server with a real database, real replicas and a real listener.
 type world struct {
-	dir   string // directory of objects and replicas
+	dir   string // directory of the object store and the replicas
 	db    *records.DB
 	set   *replica.Set
 	meter *meterLog
 	url   string
-	admin string // token
+	admin string // admin token
 	vars  map[string]string
 	// checker compares each request and answer with the OpenAPI document.
 	checker *openapitest.Checker
 }
 
-// meterLog stores what an API counts.
+// meterLog stores the operations that an API counts.
 type meterLog struct {
 	mu      sync.Mutex
 	entries []records.AuditEntry
@@ -67,7 +67,7 @@ func newWorld(t testing.TB, change func(*api.Options)) *world {
 	return newWorldOn(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db"), change)
 }
 
-// newWorldOn starts a server with the database at a URL.
+// newWorldOn starts a server that uses the database at a URL.
 func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	t.Helper()
 	dir := t.TempDir()
@@ -114,7 +114,7 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	return w
 }
 
-// token creates a token.
+// token creates a token and returns its text.
 func (w *world) token(t testing.TB, token records.Token) string {
 	t.Helper()
 	_, text := w.tokenOf(t, token)
@@ -140,7 +140,8 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 	}
 	dir := t.TempDir()
 	var hash string
-	if packs, _ := filepath.Glob(filepath.Join(gitDir, "objects/pack/*.pack")); len(packs) == 1 { // one pack has everything
+	// One pack contains all objects.
+	if packs, _ := filepath.Glob(filepath.Join(gitDir, "objects/pack/*.pack")); len(packs) == 1 {
 		dir = filepath.Dir(packs[0])
 		hash = strings.TrimPrefix(strings.TrimSuffix(filepath.Base(packs[0]), ".pack"), "pack-")
 	} else {
@@ -170,14 +171,14 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 	}
 }
 
-// response is what the server answers.
+// response is an answer of the server.
 type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// do sends a request with a token, "" for none.
+// do sends a request with a token and returns the answer. "" stands for no token.
 func (w *world) do(t testing.TB, token, method, path, body string) response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
@@ -199,7 +200,7 @@ func (w *world) do(t testing.TB, token, method, path, body string) response {
 	return response{res.StatusCode, res.Header, string(text)}
 }
 
-// id sends a request of the administrator, which must succeed, and returns the id in the answer.
+// id sends a request with the admin token, which must succeed, and returns the id in the answer.
 func (w *world) id(t testing.TB, method, path, body string) string {
 	t.Helper()
 	got := w.do(t, w.admin, method, path, body)
@@ -212,7 +213,7 @@ func (w *world) id(t testing.TB, method, path, body string) string {
 	return a.Result.ID
 }
 
-// expand replaces {name} by variables.
+// expand replaces {name} in a text by the value of the variable.
 func (w *world) expand(text string) string {
 	for name, value := range w.vars {
 		text = strings.ReplaceAll(text, "{"+name+"}", value)
@@ -232,7 +233,7 @@ var placeholders = []struct {
 	{regexp.MustCompile(`"(cursor)":"[\w-]+"`), `"$1":"<cursor>"`},
 }
 
-// plain replaces values of an answer that differ between runs by placeholders.
+// plain replaces values in an answer that differ between runs by placeholders.
 func (w *world) plain(text string) string {
 	text = strings.ReplaceAll(text, w.url, "<host>")
 	for _, p := range placeholders {
@@ -246,7 +247,7 @@ func (w *world) plain(text string) string {
 	return text
 }
 
-// compact returns JSON without spaces, and other text as it is.
+// compact returns JSON without spaces, and any other text unchanged.
 func compact(text string) string {
 	var b bytes.Buffer
 	if json.Compact(&b, []byte(text)) != nil {

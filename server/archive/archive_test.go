@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// world is a repository of a server with sessions.
+// world is a repository of a server, to which a test adds sessions.
 type world struct {
 	testing.TB
 	bed    *replicatest.Bed
@@ -41,7 +41,7 @@ func newWorld(t testing.TB, f object.Format) *world {
 	return w
 }
 
-// noise returns a text that cannot be compressed.
+// noise returns a text of n bytes that cannot be compressed.
 func noise(n int) string {
 	var b strings.Builder
 	for x := uint64(1); b.Len() < n; x = x*6364136223846793005 + 1442695040888963407 {
@@ -57,7 +57,7 @@ func (w *world) ok(err error) {
 	}
 }
 
-// set pushes a ref.
+// set pushes a ref to the server.
 func (w *world) set(name string, id object.ID) {
 	w.Helper()
 	w.ok(w.repo.Update(w.Context(), name, "", id.String()))
@@ -95,7 +95,7 @@ func (w *world) tree(commit object.ID) object.ID {
 	return id
 }
 
-// write writes objects as a pack of the clone.
+// write stores objects as a pack in the clone.
 func (w *world) write(all []odb.Outgoing) {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "x.pack")
@@ -118,7 +118,7 @@ func (w *world) refs() map[string]string {
 	return all
 }
 
-// collect removes garbage at once.
+// collect removes garbage from the repository at once.
 func (w *world) collect() {
 	w.Helper()
 	times := upkeep.Default()
@@ -143,8 +143,9 @@ func (w *world) archive(names ...string) []error {
 	return results
 }
 
-// An archived session leaves the repository, whose packs shrink, and comes back with the same refs and objects, even if the branch on
-// which it was based has been rewritten and collected in the meantime.
+// TestArchiveAndReopen checks that archiving a session removes its refs from the repository, whose packs get smaller,
+// and that reopening it restores the same refs and objects, even if its base commit was removed as garbage in the
+// meantime.
 func TestArchiveAndReopen(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -165,14 +166,14 @@ func TestArchiveAndReopen(t *testing.T) {
 			if i := InfoOf(row); i.Title != "Fix" || i.State != session.Closed || row.Pack.Bytes > 60_000 || row.Pack.Bytes < 50_000 {
 				t.Errorf("row: got %+v, %+v, want a bundle without the base", row, i)
 			}
-			// Stock git reads the bundle.
+			// Stock git can read the bundle.
 			bundle := filepath.Join(t.TempDir(), "b")
 			w.ok(w.bed.Objects.Get(t.Context(), row.Pack.Key(records.BundleExtension), bundle))
 			gittest.Must(t, w.repo.Path, "bundle", "verify", bundle)
 			if heads := gittest.Must(t, w.repo.Path, "bundle", "list-heads", bundle); strings.Count(heads, "\n") != 3 {
 				t.Errorf("bundle: got %s", heads)
 			}
-			// The base of the sessions leaves the branch.
+			// Rewrite the branch, so that it does not contain the base commit of the sessions any more.
 			fresh := w.repo.Push(t, "fresh", map[string]gittest.File{"b": {Data: []byte("2")}})
 			w.ok(w.repo.Update(t.Context(), "refs/heads/main", w.main.String(), ""))
 			w.set("refs/heads/main", fresh)
@@ -182,7 +183,7 @@ func TestArchiveAndReopen(t *testing.T) {
 			}
 			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "work", By{Actor: "bob", Reason: "again"}))
 			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "other", By{}))
-			for range 2 { // the objects are in the repository until they are collected
+			for range 2 { // the repository contains the objects until the garbage collection removes them
 				w.ok(w.archive("other")[0])
 				w.ok(w.a.Reopen(t.Context(), w.repo.ID, "other", By{}))
 			}
@@ -224,7 +225,7 @@ func TestSessionsThatAreNotArchived(t *testing.T) {
 	}
 }
 
-// A deleted archived session is in the trash like any other.
+// TestArchivedSessionToTrash checks that an archived session that is deleted is in the trash, as any other session.
 func TestArchivedSessionToTrash(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	w.add("work", session.Closed, profile.Profile{})
@@ -242,7 +243,7 @@ func TestArchivedSessionToTrash(t *testing.T) {
 	}
 }
 
-// stops is an object store that fails when the n-th file is stored, like a process that is killed there.
+// stops is an object store that returns an error when the n-th file is stored, as if the process was killed then.
 type stops struct {
 	left int
 	replicatestStore
@@ -263,13 +264,14 @@ func (s *stops) Put(ctx context.Context, key, path string) error {
 	return s.replicatestStore.Put(ctx, key, path)
 }
 
-// A process that dies while it archives changes nothing, and what it has stored is removed later.
+// TestArchiveThatDies checks that a process that dies while it archives sessions changes nothing, and that the files
+// that it has stored are removed later.
 func TestArchiveThatDies(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	w.add("one", session.Closed, profile.Profile{})
 	w.add("two", session.Closed, profile.Profile{})
 	before := fmt.Sprint(w.refs())
-	for n := range 2 { // the second bundle, or the first one, is not stored
+	for n := range 2 { // in one case the first bundle is not stored, in the other the second one
 		w.a.o.Objects = &stops{n, w.bed.Objects}
 		if _, err := w.a.Archive(t.Context(), w.repo.ID, []string{"one", "two"}, By{}); err == nil {
 			t.Fatal("the store did not fail")
@@ -288,7 +290,8 @@ func TestArchiveThatDies(t *testing.T) {
 	}))
 }
 
-// Records of a transcript that are old are erased in the repository and in the archive, and the files with them are removed.
+// TestErase checks that old records of a transcript are erased in the repository and in the archive, and that the files
+// that contain them are removed.
 func TestErase(t *testing.T) {
 	for _, archived := range []bool{false, true} {
 		w := newWorld(t, object.SHA1)

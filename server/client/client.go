@@ -1,14 +1,14 @@
 // Package client is a client of the REST API of artifactfs serve, which is that of Cloudflare Artifacts with
 // extensions. It works with every server that has this API; the doc comments state which fields and methods are
-// extensions.
+// extensions of artifactfs serve.
 //
 //	c, err := client.New(client.Options{URL: "http://127.0.0.1:8790", Token: token})
 //	created, err := c.CreateRepo(ctx, "team", client.CreateRepo{Name: "app"})
 //	// git clone created.Remote, with created.Token as password
 //
-// An answer that reports a failure is returned as *Error. If an answer has status 503, its request is repeated up to
-// four times, each time after the delay in the header Retry-After, but at most 5 s. The methods of Client may be called
-// from any goroutine.
+// If the server reports a failure, the methods return an *Error; if no server answers, the error wraps ErrUnreachable.
+// A request that is answered with status 503 is repeated up to four times, each time after the delay in the header
+// Retry-After, but at most 5 s. The methods of Client may be called from any goroutine.
 package client
 
 import (
@@ -34,25 +34,26 @@ const (
 	retries   = 4        // maximum number of repetitions of a request after status 503
 )
 
-// pauses are the pauses before a repetition. The server can ask for longer ones, but not for more than the longest.
+// pauses are the pauses before a request is repeated. The server can request longer ones, up to pauses.Longest.
 var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 5 * time.Second}
 
 // Options configures a Client.
 type Options struct {
 	// URL is the address of the server, such as http://127.0.0.1:8790. It may end in the path under which a proxy serves it.
 	URL string
-	// Token is a token for the REST API (an admin or owner token). Tokens of repositories are for git only.
+	// Token is a token for the REST API: an admin or owner token. A repository token allows only git access and the
+	// methods of Repository.
 	Token string
 	// Account is the id of the account, with 32 hexadecimal digits. If it is "", the client requests the id from the
 	// server.
 	Account string
-	// HTTP sends the requests; nil stands for a client without a time limit, because the caller's context has one.
-	// Redirections are not followed, unless HTTP has a CheckRedirect: net/http would send the token to other ports, to
-	// subdomains, and from https to http.
+	// HTTP sends the requests. nil stands for a client without a time limit, so that only the context of a call limits
+	// it. Redirections are not followed, unless HTTP has a CheckRedirect: net/http would send the token to other ports,
+	// to subdomains, and from https to http.
 	HTTP *http.Client
 }
 
-// Client sends requests to one server.
+// Client sends requests to the REST API of one server. Its methods may be called from any goroutine.
 type Client struct {
 	base  *url.URL
 	token string
@@ -62,7 +63,7 @@ type Client struct {
 	account string // id of the account; "" until it is known; protected by mu
 }
 
-// New returns a client. It sends no request.
+// New returns a client for the server at o.URL. It returns an error if the URL is invalid. It sends no request.
 func New(o Options) (*Client, error) {
 	base, err := url.Parse(o.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
@@ -83,7 +84,7 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// withoutSecrets returns a URL for an error, without user and password.
+// withoutSecrets returns a URL without its user, password and query, for the text of an error.
 func withoutSecrets(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -93,10 +94,11 @@ func withoutSecrets(text string) string {
 	return u.String()
 }
 
-// URL returns the address of the server.
+// URL returns the address of the server, without a slash at its end.
 func (c *Client) URL() string { return c.base.String() }
 
-// Account returns the id of the account. If Options has none, the first call requests it from the server.
+// Account returns the id of the account, which is part of the path of each request. If Options.Account is "", the first
+// call requests the id from the server. It returns an error if the token has no account there.
 func (c *Client) Account(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	known := c.account
@@ -119,7 +121,7 @@ func (c *Client) Account(ctx context.Context) (string, error) {
 	return c.account, nil
 }
 
-// request is one call of the API.
+// request describes one request to the REST API.
 type request struct {
 	verb, object string // verb and object begin the texts of errors, such as "create" and "repository team/app"
 	method       string
@@ -130,7 +132,7 @@ type request struct {
 	header       http.Header
 }
 
-// below returns the escaped path of a route below the account's base path of Artifacts.
+// below returns the escaped path of a resource of the account, relative to the address of the server.
 func (c *Client) below(ctx context.Context, parts ...string) (string, error) {
 	account, err := c.Account(ctx)
 	if err != nil {
@@ -139,7 +141,7 @@ func (c *Client) below(ctx context.Context, parts ...string) (string, error) {
 	return "/client/v4/accounts/" + url.PathEscape(account) + "/artifacts" + join(parts), nil
 }
 
-// join returns the parts as an escaped path that begins with a slash.
+// join returns the escaped parts as a path that begins with a slash.
 func join(parts []string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -148,7 +150,7 @@ func join(parts []string) string {
 	return b.String()
 }
 
-// envelope is the form of every JSON answer.
+// envelope is the form of each JSON answer of the server.
 type envelope struct {
 	Result  json.RawMessage `json:"result"`
 	Success bool            `json:"success"`
@@ -163,7 +165,7 @@ type envelope struct {
 	Info PageInfo `json:"result_info"`
 }
 
-// PageInfo describes a page of a list. Cursor is "" on the last page.
+// PageInfo describes one page of a list. Cursor is the value by which the next page is requested, "" on the last page.
 type PageInfo struct {
 	Cursor     string `json:"cursor,omitempty"`
 	Page       int    `json:"page,omitempty"`
@@ -173,7 +175,7 @@ type PageInfo struct {
 	TotalCount int    `json:"total_count,omitempty"`
 }
 
-// call sends a request and decodes the result of the answer into result, unless that is nil.
+// call sends a request and decodes the field "result" of the answer into result. result may be nil.
 func (c *Client) call(ctx context.Context, r request, result any) (PageInfo, error) {
 	res, err := c.send(ctx, r)
 	if err != nil {
@@ -197,8 +199,8 @@ func (c *Client) call(ctx context.Context, r request, result any) (PageInfo, err
 	return e.Info, nil
 }
 
-// send sends a request, and repeats it up to retries times while the server answers with status 503. The answer that it
-// returns has a status below 300. The caller must close the body of the answer.
+// send sends a request, and repeats it up to retries times while the server answers with status 503. It returns an
+// answer with a status below 300, whose body the caller must close; any other answer is returned as an *Error.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	for try := 0; ; try++ {
 		res, err := c.once(ctx, r)
@@ -219,8 +221,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 }
 
-// once sends a request one time. It returns the answer whatever its status is, and ErrUnreachable if there is no
-// answer.
+// once sends a request one time and returns the answer, whatever its status is. It returns an error that wraps
+// ErrUnreachable if there is no answer.
 func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	u := c.base.String() + r.path
 	if len(r.query) > 0 {
@@ -264,7 +266,7 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	return res, nil
 }
 
-// failureOf converts an answer with a status of 300 or above to an Error.
+// failureOf returns the *Error for an answer with a status of 300 or above.
 func failureOf(r request, res *http.Response) *Error {
 	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode,
 		RetryAfter: backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), math.MaxInt64)}

@@ -15,10 +15,12 @@ import (
 
 const account = "0123456789abcdef0123456789abcdef"
 
-// fakeServer returns the answers that a test has set, and records the requests.
+// fakeServer is a server that returns the answers that a test has set, and records the requests.
 type fakeServer struct {
-	t       *testing.T
-	answers map[string][]string // "STATUS JSON" by method and path; each is returned once, except the last one of a list
+	t *testing.T
+	// answers contains the list of answers "STATUS JSON" of each method and path. Each answer is returned once, except
+	// the last one of a list, which is returned repeatedly.
+	answers map[string][]string
 	heard   []string
 }
 
@@ -162,7 +164,8 @@ func TestNewRefusesURLs(t *testing.T) {
 	}
 }
 
-// The API has no redirections, and net/http would send the token to another port of the host.
+// TestRedirectionsAreNotFollowed checks that redirections are not followed. The API has none, and net/http would send
+// the token to another port of the host.
 func TestRedirectionsAreNotFollowed(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("another server got %s %s with %q", r.Method, r.URL, r.Header.Get("Authorization"))

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Commit is a commit. Authored and Committed are in seconds since 1970.
+// Commit is a git commit. Authored and Committed are in seconds since 1970.
 type Commit struct {
 	Hash      string   `json:"hash"`
 	Tree      string   `json:"treeHash"`
@@ -27,7 +27,7 @@ type Person struct {
 	Email string `json:"email"`
 }
 
-// TreeEntry is an entry of a tree.
+// TreeEntry is an entry of a git tree.
 type TreeEntry struct {
 	Name string `json:"name"`
 	Mode string `json:"mode"`
@@ -35,8 +35,9 @@ type TreeEntry struct {
 	Type string `json:"type"` // blob, tree, symlink, gitlink or exec
 }
 
-// Log returns the commit to which a ref points and its ancestors by first parents, the newest first. An empty ref means
-// HEAD, and limit 0 means 50. For an unknown ref it returns no commits and no error.
+// Log returns the commit to which a ref points and its ancestors by first parents, the newest first: at most limit
+// commits, without the first offset ones. An empty ref means HEAD, and limit 0 means 50. For an unknown ref it returns
+// no commits and no error.
 func (c *Client) Log(ctx context.Context, namespace, name, ref string, limit, offset int) ([]Commit, error) {
 	q := url.Values{}
 	if ref != "" {
@@ -52,34 +53,35 @@ func (c *Client) Log(ctx context.Context, namespace, name, ref string, limit, of
 	return all, err
 }
 
-// Commit returns a commit.
+// Commit returns the commit with the given id in a repository.
 func (c *Client) Commit(ctx context.Context, namespace, name, id string) (Commit, error) {
 	return do[Commit](ctx, c, "show", "commit "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "commit", id)
 }
 
-// Tree returns the entries of a tree. It does not include the entries of its subdirectories.
+// Tree returns the entries of the git tree with the given id. It does not return the entries of subdirectories.
 func (c *Client) Tree(ctx context.Context, namespace, name, id string) ([]TreeEntry, error) {
 	return do[[]TreeEntry](ctx, c, "show", "tree "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "tree", id)
 }
 
-// Blob returns the contents of a blob. The caller must close the reader.
+// Blob returns a reader for the contents of the git blob with the given id. The caller must close the reader.
 func (c *Client) Blob(ctx context.Context, namespace, name, id string) (io.ReadCloser, error) {
 	return c.bytes(ctx, "blob "+id, nil, "namespaces", namespace, "repos", name, "blob", id)
 }
 
-// File returns the contents of a file in the commit to which a ref points. The caller must close the reader.
+// File returns a reader for the contents of a file in the commit to which a ref points. The caller must close the
+// reader.
 func (c *Client) File(ctx context.Context, namespace, name, ref, path string) (io.ReadCloser, error) {
 	q := url.Values{"ref": {ref}, "path": {path}}
 	return c.bytes(ctx, "file "+path+" at "+ref, q, "namespaces", namespace, "repos", name, "file")
 }
 
-// Raw is like File, for a ref whose name contains no slash.
+// Raw does the same as File, but works only for a ref whose name contains no slash.
 func (c *Client) Raw(ctx context.Context, namespace, name, ref, path string) (io.ReadCloser, error) {
 	parts := append([]string{"namespaces", namespace, "repos", name, "raw", ref}, strings.Split(path, "/")...)
 	return c.bytes(ctx, "file "+path+" at "+ref, nil, parts...)
 }
 
-// bytes calls a route that answers with plain bytes.
+// bytes requests a resource whose answer is plain bytes instead of JSON. The caller must close the reader.
 func (c *Client) bytes(ctx context.Context, object string, q url.Values, parts ...string) (io.ReadCloser, error) {
 	path, err := c.below(ctx, parts...)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 )
 
 var (
-	// ErrUnreachable means that no server answered.
+	// ErrUnreachable means that no server answered at the address.
 	ErrUnreachable = errors.New("server cannot be reached")
-	// ErrNotFound, ErrExists, ErrDenied, ErrInvalid and ErrUnavailable classify an *Error for errors.Is.
+	// ErrNotFound, ErrExists, ErrDenied, ErrInvalid and ErrUnavailable are classes of failures: errors.Is(err,
+	// ErrNotFound) reports whether err is an *Error of this class.
 	ErrNotFound    = errors.New("not found")
 	ErrExists      = errors.New("already exists")
 	ErrDenied      = errors.New("access denied")
@@ -18,7 +19,7 @@ var (
 	ErrUnavailable = errors.New("server is unavailable")
 )
 
-// These are the codes of errors.
+// These are the values of Error.Code.
 const (
 	CodeInvalidInput        = 10100
 	CodeInvalidRepoName     = 10101
@@ -38,27 +39,27 @@ const (
 	CodeQuota               = 10903 // a quota of the namespace is used up
 )
 
-// Error is a failure that the server has reported.
+// Error is a failure that the server has reported in its answer.
 type Error struct {
 	Verb    string // the operation that has failed, such as "create"
 	Object  string // the object of the operation, such as "repository team/app"
-	Status  int    // status of HTTP
+	Status  int    // HTTP status of the answer
 	Code    int    // one of the constants Code...; 0 if the answer has no code
 	Message string
 	Pointer string // JSON pointer to the invalid field of the request, such as "/name"; "" if there is none
 	// Conflict describes the state that does not allow the request; nil for most errors.
 	Conflict *Conflict
-	// RetryAfter is the time in the header Retry-After, after which the request can be repeated; 0: the answer has no such header.
+	// RetryAfter is the time after which the request can be repeated, from the header Retry-After; 0 if there is none.
 	RetryAfter time.Duration
 }
 
-// Conflict describes the state of a repository that does not allow a request.
+// Conflict describes the state of a repository that keeps the server from making a requested change.
 type Conflict struct {
 	Paths []string `json:"paths"` // files with conflicts
-	Now   string   `json:"now"`   // present value, where another one was expected
+	Now   string   `json:"now"`   // present value, if the request stated another one as expected
 }
 
-// Error returns "verb object: message".
+// Error returns a text of the form "verb object: message".
 func (e *Error) Error() string {
 	text := e.Message
 	if e.Pointer != "" {
@@ -67,7 +68,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %s", e.Verb, e.Object, text)
 }
 
-// Is reports whether the error belongs to the class of target, one of the sentinel errors of this package.
+// Is reports whether the error belongs to the class target, which is one of ErrNotFound, ErrExists, ErrDenied,
+// ErrInvalid and ErrUnavailable.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:

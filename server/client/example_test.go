@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// A sandbox gets a fork of a reviewed repository, and a token that is valid as long as the sandbox is expected to run.
+// This example creates a fork of a repository and a token for a sandbox, runs an agent in the sandbox, and lists the
+// branches that the agent has pushed.
 func Example() {
 	ctx := context.Background()
 	c, err := client.New(client.Options{URL: "http://127.0.0.1:8790", Token: os.Getenv("ARTIFACTFS_SERVER_TOKEN")})

@@ -15,20 +15,21 @@ import (
 	"time"
 )
 
-// Extensions has methods for the routes that artifactfs serve adds to the API. On other servers, they return
-// ErrNotFound.
+// Extensions has the methods for the extensions of the API by artifactfs serve. With other servers, they return an
+// *Error of the class ErrNotFound.
 type Extensions struct{ c *Client }
 
-// Extensions returns the methods for the routes that artifactfs serve adds to the API.
+// Extensions returns the methods for the extensions of the API by artifactfs serve.
 func (c *Client) Extensions() Extensions { return Extensions{c} }
 
-// Ref is a ref by its full name.
+// Ref is a ref with its full name and its object id.
 type Ref struct {
 	Name string `json:"name"`
 	Hash string `json:"hash"`
 }
 
-// Refs returns the refs of a repository that begin with prefix, in the order of their names.
+// Refs yields the refs of a repository whose names begin with prefix, sorted by name. It requests a page of the list
+// when it is needed, and ends after an error.
 func (x Extensions) Refs(ctx context.Context, namespace, name, prefix string) iter.Seq2[Ref, error] {
 	q := url.Values{}
 	if prefix != "" {
@@ -56,7 +57,7 @@ func (x Extensions) Refs(ctx context.Context, namespace, name, prefix string) it
 	}
 }
 
-// Diff is the difference between two commits.
+// Diff describes the differences between two commits.
 type Diff struct {
 	Base           string   `json:"base"`
 	Head           string   `json:"head"`
@@ -80,7 +81,8 @@ type Change struct {
 	Binary    bool   `json:"binary"`
 }
 
-// Diff compares two commits, which are named by refs or ids. If patch is true, the result contains a patch.
+// Diff returns the differences between the commits base and head, each of which is the name of a ref or an id. If patch
+// is true, the result also contains a patch.
 func (x Extensions) Diff(ctx context.Context, namespace, name, base, head string, patch bool) (Diff, error) {
 	var d Diff
 	q := url.Values{"base": {base}, "head": {head}, "patch": {strconv.FormatBool(patch)}}
@@ -89,7 +91,7 @@ func (x Extensions) Diff(ctx context.Context, namespace, name, base, head string
 	return d, err
 }
 
-// ImportStatus is the progress of an import.
+// ImportStatus describes the progress of an import.
 type ImportStatus struct {
 	State    string     `json:"state"` // queued, running, succeeded or failed
 	Phase    string     `json:"phase"`
@@ -108,14 +110,14 @@ func (x Extensions) ImportStatus(ctx context.Context, namespace, name string) (s
 	return s, err
 }
 
-// RefreshImport makes the server import a repository again.
+// RefreshImport makes the server import a repository again from its source. It does not wait for the end of the import.
 func (x Extensions) RefreshImport(ctx context.Context, namespace, name string) error {
 	_, err := x.extend(ctx, request{verb: "import", object: repository(namespace, name), method: http.MethodPost}, nil,
 		"namespaces", namespace, "repos", name, "import", "refresh")
 	return err
 }
 
-// Usage contains the counters of operations on a namespace or a repository, and the number of bytes that are stored for
+// Usage contains the numbers of operations on a namespace or a repository, and the sizes of the data that is stored for
 // it.
 type Usage struct {
 	Operations []struct {
@@ -143,8 +145,8 @@ type Usage struct {
 	} `json:"quota,omitempty"`
 }
 
-// Usage returns the usage of a repository on the days from first to last, which have the form 2006-01-02; "" means
-// today. If name is "", it returns the usage of all repositories of the namespace.
+// Usage returns the usage of a repository on the days from first to last, which have the form 2006-01-02 (UTC); ""
+// means today. If name is "", it returns the usage of the namespace.
 func (x Extensions) Usage(ctx context.Context, namespace, name, first, last string) (u Usage, err error) {
 	q, parts := url.Values{}, []string{"namespaces", namespace}
 	if name != "" {
@@ -160,7 +162,7 @@ func (x Extensions) Usage(ctx context.Context, namespace, name, first, last stri
 	return u, err
 }
 
-// CreateControlToken describes a token for the REST API.
+// CreateControlToken contains the parameters of Extensions.CreateControlToken, which creates an owner or admin token.
 type CreateControlToken struct {
 	Role      string `json:"role"`                // owner (of one namespace) or admin
 	Namespace string `json:"namespace,omitempty"` // namespace of the token of an owner
@@ -170,26 +172,27 @@ type CreateControlToken struct {
 	Actor     string `json:"actor,omitempty"`
 }
 
-// CreateControlToken creates a token for the REST API.
+// CreateControlToken creates a token for the REST API: an owner token or an admin token.
 func (x Extensions) CreateControlToken(ctx context.Context, t CreateControlToken) (n NewToken, err error) {
 	_, err = x.extend(ctx, request{verb: "create", object: "token of " + t.Role, method: http.MethodPost, body: t}, &n, "tokens")
 	return n, err
 }
 
-// RevokeControlToken revokes a token for the REST API.
+// RevokeControlToken revokes the owner or admin token with the given id.
 func (x Extensions) RevokeControlToken(ctx context.Context, id string) error {
 	_, err := x.extend(ctx, request{verb: "revoke", object: "token " + id, method: http.MethodDelete}, nil, "tokens", id)
 	return err
 }
 
-// RotateToken replaces a token of a repository by a new one with the same rights.
+// RotateToken replaces the repository token with the given id by a new one with the same rights, and returns the new
+// one.
 func (x Extensions) RotateToken(ctx context.Context, namespace, id string) (n NewToken, err error) {
 	_, err = x.extend(ctx, request{verb: "rotate", object: "token " + id, method: http.MethodPost}, &n,
 		"namespaces", namespace, "tokens", id, "rotate")
 	return n, err
 }
 
-// Webhook sends events to a URL.
+// Webhook describes a webhook: the server sends events to its URL.
 type Webhook struct {
 	ID        string `json:"id,omitempty"`
 	Namespace string `json:"namespace,omitempty"` // namespace whose events are sent; "": all
@@ -197,38 +200,39 @@ type Webhook struct {
 	Repo    string    `json:"repo,omitempty"`
 	Types   []string  `json:"types,omitempty"` // types of events; empty: all types
 	URL     string    `json:"url"`
-	Secret  string    `json:"secret,omitempty"` // key with which deliveries are signed; only CreateWebhook returns it
+	Secret  string    `json:"secret,omitempty"` // key for the signatures of deliveries; only CreateWebhook returns it
 	Created time.Time `json:"created_at,omitzero"`
 }
 
-// CreateWebhook creates a webhook. If h.Secret is "", the server makes a secret. The result contains the secret.
+// CreateWebhook creates a webhook, and returns it with its id and its secret. If h.Secret is "", the server generates a
+// secret.
 func (x Extensions) CreateWebhook(ctx context.Context, h Webhook) (Webhook, error) {
 	_, err := x.extend(ctx, request{verb: "create", object: "webhook", method: http.MethodPost, body: h}, &h, "webhooks")
 	return h, err
 }
 
-// Webhooks returns all webhooks.
+// Webhooks returns all webhooks of the server, without their secrets.
 func (x Extensions) Webhooks(ctx context.Context) (all []Webhook, err error) {
 	_, err = x.extend(ctx, request{verb: "list", object: "webhooks"}, &all, "webhooks")
 	return all, err
 }
 
-// DeleteWebhook deletes a webhook.
+// DeleteWebhook deletes the webhook with the given id.
 func (x Extensions) DeleteWebhook(ctx context.Context, id string) error {
 	_, err := x.extend(ctx, request{verb: "delete", object: "webhook " + id, method: http.MethodDelete}, nil, "webhooks", id)
 	return err
 }
 
-// Event is a change on the server.
+// Event describes a change on the server.
 type Event struct {
 	Seq  string          `json:"-"` // number of the event, as a value for the parameter after of Events
 	Type string          `json:"type"`
 	Body json.RawMessage `json:"-"` // complete event, in the format of Cloudflare's event subscriptions
 }
 
-// Events yields events as they happen, until ctx ends or the connection breaks. An empty namespace selects all
-// namespaces, and an empty name all repositories of the namespace. after is the Seq of the last event that the caller
-// has received; if it is "", only new events are returned.
+// Events yields the events of the server as they happen, until ctx ends or the connection breaks, which is yielded as
+// an error. An empty namespace selects all namespaces, and an empty name all repositories of the namespace. after is
+// Event.Seq of the last event that the caller has received; if it is "", only new events are yielded.
 func (x Extensions) Events(ctx context.Context, namespace, name, after string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var parts []string
@@ -260,11 +264,12 @@ func (x Extensions) Events(ctx context.Context, namespace, name, after string) i
 	}
 }
 
-// maxEvent is the maximum length, in bytes, of a line in a stream of events.
+// maxEvent is the maximum length of a line in a stream of events, in bytes.
 const maxEvent = 4 << 20
 
-// readEvents parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until emit returns false. At
-// the end of the stream it returns io.ErrUnexpectedEOF, because the server does not end a stream.
+// readEvents parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), and calls emit
+// for each one until emit returns false. At the end of the stream it returns io.ErrUnexpectedEOF, because the server
+// does not end a stream.
 func readEvents(r io.Reader, emit func(Event) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
@@ -296,8 +301,8 @@ func readEvents(r io.Reader, emit func(Event) bool) error {
 	return io.ErrUnexpectedEOF
 }
 
-// Audit returns the entries of the audit log whose numbers are greater than after, as lines of JSON. If limit is not 0,
-// it returns at most limit entries. The caller must close the reader.
+// Audit returns a reader for the entries of the server's audit log whose numbers are greater than after, as JSON
+// objects, one on each line. If limit is not 0, there are at most limit entries. The caller must close the reader.
 func (x Extensions) Audit(ctx context.Context, after int64, limit int) (io.ReadCloser, error) {
 	path, err := x.extension(ctx, "audit")
 	if err != nil {
@@ -314,7 +319,8 @@ func (x Extensions) Audit(ctx context.Context, after int64, limit int) (io.ReadC
 	return res.Body, nil
 }
 
-// extension returns the escaped path of an extension.
+// extension returns the escaped path of a resource below the path of the extensions, relative to the address of the
+// server.
 func (x Extensions) extension(ctx context.Context, parts ...string) (string, error) {
 	account, err := x.c.Account(ctx)
 	if err != nil {
@@ -323,7 +329,8 @@ func (x Extensions) extension(ctx context.Context, parts ...string) (string, err
 	return "/artifactfs/v1/accounts/" + url.PathEscape(account) + join(parts), nil
 }
 
-// extend sends a request to an extension and decodes the result into result. If the request has no method, it is GET.
+// extend sends a request to a resource of the extensions, and decodes the field "result" of the answer into result. A
+// request without a method is sent as GET.
 func (x Extensions) extend(ctx context.Context, r request, result any, parts ...string) (info PageInfo, err error) {
 	if r.path, err = x.extension(ctx, parts...); err != nil {
 		return info, err
@@ -334,7 +341,7 @@ func (x Extensions) extend(ctx context.Context, r request, result any, parts ...
 	return x.c.call(ctx, r, result)
 }
 
-// String returns a rule in the form GLOB or GLOB=DENIAL+DENIAL.
+// String returns the rule in the form GLOB or GLOB=DENIAL+DENIAL.
 func (r RefRule) String() string {
 	if len(r.Deny) == 0 {
 		return r.Glob

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Namespace is a group of repositories.
+// Namespace describes a namespace, which is a group of repositories.
 type Namespace struct {
 	Name         string    `json:"namespace"`
 	Jurisdiction string    `json:"jurisdiction"` // unrestricted, eu or us
@@ -18,7 +18,7 @@ type Namespace struct {
 	Updated      time.Time `json:"updated_at"`
 }
 
-// Repo is a repository.
+// Repo describes a repository.
 type Repo struct {
 	ID            string     `json:"id"`
 	Name          string     `json:"name"`
@@ -34,7 +34,8 @@ type Repo struct {
 	Status string `json:"status,omitempty"`
 }
 
-// Created is a new repository, with a token that allows git to write to it for 24 hours.
+// Created describes a new repository. Token is a repository token by which git can write to the repository for 24
+// hours.
 type Created struct {
 	ID            string `json:"id"`
 	Name          string `json:"name"`
@@ -45,7 +46,7 @@ type Created struct {
 	Objects       int64  `json:"objects,omitempty"` // number of objects; only for forks
 }
 
-// CreateRepo describes a repository to create. The server has defaults for empty fields.
+// CreateRepo contains the parameters of Client.CreateRepo. The server uses defaults for empty fields.
 type CreateRepo struct {
 	Name          string `json:"name"`
 	Description   string `json:"description,omitempty"`
@@ -57,14 +58,14 @@ type CreateRepo struct {
 	Base         *Base  `json:"base,omitempty"`
 }
 
-// Base names the repository that has the objects which a repository with thin sessions does not contain, and the commit
-// from which these objects can be reached.
+// Base names another repository, from which the server can get objects that a repository lacks because its sessions
+// were pushed in thin mode, and a commit from which these objects are reachable.
 type Base struct {
 	URL    string `json:"url"`
 	Commit string `json:"commit"`
 }
 
-// Fork describes a fork.
+// Fork contains the parameters of Client.Fork.
 type Fork struct {
 	Name              string `json:"name"`
 	Description       string `json:"description,omitempty"`
@@ -76,20 +77,21 @@ type Fork struct {
 	Checkpoint string   `json:"checkpoint,omitempty"` // checkpoint of a session to which the default branch of the fork is set
 	Commit     string   `json:"commit,omitempty"`     // commit to which the default branch of the fork is set
 	Refs       []string `json:"refs,omitempty"`       // globs of the refs that are copied
-	// Transcripts is true if the transcripts of sessions are copied, too. All sessions are closed in the fork.
+	// Transcripts states whether the transcripts of sessions are copied, too. All sessions are closed in the fork.
 	Transcripts bool `json:"transcripts,omitempty"`
 }
 
-// Import describes an import.
+// Import contains the parameters of Client.Import.
 type Import struct {
 	URL      string `json:"url"`
 	Branch   string `json:"branch,omitempty"`
 	Depth    int    `json:"depth,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	Secret   string `json:"secret,omitempty"` // extension: name of a secret of the server, with the credentials for URL
+	Secret   string `json:"secret,omitempty"` // extension: name of a secret of the server with the credentials for URL
 }
 
-// CreateNamespace creates a namespace. jurisdiction is "", "eu" or "us".
+// CreateNamespace creates a namespace. jurisdiction states where its data may be stored: "eu", "us", or "" for no
+// restriction.
 func (c *Client) CreateNamespace(ctx context.Context, name, jurisdiction string) (Namespace, error) {
 	body := struct {
 		Name         string `json:"namespace"`
@@ -98,28 +100,28 @@ func (c *Client) CreateNamespace(ctx context.Context, name, jurisdiction string)
 	return do[Namespace](ctx, c, "create", "namespace "+name, http.MethodPost, body, "namespaces")
 }
 
-// Namespace returns a namespace.
+// Namespace returns the description of a namespace.
 func (c *Client) Namespace(ctx context.Context, name string) (Namespace, error) {
 	return do[Namespace](ctx, c, "show", "namespace "+name, http.MethodGet, nil, "namespaces", name)
 }
 
-// DeleteNamespace deletes an empty namespace.
+// DeleteNamespace deletes a namespace, which must not contain repositories.
 func (c *Client) DeleteNamespace(ctx context.Context, name string) error {
 	_, err := do[any](ctx, c, "delete", "namespace "+name, http.MethodDelete, nil, "namespaces", name)
 	return err
 }
 
-// Namespaces yields all namespaces. It requests a page when the previous one was used up.
+// Namespaces yields all namespaces. It requests a page of the list when it is needed, and ends after an error.
 func (c *Client) Namespaces(ctx context.Context) iter.Seq2[Namespace, error] {
 	return pages[Namespace](ctx, c, "list", "namespaces", url.Values{}, "namespaces")
 }
 
-// CreateRepo creates a repository, and its namespace if that is missing.
+// CreateRepo creates a repository. It also creates the namespace if that does not exist.
 func (c *Client) CreateRepo(ctx context.Context, namespace string, r CreateRepo) (Created, error) {
 	return do[Created](ctx, c, "create", repository(namespace, r.Name), http.MethodPost, r, "namespaces", namespace, "repos")
 }
 
-// Repo returns a repository.
+// Repo returns the description of a repository.
 func (c *Client) Repo(ctx context.Context, namespace, name string) (Repo, error) {
 	return do[Repo](ctx, c, "show", repository(namespace, name), http.MethodGet, nil, "namespaces", namespace, "repos", name)
 }
@@ -130,9 +132,10 @@ func (c *Client) DeleteRepo(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// ListRepos selects repositories. The zero value selects all, the newest first.
+// ListRepos selects and sorts the repositories that Repos and RepoPage return. The zero value selects all, the newest
+// first.
 type ListRepos struct {
-	Search    string // part of the name
+	Search    string // text that the name must contain
 	Sort      string // created_at, updated_at, last_push_at or name
 	Ascending bool
 	Limit     int    // maximum number of repositories on a page, from 1 to 200; 0 means 50
@@ -156,31 +159,32 @@ func (l ListRepos) values() url.Values {
 	return q
 }
 
-// Repos yields the repositories of a namespace. It requests a page when the previous one was used up.
+// Repos yields the repositories of a namespace. It requests a page of the list when it is needed, and ends after an
+// error.
 func (c *Client) Repos(ctx context.Context, namespace string, l ListRepos) iter.Seq2[Repo, error] {
 	return pages[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
 }
 
-// RepoPage returns one page of a list of repositories.
+// RepoPage returns one page of the list of the repositories of a namespace. l.Cursor selects the page.
 func (c *Client) RepoPage(ctx context.Context, namespace string, l ListRepos) ([]Repo, PageInfo, error) {
 	return page[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
 }
 
-// Fork creates a fork of a repository.
+// Fork creates a fork of the repository name in the given namespace. The result describes the fork.
 func (c *Client) Fork(ctx context.Context, namespace, name string, f Fork) (Created, error) {
 	return do[Created](ctx, c, "fork", repository(namespace, name), http.MethodPost, f, "namespaces", namespace, "repos", name, "fork")
 }
 
-// Import creates a repository with the contents of another one. The import continues in the background; Repo.Status is "importing"
-// until it has ended.
+// Import creates a repository with the contents of the repository at i.URL. It does not wait for the end of the import:
+// until then, Repo.Status is "importing".
 func (c *Client) Import(ctx context.Context, namespace, name string, i Import) (Created, error) {
 	return do[Created](ctx, c, "import", repository(namespace, name), http.MethodPost, i, "namespaces", namespace, "repos", name, "import")
 }
 
-// repository returns the name of a repository for errors.
+// repository returns the words "repository NAMESPACE/NAME" for the text of an error.
 func repository(namespace, name string) string { return "repository " + namespace + "/" + name }
 
-// do calls a route of the account and returns the decoded result.
+// do sends a request to a resource of the account and returns the decoded result.
 func do[T any](ctx context.Context, c *Client, verb, object, method string, body any, parts ...string) (result T, err error) {
 	r := request{verb: verb, object: object, method: method, body: body}
 	if r.path, err = c.below(ctx, parts...); err != nil {

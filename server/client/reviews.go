@@ -11,19 +11,21 @@ import (
 	"time"
 )
 
-// Repository has methods for the routes of one repository of artifactfs serve: its sessions, its policy and its cache
-// entries. Tokens of the repository can use these routes, too; then Options.Account must be set.
+// Repository has methods for the sessions, the policy and the cache entries of one repository of artifactfs serve.
+// These are extensions of the API. They can also be used with a repository token as Options.Token, if Options.Account
+// is set.
 type Repository struct {
 	c               *Client
 	namespace, name string
 }
 
-// Repository returns the methods for the routes of a repository.
+// Repository returns the methods for the sessions, the policy and the cache entries of a repository. It sends no
+// request.
 func (x Extensions) Repository(namespace, name string) Repository {
 	return Repository{x.c, namespace, name}
 }
 
-// call sends a request for the repository.
+// call sends a request to a resource of the repository, and decodes the field "result" of the answer into result.
 func (r Repository) call(ctx context.Context, q request, result any, parts ...string) (PageInfo, error) {
 	if q.object == "" {
 		q.object = repository(r.namespace, r.name)
@@ -31,7 +33,7 @@ func (r Repository) call(ctx context.Context, q request, result any, parts ...st
 	return Extensions{r.c}.extend(ctx, q, result, append([]string{"namespaces", r.namespace, "repos", r.name}, parts...)...)
 }
 
-// eachOf yields the elements of all pages of a list.
+// eachOf yields the items of all pages of a list of the repository. It ends after an error.
 func eachOf[T any](ctx context.Context, r Repository, q request, parts ...string) iter.Seq2[T, error] {
 	if q.query == nil {
 		q.query = url.Values{}
@@ -58,7 +60,7 @@ func eachOf[T any](ctx context.Context, r Repository, q request, parts ...string
 	}
 }
 
-// Session is a session of a repository.
+// Session describes a session of a repository.
 type Session struct {
 	Name    string     `json:"name"`
 	State   string     `json:"state"` // open, active, paused, closed or archived; "" if the metadata cannot be read
@@ -70,13 +72,13 @@ type Session struct {
 	Hold    *Hold      `json:"hold"`
 	Remote  string     `json:"remote"` // URL of the remote that the session mounts
 	Branch  string     `json:"branch"`
-	Base    string     `json:"base"` // commit from which the session began
+	Base    string     `json:"base"` // commit from which the session started
 	Began   *time.Time `json:"began_at"`
 	From    string     `json:"forked_from"` // session and checkpoint from which the session was forked
-	// link to the original, if the session was copied by a fork of its repository; "": it is no copy
+	// link to the original session, if this one was copied by a fork of the repository; "" otherwise
 	CopyOf     string `json:"copy_of"`
 	Checkpoint string `json:"checkpoint"` // id of the newest checkpoint
-	// true if the repository does not have the files on which the session is based
+	// whether the repository lacks the history of the remote that the session mounts
 	Thin    bool `json:"thin"`
 	Writers []struct {
 		Host  string    `json:"host"`
@@ -85,25 +87,25 @@ type Session struct {
 	Damage string `json:"damage"` // reason why the metadata cannot be read
 }
 
-// Hold keeps a session from being deleted.
+// Hold describes a hold, which keeps a session from being deleted, archived and shortened.
 type Hold struct {
 	Reason string    `json:"reason"`
 	Actor  string    `json:"actor"`
 	Since  time.Time `json:"since"`
 }
 
-// Sessions returns the sessions of a repository, in the order of their names.
+// Sessions yields the sessions of the repository, sorted by name. It ends after an error.
 func (r Repository) Sessions(ctx context.Context) iter.Seq2[Session, error] {
 	return eachOf[Session](ctx, r, request{verb: "list sessions of"}, "sessions")
 }
 
-// Session returns a session.
+// Session returns the description of the session with the given name.
 func (r Repository) Session(ctx context.Context, session string) (s Session, err error) {
 	_, err = r.call(ctx, request{verb: "show", object: "session " + session}, &s, "sessions", session)
 	return s, err
 }
 
-// SessionChange is a change of a session. Fields that are nil or empty change nothing.
+// SessionChange contains the changes that ChangeSession makes. A field that is nil or empty changes nothing.
 type SessionChange struct {
 	State      string   `json:"state,omitempty"` // open, paused, closed or archived
 	Reason     string   `json:"reason,omitempty"`
@@ -113,7 +115,7 @@ type SessionChange struct {
 	AddTags    []string `json:"add_tags,omitempty"`
 	RemoveTags []string `json:"remove_tags,omitempty"`
 	TTL        *int     `json:"ttl,omitempty"`  // time in seconds after which the session expires; 0: never
-	Hold       *string  `json:"hold,omitempty"` // reason of a hold to place; "" releases the hold
+	Hold       *string  `json:"hold,omitempty"` // reason of a new hold; "" releases the hold
 }
 
 // ChangeSession changes the state or the profile of a session, and returns the session after the change.
@@ -122,13 +124,13 @@ func (r Repository) ChangeSession(ctx context.Context, session string, c Session
 	return s, err
 }
 
-// DeleteSession moves a session to the trash.
+// DeleteSession deletes a session. It moves the session to the trash, from which it can be restored for 7 days.
 func (r Repository) DeleteSession(ctx context.Context, session string) error {
 	_, err := r.call(ctx, request{verb: "delete", object: "session " + session, method: http.MethodDelete}, nil, "sessions", session)
 	return err
 }
 
-// Checkpoint is a checkpoint of a session.
+// Checkpoint describes a checkpoint of a session.
 type Checkpoint struct {
 	ID      string    `json:"id"`
 	Commit  string    `json:"commit"`
@@ -143,13 +145,14 @@ type Checkpoint struct {
 	Pins    []string  `json:"pins"`
 }
 
-// Checkpoints returns the checkpoints of a session, the newest first.
+// Checkpoints yields the checkpoints of a session, the newest first. It ends after an error.
 func (r Repository) Checkpoints(ctx context.Context, session string) iter.Seq2[Checkpoint, error] {
 	return eachOf[Checkpoint](ctx, r, request{verb: "list", object: "checkpoints of session " + session},
 		"sessions", session, "checkpoints")
 }
 
-// Pin gives a checkpoint a name, so that gc keeps the checkpoint; "" stands for the newest one. It returns the id of the checkpoint.
+// Pin gives a checkpoint of a session the name pin, so that gc keeps it, and returns the id of the checkpoint.
+// checkpoint is its id or name; "" stands for the newest checkpoint.
 func (r Repository) Pin(ctx context.Context, session, pin, checkpoint string) (string, error) {
 	var made struct{ Checkpoint string }
 	_, err := r.call(ctx, request{verb: "pin", object: "session " + session, method: http.MethodPut,
@@ -157,14 +160,15 @@ func (r Repository) Pin(ctx context.Context, session, pin, checkpoint string) (s
 	return made.Checkpoint, err
 }
 
-// Unpin removes the name of a checkpoint.
+// Unpin removes the name pin of a checkpoint. The checkpoint remains until gc removes it.
 func (r Repository) Unpin(ctx context.Context, session, pin string) error {
 	_, err := r.call(ctx, request{verb: "unpin", object: "session " + session, method: http.MethodDelete}, nil,
 		"sessions", session, "pins", pin)
 	return err
 }
 
-// AnnotationPlace is the object to which a thread refers. Without Checkpoint and Commit, this is the session.
+// AnnotationPlace states what a thread of annotations is about: a checkpoint, a commit, or a file or lines of it in one
+// of these. If Checkpoint and Commit are empty, it is about the whole session.
 type AnnotationPlace struct {
 	Checkpoint string `json:"checkpoint"`
 	Commit     string `json:"commit"`
@@ -175,7 +179,7 @@ type AnnotationPlace struct {
 	Quote      string `json:"quote"`
 }
 
-// AnnotationNow is the position of a thread in a checkpoint.
+// AnnotationNow is the position of the annotated file or lines in another checkpoint.
 type AnnotationNow struct {
 	State string `json:"state"` // same, moved, outdated or unknown
 	Path  string `json:"path"`
@@ -184,7 +188,7 @@ type AnnotationNow struct {
 	End   int    `json:"end"`
 }
 
-// Thread is a thread of annotations.
+// Thread is a thread of annotations: the first one and the replies to it.
 type Thread struct {
 	ID          string          `json:"id"`
 	State       string          `json:"state"` // open or resolved
@@ -199,8 +203,8 @@ type Thread struct {
 	} `json:"annotations"`
 }
 
-// Annotations returns the threads of a session with their positions in a checkpoint; "" stands for the newest
-// checkpoint.
+// Annotations returns the threads of annotations of a session, with their positions in the given checkpoint; "" stands
+// for the newest checkpoint.
 func (r Repository) Annotations(ctx context.Context, session, checkpoint string) (all []Thread, err error) {
 	q := url.Values{}
 	if checkpoint != "" {
@@ -211,7 +215,8 @@ func (r Repository) Annotations(ctx context.Context, session, checkpoint string)
 	return all, err
 }
 
-// Annotate is an annotation to add. Without Checkpoint, Commit and Path, a new thread refers to the whole session.
+// Annotate contains the parameters of Repository.Annotate. If Checkpoint, Commit and Path are empty, a new thread is
+// about the whole session.
 type Annotate struct {
 	Op         string `json:"op,omitempty"`     // open (default), reply, resolve or reopen
 	Thread     string `json:"thread,omitempty"` // id of the thread, for all operations except open
@@ -223,7 +228,7 @@ type Annotate struct {
 	End        int    `json:"end,omitempty"`
 }
 
-// Annotate begins a thread of annotations or adds to one, and returns the thread.
+// Annotate adds an annotation, which begins a thread or belongs to an existing one, and returns the thread.
 func (r Repository) Annotate(ctx context.Context, session string, a Annotate) (Thread, error) {
 	var made struct{ Thread Thread }
 	_, err := r.call(ctx, request{verb: "annotate", object: "session " + session, method: http.MethodPost, body: a}, &made,
@@ -231,7 +236,7 @@ func (r Repository) Annotate(ctx context.Context, session string, a Annotate) (T
 	return made.Thread, err
 }
 
-// Vote is a grant or a denial.
+// Vote is a grant or a denial of a request for approval.
 type Vote struct {
 	ID      string    `json:"id"`
 	Actor   string    `json:"actor"`
@@ -240,13 +245,13 @@ type Vote struct {
 	Text    string    `json:"text"`
 }
 
-// Approval is a request for an approval, with its state.
+// Approval is a request for approval, with its present state.
 type Approval struct {
 	ID         string    `json:"id"`
 	Session    string    `json:"session"`
 	Action     string    `json:"action"`  // merge, promote or delete
 	Status     string    `json:"status"`  // open, granted, denied, withdrawn, expired or void
-	Missing    string    `json:"missing"` // what the request still needs to be granted
+	Missing    string    `json:"missing"` // text that states what the request still needs to be granted
 	Checkpoint string    `json:"checkpoint"`
 	Branch     string    `json:"branch"`
 	Base       string    `json:"base"` // commit of the branch that was reviewed
@@ -262,13 +267,13 @@ type Approval struct {
 	Counted    bool      `json:"counted"` // only in the answer to a grant: whether the grant counts
 }
 
-// Approvals returns the requests of a session, the newest first.
+// Approvals returns the requests for approval of a session, the newest first.
 func (r Repository) Approvals(ctx context.Context, session string) (all []Approval, err error) {
 	_, err = r.call(ctx, request{verb: "list", object: "approvals of session " + session}, &all, "sessions", session, "approvals")
 	return all, err
 }
 
-// RequestApproval describes the change for which an approval is requested.
+// RequestApproval contains the parameters of Repository.RequestApproval: the change that is to be approved.
 type RequestApproval struct {
 	Action     string   `json:"action,omitempty"` // merge (default), promote or delete
 	Checkpoint string   `json:"checkpoint,omitempty"`
@@ -278,30 +283,31 @@ type RequestApproval struct {
 	Text       string   `json:"text,omitempty"`
 }
 
-// RequestApproval requests an approval of the newest checkpoint of a session.
+// RequestApproval requests approval of a change by the newest checkpoint of a session, and returns the request.
 func (r Repository) RequestApproval(ctx context.Context, session string, q RequestApproval) (a Approval, err error) {
 	_, err = r.call(ctx, request{verb: "request approval of", object: "session " + session, method: http.MethodPost, body: q}, &a,
 		"sessions", session, "approvals")
 	return a, err
 }
 
-// Answer grants, denies or withdraws a request; op is "grant", "deny" or "withdraw".
+// Answer grants, denies or withdraws the request for approval with the given id, and returns its new state. op is
+// "grant", "deny" or "withdraw"; text is the reason.
 func (r Repository) Answer(ctx context.Context, session, id, op, text string) (a Approval, err error) {
 	_, err = r.call(ctx, request{verb: op, object: "request " + id, method: http.MethodPost, body: map[string]string{"text": text}}, &a,
 		"sessions", session, "approvals", id, op)
 	return a, err
 }
 
-// MergeSession selects the commits of a session that are merged, the branch, and the method.
+// MergeSession contains the parameters of Repository.Merge.
 type MergeSession struct {
 	Method     string `json:"method,omitempty"` // ff (default), squash or merge
 	Branch     string `json:"branch,omitempty"` // branch to change; "": the default branch
 	Checkpoint string `json:"checkpoint,omitempty"`
 	Message    string `json:"message,omitempty"`
-	Expect     string `json:"expect,omitempty"` // commit to which the branch must point before; "": any
+	Expect     string `json:"expect,omitempty"` // commit to which the branch must point before the merge; "": any
 }
 
-// Merged is the result of a merge.
+// Merged describes the result of Repository.Merge.
 type Merged struct {
 	Session    string `json:"session"`
 	Checkpoint string `json:"checkpoint"`
@@ -312,15 +318,15 @@ type Merged struct {
 	Commits    int    `json:"commits"`
 }
 
-// Merge adds the commits of a session to a branch of the repository. If the merge has conflicts, the error has
-// Error.Conflict.
+// Merge merges the commits of a session into a branch of the repository. If the merge has conflicts, it returns an
+// *Error whose field Conflict lists the paths.
 func (r Repository) Merge(ctx context.Context, session string, m MergeSession) (made Merged, err error) {
 	_, err = r.call(ctx, request{verb: "merge", object: "session " + session, method: http.MethodPost, body: m}, &made,
 		"sessions", session, "merge")
 	return made, err
 }
 
-// Policy is the policy of a repository.
+// Policy is the policy of a repository: the rules that state which changes need approvals.
 type Policy struct {
 	Policy  json.RawMessage `json:"policy"` // text of the policy; null if there is none
 	Commit  string          `json:"commit"`
@@ -333,8 +339,9 @@ func (r Repository) Policy(ctx context.Context) (p Policy, err error) {
 	return p, err
 }
 
-// SetPolicy replaces the policy. If expect is not nil, the commit of the present policy must be *expect; "" stands for
-// no policy.
+// SetPolicy replaces the policy of the repository, and returns the new one. If expect is not nil, the present policy
+// must have the commit *expect, where "" stands for no policy; otherwise SetPolicy returns an *Error with the field
+// Conflict.
 func (r Repository) SetPolicy(ctx context.Context, policy json.RawMessage, expect *string) (p Policy, err error) {
 	body := map[string]any{"policy": policy}
 	if expect != nil {
@@ -344,7 +351,7 @@ func (r Repository) SetPolicy(ctx context.Context, policy json.RawMessage, expec
 	return p, err
 }
 
-// CacheEntry describes a cache entry.
+// CacheEntry describes a cache entry: a value, such as a test result, that is shared under a key.
 type CacheEntry struct {
 	Key     string     `json:"key"`
 	Size    int64      `json:"size"`
@@ -355,7 +362,8 @@ type CacheEntry struct {
 	Session string     `json:"session"`
 }
 
-// CacheEntries returns the cache entries whose keys begin with prefix, in the order of their keys.
+// CacheEntries yields the cache entries of the repository whose keys begin with prefix, sorted by key. It ends after an
+// error.
 func (r Repository) CacheEntries(ctx context.Context, prefix string) iter.Seq2[CacheEntry, error] {
 	q := url.Values{}
 	if prefix != "" {
@@ -364,13 +372,13 @@ func (r Repository) CacheEntries(ctx context.Context, prefix string) iter.Seq2[C
 	return eachOf[CacheEntry](ctx, r, request{verb: "list cache entries of", query: q}, "cache")
 }
 
-// CacheEntry returns the description of a cache entry.
+// CacheEntry returns the description of the cache entry with the given key.
 func (r Repository) CacheEntry(ctx context.Context, key string) (e CacheEntry, err error) {
 	_, err = r.call(ctx, request{verb: "show", object: "cache entry " + key, query: url.Values{"key": {key}}}, &e, "cache", "entry")
 	return e, err
 }
 
-// CacheValue returns the value of a cache entry. The caller must close it.
+// CacheValue returns a reader for the value of a cache entry. The caller must close the reader.
 func (r Repository) CacheValue(ctx context.Context, key string) (io.ReadCloser, error) {
 	q := request{verb: "read", object: "cache entry " + key, method: http.MethodGet, query: url.Values{"key": {key}}}
 	account, err := r.c.Account(ctx)
@@ -386,16 +394,17 @@ func (r Repository) CacheValue(ctx context.Context, key string) (io.ReadCloser, 
 	return res.Body, nil
 }
 
-// PutCacheEntry describes a cache entry to store.
+// PutCacheEntry contains the parameters of Repository.PutCacheEntry.
 type PutCacheEntry struct {
 	Key     string
 	Value   []byte
 	TTL     time.Duration // lifetime of the entry; 0: the entry does not expire
-	Expect  string        // SHA-256 of the present value; "none" if there must be no entry; "" for any
+	Expect  string        // SHA-256 that the present value must have; "none": the entry must not exist; "": any
 	Session string        // session that has made the value; "" for none
 }
 
-// PutCacheEntry stores a cache entry. If the present entry is not as p.Expect states, the error has Error.Conflict.
+// PutCacheEntry stores a cache entry, and returns its description. If the present entry does not match p.Expect, it
+// returns an *Error with the field Conflict.
 func (r Repository) PutCacheEntry(ctx context.Context, p PutCacheEntry) (e CacheEntry, err error) {
 	q := url.Values{"key": {p.Key}}
 	for name, value := range map[string]string{"expect": p.Expect, "session": p.Session} {
@@ -411,7 +420,8 @@ func (r Repository) PutCacheEntry(ctx context.Context, p PutCacheEntry) (e Cache
 	return e, err
 }
 
-// DeleteCacheEntry removes a cache entry. Unless expect is "", the value of the entry must have this SHA-256.
+// DeleteCacheEntry removes the cache entry with the given key. Unless expect is "", the value of the entry must have
+// the SHA-256 expect.
 func (r Repository) DeleteCacheEntry(ctx context.Context, key, expect string) error {
 	q := url.Values{"key": {key}}
 	if expect != "" {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// ArchivedSession is a session whose refs are in a file in the object store, and not in its repository.
+// ArchivedSession describes an archived session. Its refs and objects are in a file in the object store, and not in its
+// repository.
 type ArchivedSession struct {
 	Session  string     `json:"session"`
 	State    string     `json:"state"` // always "archived"
@@ -21,7 +22,7 @@ type ArchivedSession struct {
 	Archived *time.Time `json:"archived_at"`
 }
 
-// ArchiveResult is the result of Archive.
+// ArchiveResult is the result of Archive: the sessions that were archived, and those that could not be.
 type ArchiveResult struct {
 	Archived []string `json:"archived"`
 	Failed   []struct {
@@ -30,7 +31,7 @@ type ArchiveResult struct {
 	} `json:"failed"`
 }
 
-// Archived returns the archived sessions of a repository, in the order of their names.
+// Archived yields the archived sessions of a repository, sorted by name. It ends after an error.
 func (x Extensions) Archived(ctx context.Context, namespace, name string) iter.Seq2[ArchivedSession, error] {
 	q := url.Values{"limit": {"1000"}}
 	return func(yield func(ArchivedSession, error) bool) {
@@ -55,22 +56,22 @@ func (x Extensions) Archived(ctx context.Context, namespace, name string) iter.S
 	}
 }
 
-// Archive archives up to 100 sessions of a repository. A session that is active or on hold is not archived; this is an
-// error only if sessions names no other one.
+// Archive archives the named sessions of a repository, at most 100. It does not archive sessions that are active or on
+// hold, and lists them in the result; if there are no others, it returns an error.
 func (x Extensions) Archive(ctx context.Context, namespace, name string, sessions ...string) (r ArchiveResult, err error) {
 	_, err = x.extend(ctx, request{verb: "archive", object: "sessions of " + namespace + "/" + name, method: http.MethodPost,
 		body: map[string][]string{"sessions": sessions}}, &r, "namespaces", namespace, "repos", name, "archive")
 	return r, err
 }
 
-// Reopen restores an archived session to its repository.
+// Reopen moves an archived session back to its repository. reason is recorded in the history of the session.
 func (x Extensions) Reopen(ctx context.Context, namespace, name, session, reason string) error {
 	_, err := x.extend(ctx, request{verb: "reopen", object: "session " + session, method: http.MethodPost,
 		body: map[string]string{"reason": reason}}, nil, "namespaces", namespace, "repos", name, "archive", session, "reopen")
 	return err
 }
 
-// RetentionStep is a step that the retention of a namespace requires for a session.
+// RetentionStep is a step, such as the deletion of a session, that the retention rules of a namespace require.
 type RetentionStep struct {
 	Repo    string    `json:"repo"`
 	Session string    `json:"session"`
@@ -79,7 +80,7 @@ type RetentionStep struct {
 	Owner   string    `json:"owner,omitempty"`
 	Action  string    `json:"action"`       // "close", "archive", "delete", "erase", "purge" or "none"
 	Due     time.Time `json:"due,omitzero"` // time at which the step is due; zero for "none"
-	Why     string    `json:"why"`          // the rule that requires the step, or the reason why there is none
+	Why     string    `json:"why"`          // rule that requires the step, or reason why none is required
 }
 
 // RetentionSteps is the result of RetentionPlan and RunRetention.
@@ -88,33 +89,34 @@ type RetentionSteps struct {
 	Error *string         `json:"error"` // reason why steps that were due were not made; nil if all were made
 }
 
-// Retention returns the rules of a namespace, in the format that the OpenAPI document describes.
+// Retention returns the retention rules of a namespace, by which the server closes, archives and deletes sessions. The
+// OpenAPI document describes their format.
 func (x Extensions) Retention(ctx context.Context, namespace string) (rules json.RawMessage, err error) {
 	_, err = x.extend(ctx, request{verb: "show", object: "retention of " + namespace}, &rules, "namespaces", namespace, "retention")
 	return rules, err
 }
 
-// SetRetention replaces the rules of a namespace.
+// SetRetention replaces the retention rules of a namespace. The OpenAPI document describes their format.
 func (x Extensions) SetRetention(ctx context.Context, namespace string, rules json.RawMessage) error {
 	_, err := x.extend(ctx, request{verb: "set", object: "retention of " + namespace, method: http.MethodPut, body: rules}, nil,
 		"namespaces", namespace, "retention")
 	return err
 }
 
-// DeleteRetention removes the rules of a namespace.
+// DeleteRetention removes the retention rules of a namespace.
 func (x Extensions) DeleteRetention(ctx context.Context, namespace string) error {
 	_, err := x.extend(ctx, request{verb: "remove", object: "retention of " + namespace, method: http.MethodDelete}, nil,
 		"namespaces", namespace, "retention")
 	return err
 }
 
-// RetentionPlan returns which steps the rules of a namespace require for each session, and when.
+// RetentionPlan returns the steps that the retention rules of a namespace require for each session, with their times.
 func (x Extensions) RetentionPlan(ctx context.Context, namespace string) (s RetentionSteps, err error) {
 	_, err = x.extend(ctx, request{verb: "plan", object: "retention of " + namespace}, &s, "namespaces", namespace, "retention", "plan")
 	return s, err
 }
 
-// RunRetention applies the rules of a namespace now, and returns the steps that the server has made.
+// RunRetention applies the retention rules of a namespace now, and returns the steps that the server has made.
 func (x Extensions) RunRetention(ctx context.Context, namespace string) (s RetentionSteps, err error) {
 	_, err = x.extend(ctx, request{verb: "apply", object: "retention of " + namespace, method: http.MethodPost}, &s, "namespaces", namespace,
 		"retention", "run")

@@ -16,7 +16,7 @@ const (
 	Write = "write"
 )
 
-// CreateToken describes a token for git access to one repository.
+// CreateToken contains the parameters of Client.CreateToken, which creates a token for git access to one repository.
 type CreateToken struct {
 	Repo  string `json:"repo"`
 	Scope string `json:"scope,omitempty"` // Read or Write (default)
@@ -29,8 +29,8 @@ type CreateToken struct {
 	Refs    []RefRule `json:"refs,omitempty"`    // refs that the token may change; empty: all
 }
 
-// RefRule allows a token to change the refs that match Glob, except by the kinds of changes in Deny. In JSON it is the
-// array [glob, [deny, ...]].
+// RefRule allows a token to change the refs that match Glob, except by the kinds of changes that Deny lists. In JSON, a
+// rule is the array [glob, [deny, ...]].
 type RefRule struct {
 	Glob string
 	Deny []string // no-push, no-force-push, append-only, no-delete
@@ -60,7 +60,7 @@ func (r *RefRule) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(parts[1], &r.Deny)
 }
 
-// NewToken is a token with its secret, which the server does not show again.
+// NewToken is a new token. Plaintext is its secret, which the server does not return again.
 type NewToken struct {
 	ID        string    `json:"id"`
 	Plaintext string    `json:"plaintext"`
@@ -68,7 +68,7 @@ type NewToken struct {
 	Expires   time.Time `json:"expires_at"`
 }
 
-// Token is the record of a token.
+// Token describes an existing token, without its secret.
 type Token struct {
 	ID      string    `json:"id"`
 	Scope   string    `json:"scope"`
@@ -83,18 +83,20 @@ type Token struct {
 	Refs    []RefRule `json:"refs,omitempty"`
 }
 
-// CreateToken creates a token for a repository of the namespace.
+// CreateToken creates a token for git access to the repository t.Repo of the namespace.
 func (c *Client) CreateToken(ctx context.Context, namespace string, t CreateToken) (NewToken, error) {
 	return do[NewToken](ctx, c, "create", "token for "+namespace+"/"+t.Repo, http.MethodPost, t, "namespaces", namespace, "tokens")
 }
 
-// RevokeToken revokes a token of a repository of the namespace. It returns nil if the token was revoked before.
+// RevokeToken revokes the token with the given id, which is for a repository of the namespace. It returns nil if the
+// token was revoked before.
 func (c *Client) RevokeToken(ctx context.Context, namespace, id string) error {
 	_, err := do[any](ctx, c, "revoke", "token "+id, http.MethodDelete, nil, "namespaces", namespace, "tokens", id)
 	return err
 }
 
-// Tokens yields the tokens of a repository that have the given state: active, expired, revoked or all; "" means active.
+// Tokens yields the tokens of a repository in the given state: "active", "expired", "revoked" or "all"; "" means
+// "active". It requests a page of the list when it is needed, and ends after an error.
 func (c *Client) Tokens(ctx context.Context, namespace, repo, state string) iter.Seq2[Token, error] {
 	q := url.Values{"per_page": {"100"}}
 	if state != "" {

@@ -52,7 +52,7 @@ func generate() (map[string][]byte, error) {
 	for _, name := range doc.Components.Schemas.Names {
 		for _, field := range doc.Components.Schemas.By[name].Properties.Names {
 			if pyName(field) != field {
-				return nil, fmt.Errorf("generate %s: its field %s is a word of Python", name, field)
+				return nil, fmt.Errorf("generate %s: the name of its field %s is a keyword of Python", name, field)
 			}
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The generated files that are checked in are those that this document results in.
+// TestClientsAreCurrent checks that the generated files in the repository are those that the generator makes of the
+// present OpenAPI document.
 func TestClientsAreCurrent(t *testing.T) {
 	files, err := generate()
 	if err != nil {

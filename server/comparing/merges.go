@@ -23,7 +23,7 @@ type Merges struct {
 	paths int                 // number of paths in known
 }
 
-// conflicts is like gitread.Repo.Conflicts, and merges only trees whose result is not known.
+// conflicts returns the same as gitread.Repo.Conflicts. It runs only merges whose results m has not stored yet.
 func (m *Merges) conflicts(ctx context.Context, g gitread.Repo, merges []gitread.TreeMerge) ([][]string, error) {
 	results := make([][]string, len(merges))
 	var rest []gitread.TreeMerge

@@ -69,7 +69,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// through returns an HTTP client that uses the proxy.
+// through returns an HTTP client that uses the proxy at the address proxy.
 func through(t *testing.T, proxy string) *http.Client {
 	t.Helper()
 	u, err := url.Parse(proxy)

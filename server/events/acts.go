@@ -219,7 +219,7 @@ func (r *actReader) annotations(u records.RefUpdate, name string) (list []act) {
 	f := reffile.File{Ref: u.Name, Name: annotate.LogFile}
 	known := map[string]bool{}
 	if u.Creates() {
-		if r.hasParent(u.New) { // a commit with a parent restores a deleted session, which adds no annotations
+		if r.hasParent(u.New) { // the commit brings back a deleted session, whose annotations were reported before
 			return nil
 		}
 	} else {

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// What a Stream keeps, and what a client that is behind gets at once, is limited by bytes and not by the number of events.
+// TestLargeEventsAreSentInSmallPages checks that the events that a Stream stores, and those that a client that is
+// behind gets at once, are limited by their bytes and not by their number.
 func TestLargeEventsAreSentInSmallPages(t *testing.T) {
 	m := newMemory()
 	s := newStream(m, zap.NewNop(), quick)

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// The commits that are read without git are those that git log prints, and chain leaves unusual commits to git.
+// TestChainIsWhatGitPrints checks that the commits that are read without git are those that git log prints, and that
+// unusual commits are left to git.
 func TestChainIsWhatGitPrints(t *testing.T) {
 	dir := t.TempDir()
 	gittest.Must(t, dir, "init", "-q", "-b", "main", ".")

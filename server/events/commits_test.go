@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// confined makes git commands as a server does.
+// confined runs git commands as a server does.
 var confined = gitcmd.Confined{Env: append(gitcmd.IsolatedEnviron(), "GIT_NO_REPLACE_OBJECTS=1"), Memory: 512 << 20}
 
 func TestAPushListsItsCommits(t *testing.T) {
@@ -108,7 +108,7 @@ func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	}
 }
 
-// The size of the result is bounded for any output of git.
+// FuzzParseLog checks that the size of the result is limited for any output of git.
 func FuzzParseLog(f *testing.F) {
 	f.Add("")
 	f.Add("a\x00\x001\x00n\x00e\x00n\x00e\x00m\n\x00")

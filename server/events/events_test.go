@@ -23,7 +23,8 @@ const (
 	some  = "def789abc012def789abc012def789abc012def7"
 )
 
-// The bodies are those of the vendor's documentation, in the order of its fields, with the actor added.
+// TestBodiesHaveTheDocumentedForm checks that the bodies of events are those of Cloudflare's documentation, in the
+// order of its fields, with the actor added.
 func TestBodiesHaveTheDocumentedForm(t *testing.T) {
 	fork := repo
 	fork.Namespace, fork.Name, fork.ID, fork.Description, fork.ReadOnly = "target-namespace", "target-repo", "5ank", "", true

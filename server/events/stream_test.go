@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// memory is a Store in memory. Its channel of Changed is not closed for events of other nodes.
+// memory is a Store of events in memory. Events of other nodes do not close the channel that Changed returns.
 type memory struct {
 	mu      sync.Mutex
 	events  []records.Event
@@ -32,7 +32,7 @@ type memory struct {
 
 func newMemory() *memory { return &memory{changed: make(chan struct{})} }
 
-// add adds an event. Its number is that of the previous one plus step.
+// add adds an event. Its number is the number of the previous event plus step.
 func (m *memory) add(step int64, namespace, repo, kind string, here bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,11 +167,11 @@ func TestEventsArriveOnceAndInOrder(t *testing.T) {
 	one := read(t, server.URL+"/n/R/events?type=pushed,token.created", "")
 	resumed := read(t, server.URL+"/n/events?after=0", "0")
 	resumed.want(1)
-	m.add(2, "n", "r", pushedType, true)        // 3
-	m.add(1, "n", "r", clonedType, false)       // 4, by another node
-	m.add(1, "n", "q", pushedType, false)       // 5
-	m.add(1, "o", "r", tokenCreatedType, true)  // 6
-	m.add(5, "n", "r", tokenCreatedType, false) // 11
+	m.add(2, "n", "r", pushedType, true)        // number 3
+	m.add(1, "n", "r", clonedType, false)       // number 4, by another node
+	m.add(1, "n", "q", pushedType, false)       // number 5
+	m.add(1, "o", "r", tokenCreatedType, true)  // number 6
+	m.add(5, "n", "r", tokenCreatedType, false) // number 11
 	all.want(3, 4, 5, 6, 11)
 	one.want(3, 11)
 	resumed.want(3, 4, 5, 11)
@@ -192,12 +192,13 @@ func TestEventsArriveOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// A client that was away reads all events that it has missed, also those that are no longer in memory, while new ones are added.
+// TestAClientResumes checks that a client that was disconnected reads all events that it has missed, including those
+// that are no longer in memory, while new events are added.
 func TestAClientResumes(t *testing.T) {
 	m := newMemory()
 	s := newStream(m, zap.NewNop(), quick)
 	server := serve(t, s)
-	keep := read(t, server.URL+"/events", "") // keeps the reader of the store running
+	keep := read(t, server.URL+"/events", "") // this client keeps the reader of the store running
 	const n = maxRecent + 3*pageSize
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -248,7 +249,8 @@ func TestClientsWithoutEventsGetHeartbeats(t *testing.T) {
 	}
 }
 
-// A client that does not read is disconnected, and other clients still receive events.
+// TestASlowClientIsDisconnected checks that a client that does not read is disconnected, and that other clients still
+// receive events.
 func TestASlowClientIsDisconnected(t *testing.T) {
 	m := newMemory()
 	l := quick
@@ -307,7 +309,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// A stream continues after the database was unavailable: its clients connect again or wait.
+// TestTheDatabaseComesBack checks that a stream continues after the database was unavailable: its clients connect again
+// or wait.
 func TestTheDatabaseComesBack(t *testing.T) {
 	m := newMemory()
 	server := serve(t, newStream(m, zap.NewNop(), quick))
@@ -339,12 +342,12 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// Whatever the body of an event contains, a client reads one event with it.
+// FuzzFormat checks that a client reads exactly one event, whatever its body contains.
 func FuzzFormat(f *testing.F) {
 	f.Add(int64(1), "a", `{"a":1}`)
 	f.Add(int64(-1), "a", "{\n\"a\":\r\n\r1}\n\n")
 	f.Fuzz(func(t *testing.T, seq int64, kind, body string) {
-		if strings.ContainsAny(kind, "\r\n") { // types come from this package
+		if strings.ContainsAny(kind, "\r\n") { // the types of events are constants of this package
 			return
 		}
 		var b bytes.Buffer

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
 
-// The annotations of a session only grow, by acts of the user who pushes them.
+// TestAnnotations checks that a push may only add acts to the annotations of a session, and only acts of the user who
+// pushes.
 func TestAnnotations(t *testing.T) {
 	for _, format := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(format.String(), func(t *testing.T) { testAnnotations(t, format) })
@@ -75,7 +76,7 @@ func testAnnotations(t *testing.T, format object.Format) {
 	got, _ = b.one(carol, session.AnnotationsRef("other"), b.refs[ref])
 	wants(t, "annotations of another session", got, `is by "alice", but the token is of carol`)
 
-	// A session is deleted and restored with all annotations, and only with those that it had.
+	// A session is deleted and restored with exactly the annotations that it had.
 	trash := "refs/afs/trash/work/1700000000/afs/ann/work"
 	got, _ = b.one(carol, trash, store(add("", "bob", now)))
 	wants(t, "forged copy in the trash", got, "the trash can contain only annotations that the repository has")

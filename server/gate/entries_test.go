@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
-// A cache entry is by the user who pushes it. A token for one session writes entries of that session only.
+// TestCacheEntries checks that a pushed cache entry must name the user who pushes, and that a token for one session can
+// only write entries of this session.
 func TestCacheEntries(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	ref := cacheentry.Ref("test/tree")

@@ -23,14 +23,14 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 const onePolicy = `{"version":1,"branches":[{"match":"main","quorum":1}],"sessions":[{"match":"work","quorum":1}]}`
 
-// bed is a repository before a push, whose objects are in a pack.
+// bed is a repository before a push. The objects of the push are in a pack.
 type bed struct {
 	t      testing.TB
 	dir    string // git directory
 	format object.Format
 	refs   map[string]string
 	logs   map[string]*logFile
-	// commits is the number of calls of make.
+	// commits is the number of calls of the method make.
 	commits int
 }
 
@@ -57,7 +57,7 @@ func (b *bed) git(stdin string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// commit stores a commit with files, and returns it.
+// commit stores a commit with files, and returns its id.
 func (b *bed) commit(parent string, files map[string]string) string {
 	b.t.Helper()
 	index := filepath.Join(b.t.TempDir(), "index")
@@ -90,7 +90,7 @@ func (b *bed) commit(parent string, files map[string]string) string {
 
 func (b *bed) zeros() string { return strings.Repeat("0", 2*b.format.Size()) }
 
-// policy sets the policy.
+// policy sets the policy of the repository.
 func (b *bed) policy(text string) {
 	b.t.Helper()
 	b.refs[approval.PolicyRef] = b.commit("", map[string]string{approval.PolicyFile: text})
@@ -115,7 +115,7 @@ func (b *bed) add(name string, r approval.Record) string {
 	return r.ID
 }
 
-// approve adds a request and a grant for a change of main to a commit.
+// approve adds a request and a grant for a change of the branch main to a commit.
 func (b *bed) approve(name, base, commit string) string {
 	b.t.Helper()
 	id := b.add(name, approval.Record{Op: approval.Request, Actor: "agent", Subject: &approval.Subject{Action: approval.Merge,
@@ -124,7 +124,7 @@ func (b *bed) approve(name, base, commit string) string {
 	return id
 }
 
-// checkpoint makes a checkpoint of a session.
+// checkpoint adds a checkpoint to a session.
 func (b *bed) checkpoint(name, commit string) string {
 	b.t.Helper()
 	id := func(text string) object.ID {
@@ -142,7 +142,7 @@ func (b *bed) checkpoint(name, commit string) string {
 
 var writer = records.Token{ID: "t", Role: records.RepoToken, Actor: "writer"}
 
-// check decides about updates, and returns their results as texts.
+// check passes updates to the gate, and returns their results as texts.
 func (b *bed) check(token records.Token, updates ...records.RefUpdate) ([]string, Verdict) {
 	b.t.Helper()
 	b.pack()
@@ -166,7 +166,7 @@ func (b *bed) check(token records.Token, updates ...records.RefUpdate) ([]string
 	return texts, v
 }
 
-// pack puts all objects into a pack, and the refs into packed-refs.
+// pack writes all objects to a pack, and the refs to packed-refs.
 func (b *bed) pack() {
 	b.t.Helper()
 	ids := b.git("", "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
@@ -185,7 +185,7 @@ func (b *bed) pack() {
 	}
 }
 
-// one decides about one update.
+// one passes one update to the gate, and returns its result as a text.
 func (b *bed) one(token records.Token, name, to string) (string, Verdict) {
 	b.t.Helper()
 	old := b.refs[name]
@@ -256,7 +256,8 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// Rules for paths are applied to all files that differ, also those that git would hide or take for renamed.
+// TestPaths checks that rules for paths apply to all files that differ, including those that git would hide or report
+// as renamed.
 func TestPaths(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	b.policy(`{"version":1,"branches":[{"match":"main","paths":["/infra/**","module"],"quorum":1}]}`)
@@ -294,7 +295,8 @@ func TestPaths(t *testing.T) {
 	wants(t, "creation without the paths", got, "")
 }
 
-// Without a policy that can be read, nothing that it may protect changes.
+// TestPolicyThatCannotBeRead checks that nothing that a policy may protect can be changed while the policy cannot be
+// read.
 func TestPolicyThatCannotBeRead(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	base := b.commit("", map[string]string{"a": "1"})
@@ -329,7 +331,7 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Approvals that cannot be read do not count, and do not prevent that others count.
+// TestDamagedApprovals checks that approvals that cannot be read do not count, and that others count nevertheless.
 func TestDamagedApprovals(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	base := b.commit("", map[string]string{"a": "1"})
@@ -398,7 +400,7 @@ func TestDeletionOfSession(t *testing.T) {
 			t.Errorf("assumed refs lack %s: got %v", name, v.Assumed)
 		}
 	}
-	// A removal with an old value that the ref does not have fails later, so the approvals must stay.
+	// A removal with a wrong old value is refused later, so the approvals must be kept.
 	all[3].Old = strings.Repeat("1", 40)
 	got, _ = b.check(writer, all...)
 	wants(t, "stale removal of the session", got[3], "stale ref")
@@ -415,7 +417,8 @@ func TestDeletionOfSession(t *testing.T) {
 	wants(t, "approvals without their session, by the owner", got[0], "")
 }
 
-// A token of a repository that names no user cannot grant: a new one would be another user. Tokens of owners can.
+// TestGrantNeedsActor checks that a repository token without a user cannot grant, because each new token would count as
+// another user. Owner tokens can grant.
 func TestGrantNeedsActor(t *testing.T) {
 	for _, c := range []struct {
 		role records.Role
@@ -444,7 +447,7 @@ func TestActor(t *testing.T) {
 	}
 }
 
-// BenchmarkWithoutPolicy measures what a push of a branch to a repository without a policy costs more.
+// BenchmarkWithoutPolicy measures the time that the gate adds to a push of a branch to a repository without a policy.
 func BenchmarkWithoutPolicy(b *testing.B) {
 	for _, n := range []int{10, 1000, 100_000} {
 		b.Run(fmt.Sprint(n, "-refs"), func(b *testing.B) {

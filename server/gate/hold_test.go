@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A session on hold keeps its refs, whatever pushes, until a token of an owner releases the hold.
+// TestHold checks that no push can remove refs of a session on hold, until a push with an owner token releases the
+// hold.
 func TestHold(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		b := newBed(t, f)
@@ -52,7 +53,7 @@ func TestHold(t *testing.T) {
 			got, _ := b.one(c.token, c.ref, c.to)
 			wants(t, c.what, got, c.want)
 		}
-		// The removal of the metadata is refused, so no other ref of the session is removed by the same push.
+		// The removal of the metadata is refused, so the same push removes no other ref of the session.
 		pin := session.PinPrefix("work") + "p"
 		b.refs[pin] = first
 		texts, _ := b.check(owner, records.RefUpdate{Name: pin, Old: first, New: b.zeros()},

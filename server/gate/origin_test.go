@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// make stores a commit with the tree of another one, by an author and a committer, whose addresses are at host. Each commit has a message
-// of its own, so that two of them are never the same commit.
+// make stores a commit with the tree of another commit, and with an author and a committer whose addresses are at host.
+// Each commit has another message, so that no two commits are the same.
 func (b *bed) make(like, author, committer string, parents ...string) string {
 	b.t.Helper()
 	b.commits++
@@ -32,8 +32,8 @@ func (b *bed) make(like, author, committer string, parents ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// An approval covers the commit that was reviewed and its ancestors, and one squash or merge of it by the user who pushes. The trees of all
-// these commits are the approved one.
+// TestApprovalCoversCommits checks that an approval covers the commit that was reviewed and its ancestors, and one
+// squash or merge of it by the user who pushes. All these commits have the approved tree.
 func TestApprovalCoversCommits(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	b.policy(onePolicy)
@@ -76,7 +76,8 @@ func TestApprovalCoversCommits(t *testing.T) {
 	wants(t, "creation with an ancestor", got, "")
 }
 
-// A request of an older version names no commit. Its approvals allow nothing, and new ones cannot be made.
+// TestRequestWithoutCommit checks that approvals of a request of an older version, which names no commit, allow
+// nothing, and that new ones cannot be made.
 func TestRequestWithoutCommit(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	b.policy(onePolicy)

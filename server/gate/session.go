@@ -183,8 +183,8 @@ func (j *judge) newest(ctx context.Context, name string) (newest session.Checkpo
 	return j.newestUnpacked(ctx, name)
 }
 
-// newer returns the checkpoint in the commit id if it is newer than the checkpoint in the parameter newest. The parameter failed is the
-// error of reading the commit, which is returned unless the commit itself is not valid.
+// newer returns the newer one of the checkpoint newest and the checkpoint in the commit id, whose contents are text. The
+// parameter failed is the error of reading the commit. A commit that is invalid is ignored; other errors are returned.
 func (j *judge) newer(newest session.Checkpoint, id object.ID, text []byte, failed error) (session.Checkpoint, error) {
 	if failed != nil {
 		if invalid(failed) {
