@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 )
 
-// backend serves the bare repositories in a directory with git http-backend.
+// backend serves the bare repositories in a directory by git http-backend.
 func (w *world) backend(dir string) *httptest.Server {
 	w.t.Helper()
 	exec := w.do(w.t.TempDir(), "--exec-path")
@@ -48,8 +48,8 @@ func (w *world) bare(format string) (path, url string) {
 	return path, strings.Replace(w.backend(dir).URL, "://", "://x:y@", 1) + "/bare.git"
 }
 
-// BenchmarkGit compares commands of git on this server and on git http-backend with a bare repository. The commands alternate, so that
-// other load on the host concerns both; the results are medians.
+// BenchmarkGit compares git commands on this server with the same commands on git http-backend with a bare repository.
+// The commands alternate, so that other load of the host affects both; the results are medians.
 func BenchmarkGit(b *testing.B) {
 	w := newWorld(b, Limits{})
 	_, ours := w.repo("r", "sha1")

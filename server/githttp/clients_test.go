@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// contents returns all refs and all objects of a repository.
+// contents returns all refs and the ids of all objects of a repository as a text.
 func (w *world) contents(dir string) string {
 	w.t.Helper()
 	w.do(dir, "fsck", "--strict", "--no-dangling")
@@ -30,7 +30,7 @@ func (w *world) contents(dir string) string {
 	return w.do(dir, "for-each-ref") + "\n" + w.do(dir, "symbolic-ref", "HEAD") + "\n" + strings.Join(objects, "\n")
 }
 
-// history makes commits on several branches, with merges, tags and notes.
+// history creates commits on several branches, with merges, tags and notes.
 func (w *world) history(dir string) {
 	w.t.Helper()
 	for i := range 4 {
@@ -60,7 +60,7 @@ func TestClonesEqualThoseOfHTTPBackend(t *testing.T) {
 			w.do(work, "push", "-q", url, "main")
 		}
 		if format == "sha1" {
-			w.differently(ours, theirs)
+			w.comparePartialClones(ours, theirs)
 		}
 		for _, version := range map[string][]string{"sha1": versions, "sha256": versions[2:]}[format] {
 			var found []string
@@ -76,8 +76,8 @@ func TestClonesEqualThoseOfHTTPBackend(t *testing.T) {
 	}
 }
 
-// differently compares partial and shallow clones from two servers.
-func (w *world) differently(ours, theirs string) {
+// comparePartialClones clones from two servers partially and shallowly, and compares the results.
+func (w *world) comparePartialClones(ours, theirs string) {
 	for i, c := range [][]string{
 		{"--filter=blob:none", "--no-checkout"}, {"--depth=3", "--branch=topic/2"}, {"--filter=tree:0", "--no-checkout"}, {"--depth=1"},
 		{"--single-branch", "--no-tags"}, {"--shallow-exclude=v3"},
@@ -283,8 +283,9 @@ func TestCollectionDuringPush(t *testing.T) {
 	w.do(work, "push", "-q", url, "main:refs/heads/again", "main~2:refs/heads/x")
 }
 
-// TestRestoreDuringPush takes a push back, as a promoted standby does that lacks it, while the node still has its objects. No ref may
-// lead to them, although the generation of the repository has grown again to that of the node's replica.
+// TestRestoreDuringPush undoes a push in the database, as when a standby is promoted that lacks the push, while the
+// node still has its objects. No ref may point to these objects, although the generation of the repository has
+// increased again to that of the replica on the node.
 func TestRestoreDuringPush(t *testing.T) {
 	for _, pushes := range []int{0, 1, 2} {
 		w := newWorld(t, Limits{})
@@ -303,7 +304,7 @@ func TestRestoreDuringPush(t *testing.T) {
 			Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
 			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate, _ []events.Merge) receive.MakeEvents {
 				restore()
-				for n := range pushes { // of another node
+				for n := range pushes { // pushes of another node
 					now, err := w.db.Repos.Snapshot(ctx, repo.ID)
 					if err == nil {
 						_, err = w.db.Repos.Push(ctx, records.Push{RepoID: repo.ID, Version: now.Repo.Version, Updates: []records.RefUpdate{
@@ -331,7 +332,7 @@ func TestRestoreDuringPush(t *testing.T) {
 	}
 }
 
-// processes returns the commands of running processes that name the directory of the world, or work in it.
+// processes returns the commands of running processes that name the directory of the world, or that run in it.
 func (w *world) processes() (commands []string) {
 	pids, err := proc.PIDs()
 	if err != nil {

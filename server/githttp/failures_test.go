@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// failingStore is an object store whose operations return a set error.
+// failingStore is an object store whose operations return an error that the test has set.
 type failingStore struct {
 	objects.Store
 	err atomic.Pointer[error]

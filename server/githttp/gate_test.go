@@ -23,7 +23,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// newMeter makes the server write the audit entries of reads. The entries are complete when the caller has closed the meter.
+// newMeter makes the server write the audit entries of reads. All entries are written when the caller has closed the
+// meter.
 func newMeter(t *testing.T, w *world) *meter.Meter {
 	m := meter.New(w.db.Usage, w.db.Audit, zap.NewNop())
 	t.Cleanup(func() { m.Close() })
@@ -36,8 +37,8 @@ type reviewed struct {
 	*world
 	meter      *meter.Meter
 	repo       records.Repo
-	dir        string // clone with the branches main and next, a commit later
-	url        string // with the token of the user writer
+	dir        string // clone with the branches main and next, which is one commit ahead
+	url        string // URL of the repository with the token of the user writer
 	alice, own records.Token
 	aliceURL   string
 	ownerURL   string
@@ -68,7 +69,7 @@ func newReviewed(t *testing.T, format string) *reviewed {
 	return w
 }
 
-// put stores a commit with one file, whose parent is the present value of a ref of the server.
+// put stores a commit with one file in the clone. Its parent is the present commit of the ref on the server.
 func (w *reviewed) put(ref, name, text string) string {
 	w.t.Helper()
 	input := func(stdin string, args ...string) string {
@@ -88,13 +89,13 @@ func (w *reviewed) put(ref, name, text string) string {
 	return w.do(w.dir, args...)
 }
 
-// push stores a file in a ref.
+// push pushes a commit with one file to a ref.
 func (w *reviewed) push(url, ref, name, text string) {
 	w.t.Helper()
 	w.do(w.dir, "push", "-q", url, w.put(ref, name, text)+":"+ref)
 }
 
-// add pushes a record.
+// add pushes a record to the approvals.
 func (w *reviewed) add(url string, token records.Token, r approval.Record) string {
 	w.t.Helper()
 	r.Actor, r.Token = token.Actor, token.ID
@@ -106,7 +107,7 @@ func (w *reviewed) add(url string, token records.Token, r approval.Record) strin
 	return r.ID
 }
 
-// request pushes a request for the branch next.
+// request pushes a request for approval of the branch next, and returns its id.
 func (w *reviewed) request() string {
 	w.t.Helper()
 	return w.add(w.url, w.own, approval.Record{Op: approval.Request, Expires: time.Now().Add(time.Hour), Subject: &approval.Subject{
@@ -114,7 +115,7 @@ func (w *reviewed) request() string {
 		Commit: w.do(w.dir, "rev-parse", "next")}})
 }
 
-// audited returns the audit entries that contain a text.
+// audited returns the audit entries that contain the text.
 func (w *reviewed) audited(text string) (found []string) {
 	w.t.Helper()
 	entries, err := w.db.Audit.After(w.t.Context(), 0, 1000)
@@ -161,7 +162,7 @@ func TestApprovedPush(t *testing.T) {
 	}
 }
 
-// A refused push has an audit entry with the reasons.
+// TestAuditOfRefusedPush checks that a refused push has an audit entry with the reasons.
 func TestAuditOfRefusedPush(t *testing.T) {
 	w := newReviewed(t, "sha1")
 	w.refused("cannot be removed", w.dir, "push", w.url, ":main", "+next:refs/afs/policy")
@@ -173,7 +174,7 @@ func TestAuditOfRefusedPush(t *testing.T) {
 	}
 }
 
-// meanwhile makes the function change run between the decision about the next push and its transaction.
+// meanwhile makes the function change run after the decision about the next push, and before its transaction.
 func (w *reviewed) meanwhile(change func()) {
 	w.t.Helper()
 	var done atomic.Bool
@@ -192,7 +193,8 @@ func (w *reviewed) meanwhile(change func()) {
 	}
 }
 
-// A policy that is pushed, and an approval that is withdrawn, while a push is decided apply to the push.
+// TestDecisionsHoldUntilThePushIsVisible checks that a push is refused if a policy is pushed, or an approval is
+// withdrawn, while the push is being decided.
 func TestDecisionsHoldUntilThePushIsVisible(t *testing.T) {
 	const changed = "the policy, the approvals or the session were changed during the push, try again"
 	t.Run("withdrawal", func(t *testing.T) {
@@ -213,7 +215,7 @@ func TestDecisionsHoldUntilThePushIsVisible(t *testing.T) {
 		w.refused("main is protected", w.dir, "push", w.url, "next:main")
 		w.do(w.dir, "push", "-q", w.url, "next:refs/notes/x")
 	})
-	t.Run("same commit", func(t *testing.T) { // the branch has what the push wants
+	t.Run("same commit", func(t *testing.T) { // the branch already has the commit of the push
 		w := newReviewed(t, "sha1")
 		w.add(w.aliceURL, w.alice, approval.Record{Op: approval.Grant, Request: w.request()})
 		w.meanwhile(func() { w.do(w.dir, "push", "-q", w.url, "next:main") })
@@ -221,7 +223,8 @@ func TestDecisionsHoldUntilThePushIsVisible(t *testing.T) {
 	})
 }
 
-// Users of a token learn its name and id with the credentials of git.
+// TestTokenInfo checks that a client can read the name and the id of the user of its token, with the credentials of
+// git.
 func TestTokenInfo(t *testing.T) {
 	w := newWorld(t, Limits{})
 	m := newMeter(t, w)

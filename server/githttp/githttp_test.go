@@ -99,7 +99,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A fetch can use the filters of partial clones. git would need much time for the others.
+// TestFilters checks that a fetch can use the filters of partial clones, and no others, because git would need much
+// time for those.
 func TestFilters(t *testing.T) {
 	w := newWorld(t, Limits{})
 	_, url := w.repo("r", "sha1")
@@ -116,7 +117,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// Who may push can push replacements of commits, too.
+// TestEventsIgnoreReplacements checks that events ignore replacements of commits (refs/replace), because all who may
+// push can create them.
 func TestEventsIgnoreReplacements(t *testing.T) {
 	w := newWorld(t, Limits{})
 	_, url := w.repo("r", "sha1")
@@ -208,7 +210,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// The live service accepts pushes to repositories with read_only, unlike its documentation.
+// TestReadOnlyOfTheLiveService checks that with Compat the server accepts pushes to repositories with read_only, as the
+// live service does, unlike its documentation.
 func TestReadOnlyOfTheLiveService(t *testing.T) {
 	w := newWorld(t, Limits{})
 	w.git.o.Compat = true
@@ -242,7 +245,7 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 		}
 		for i := range 2 {
 			if i == 1 {
-				// Without slots, a request that starts a process would fail.
+				// Without slots, a request that starts a process returns an error.
 				w.git.slots = places.New(places.Options{})
 			}
 			status, _, got := w.get("GET", "/git/ns/r-"+format+".git/info/refs?service="+uploadPack, "Bearer "+token, nil, "Git-Protocol", "version=2")

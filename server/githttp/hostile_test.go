@@ -21,12 +21,12 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// types of entries in packs (gitformat-pack(5)).
+// Types of entries in packs (gitformat-pack(5)).
 const (
 	commitEntry, treeEntry, blobEntry, refDelta = 1, 2, 3, 7
 )
 
-// pack builds a pack that git itself would not write.
+// pack makes a pack that git itself would not write.
 type pack struct {
 	entries bytes.Buffer
 	n       int
@@ -34,7 +34,7 @@ type pack struct {
 
 func newPack() *pack { return &pack{} }
 
-// add adds an entry of a type with the size in its header, a base for deltas, and contents.
+// add adds an entry with a type, the size that its header states, the base of a delta, and contents.
 func (p *pack) add(kind, size int, base string, contents []byte) *pack {
 	b := byte(kind<<4 | size&15)
 	for size >>= 4; size > 0; size >>= 7 {
@@ -71,7 +71,7 @@ func id(kind, contents string) string {
 	return fmt.Sprintf("%x", sha1.Sum([]byte(fmt.Sprintf("%s %d\x00%s", kind, len(contents), contents))))
 }
 
-// tree returns the contents of a tree of files.
+// tree returns the contents of a git tree that has the blob file under each name.
 func tree(file string, names ...string) string {
 	var b strings.Builder
 	raw, _ := hex.DecodeString(file)
@@ -87,7 +87,7 @@ func commit(tree string) string {
 	return "tree " + tree + "\nauthor " + person + "\ncommitter " + person + "\n\nm\n"
 }
 
-// varint returns a size in the header of a delta.
+// varint returns a size as it is encoded in the header of a delta.
 func varint(n int) (b []byte) {
 	for ; n >= 0x80; n >>= 7 {
 		b = append(b, byte(n)|0x80)
@@ -95,7 +95,7 @@ func varint(n int) (b []byte) {
 	return append(b, byte(n))
 }
 
-// copies returns a delta that consists of n copies of the whole base, of 0xffffff bytes.
+// copies returns a delta that consists of n copies of the whole base, which has 0xffffff bytes.
 func copies(n int) []byte {
 	const size = 0xffffff
 	b := append(varint(size), varint(n*size)...)
@@ -105,7 +105,7 @@ func copies(n int) []byte {
 	return b
 }
 
-// pushBody returns the body of a push.
+// pushBody returns the body of a push request.
 func pushBody(pack []byte, commands ...string) []byte {
 	var b []byte
 	for i, c := range commands {
@@ -117,7 +117,7 @@ func pushBody(pack []byte, commands ...string) []byte {
 	return append(pktline.AppendFlush(b), pack...)
 }
 
-// send pushes a body, and returns the status if it is not 200, and the text of all bands.
+// send sends the body of a push. It returns the status if it is not 200, and the text of all side bands.
 func (w *world) send(repo, token string, body []byte) string {
 	w.t.Helper()
 	status, _, answer := w.get("POST", "/git/ns/"+repo+".git/git-receive-pack", "Bearer "+token, body,
@@ -153,7 +153,7 @@ func TestHostilePacks(t *testing.T) {
 	damaged[len(damaged)-1] ^= 1
 	zeros := bytes.Repeat([]byte{0}, 0xffffff)
 	base := id("blob", string(zeros))
-	huge := func(kind, n int) *pack { // a pack of a few KB
+	huge := func(kind, n int) *pack { // returns a pack of a few KB
 		p := newPack()
 		return p.add(kind, n, "", bytes.Repeat([]byte{0}, 1<<20))
 	}
@@ -267,7 +267,7 @@ func (w *world) open(token string) *transfer {
 	return x
 }
 
-// send sends a chunk of the body.
+// send sends one chunk of the body.
 func (x *transfer) send(b []byte) { fmt.Fprintf(x.conn, "%x\r\n%s\r\n", len(b), b) }
 
 // running waits until git runs for the push.
@@ -276,7 +276,7 @@ func (w *world) running() {
 	await.Until(w.t, "git runs for the push", func() bool { return len(w.processes()) >= 2 })
 }
 
-func TestEndsOfTransfers(t *testing.T) {
+func TestInterruptedTransfers(t *testing.T) {
 	w := newWorld(t, Limits{})
 	repo, url := w.repo("r", "sha1")
 	record, token := w.token(records.Token{RepoID: repo.ID})

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// With many refs, the server writes them for a push itself, just as git does, and git compares the push with few of them.
+// TestPushToManyRefs checks that with many refs, the server itself writes them for a push in the same form as git, and
+// that git compares the push with few of them.
 func TestPushToManyRefs(t *testing.T) {
 	w := newWorld(t, Limits{})
 	for _, format := range []string{"sha1", "sha256"} {
@@ -54,7 +55,7 @@ func TestPushToManyRefs(t *testing.T) {
 				}
 			}
 		}
-		// A branch that is moved to a commit whose tree is missing.
+		// Set a branch to a commit whose tree is missing.
 		tree := strings.Repeat("1", len(first))
 		commit := exec.Command("git", "hash-object", "-t", "commit", "-w", "--stdin", "--literally")
 		commit.Dir = work
@@ -72,7 +73,7 @@ func TestPushToManyRefs(t *testing.T) {
 	}
 }
 
-// pushOf returns the body of a push that moves main to a commit, of which only the commit itself is sent.
+// pushOf returns the body of a push that sets main to a commit, and whose pack contains only the commit itself.
 func (w *world) pushOf(dir, old, commit string) []byte {
 	w.t.Helper()
 	pack := exec.Command("git", "pack-objects", "--stdout", "-q")

@@ -63,7 +63,7 @@ func TestReadAsked(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines  string
 		kind   string
-		little bool // git compares little
+		little bool // whether git searches for few deltas
 	}{
 		"clone":                         {"want " + tip, meter.Clone, false},
 		"clone of version 0":            {"want " + tip + " ofs-delta agent=git/2.39.5", meter.Clone, false},
@@ -87,7 +87,8 @@ func TestReadAsked(t *testing.T) {
 	}
 }
 
-// A command that runs alone has a thread for each processor; those that run at once share the processors.
+// TestThreads checks that a command that runs alone gets a thread for each processor, and that concurrent commands
+// share the processors.
 func TestThreads(t *testing.T) {
 	for _, c := range []struct {
 		processors, running int

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// A push that would exceed a quota of the namespace is rejected with the reason, and changes nothing. Removals make room.
+// TestQuotas checks that a push that would exceed a quota of the namespace is rejected with the reason and changes
+// nothing, and that removals make room.
 func TestQuotas(t *testing.T) {
 	w := newWorld(t, Limits{})
 	limits := quota.Limits{Amounts: records.Amounts{Refs: 2, Bytes: 20_000}}
@@ -55,7 +56,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// A token for one session can have created so many refs, and must remove some before it creates others. Other tokens are not limited.
+// TestRefsOfToken checks that the number of refs that a token for one session can create is limited, that it can create
+// others after it has removed some, and that other tokens have no limit.
 func TestRefsOfToken(t *testing.T) {
 	w := newWorld(t, Limits{Refs: 3})
 	repo, url := w.repo("r", "sha1")

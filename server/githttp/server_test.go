@@ -70,7 +70,7 @@ func newWorld(t testing.TB, limits Limits) *world {
 	return w
 }
 
-// repo creates a repository and returns it with its URL, which contains a token that may write.
+// repo creates a repository and returns its record, and its URL with a token that may write.
 func (w *world) repo(name, format string) (records.Repo, string) {
 	w.t.Helper()
 	repo := records.Repo{ID: records.NewID(), Namespace: "ns", Name: name, DefaultBranch: "main", ObjectFormat: format, Status: records.Ready}
@@ -81,7 +81,7 @@ func (w *world) repo(name, format string) (records.Repo, string) {
 	return repo, w.url(name, text)
 }
 
-// token creates a token of a repository.
+// token creates a repository token, and returns its record and its text.
 func (w *world) token(t records.Token) (records.Token, string) {
 	w.t.Helper()
 	t.Role, t.Namespace, t.Expires = records.RepoToken, "ns", time.Now().Add(time.Hour)
@@ -92,7 +92,7 @@ func (w *world) token(t records.Token) (records.Token, string) {
 	return t, text
 }
 
-// url returns the URL of a repository with a token in it.
+// url returns the URL of a repository that contains a token.
 func (w *world) url(name, text string) string {
 	secret, _, _ := strings.Cut(text, "?")
 	u, err := url.Parse(w.http.URL)
@@ -103,7 +103,7 @@ func (w *world) url(name, text string) string {
 	return u.String()
 }
 
-// clientGit runs git as a client.
+// clientGit runs git as a client of the server.
 func clientGit(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env = dir, gittest.Env()
@@ -117,7 +117,7 @@ func clientGit(ctx context.Context, dir string, args ...string) (string, error) 
 	return text, nil
 }
 
-// do runs git as a client, and fails the test if git fails.
+// do runs git as a client of the server, and fails the test if git fails.
 func (w *world) do(dir string, args ...string) string {
 	w.t.Helper()
 	out, err := clientGit(w.t.Context(), dir, args...)
@@ -127,7 +127,7 @@ func (w *world) do(dir string, args ...string) string {
 	return out
 }
 
-// refused runs git as a client. The test fails unless git fails with a message that contains want.
+// refused runs git as a client of the server. The test fails unless git fails with a message that contains want.
 func (w *world) refused(want, dir string, args ...string) {
 	w.t.Helper()
 	out, err := clientGit(w.t.Context(), dir, args...)
@@ -136,7 +136,7 @@ func (w *world) refused(want, dir string, args ...string) {
 	}
 }
 
-// work creates a repository with one commit on main.
+// work creates a git repository with one commit on main.
 func (w *world) work(format string) string {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -163,7 +163,7 @@ func (w *world) commit(dir, name, text string) string {
 	return w.do(dir, "rev-parse", "HEAD")
 }
 
-// refs returns the refs of a repository as the records have them.
+// refs returns the refs of a repository according to the database.
 func (w *world) refs(repo records.Repo) map[string]string {
 	w.t.Helper()
 	list, err := w.db.Repos.Refs(w.t.Context(), repo.ID)
@@ -177,7 +177,8 @@ func (w *world) refs(repo records.Repo) map[string]string {
 	return refs
 }
 
-// get sends a request with a token and returns the status, the header, and the body.
+// get sends a request with a value of the header Authorization, and returns the status, the header and the body of the
+// answer.
 func (w *world) get(method, path, authorization string, body []byte, header ...string) (int, http.Header, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, bytes.NewReader(body))

@@ -13,8 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// hesitant begins a request of a service, sends a part of its body when the server reads it, and returns the answer later.
-func (w *world) hesitant(service, token, part string) (answer chan string) {
+// startSlowRequest begins a request to a service, sends a part of its body when the server reads it, and sends the
+// answer to the channel later.
+func (w *world) startSlowRequest(service, token, part string) (answer chan string) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.http.Listener.Addr().String())
 	if err != nil {
@@ -38,7 +39,7 @@ func (w *world) hesitant(service, token, part string) (answer chan string) {
 	return answer
 }
 
-// places returns the number of places of git that are taken.
+// places returns the number of running git processes that count against the limit.
 func (w *world) places() int { return w.git.slots.Running() }
 
 func TestSlowCommands(t *testing.T) {
@@ -55,7 +56,7 @@ func TestSlowCommands(t *testing.T) {
 		{"fetch", uploadPack, "0011command=fetch", 0},
 	} {
 		record, token := w.token(records.Token{RepoID: repo.ID})
-		answer := w.hesitant(c.service, token, c.part)
+		answer := w.startSlowRequest(c.service, token, c.part)
 		await.Until(t, c.name+" has its places", func() bool { return w.places() == c.places })
 		if err := w.guard.Revoke(t.Context(), record.ID, nil, records.Cause{}); err != nil {
 			t.Fatal(err)
@@ -68,12 +69,12 @@ func TestSlowCommands(t *testing.T) {
 	w.git.limits.Head = 100 * time.Millisecond
 	_, token := w.token(records.Token{RepoID: repo.ID})
 	for _, service := range []string{receivePack, uploadPack} {
-		if got := await.Receive(t, w.hesitant(service, token, "00")); !strings.Contains(got, " 408 ") {
+		if got := await.Receive(t, w.startSlowRequest(service, token, "00")); !strings.Contains(got, " 408 ") {
 			t.Errorf("%s that does not continue: got %q", service, got)
 		}
 		w.quiet()
 	}
-	// The time of the commands does not limit that of the pack.
+	// The time limit for the commands of a push does not limit the transfer of the pack.
 	w.git.limits.Head = 2 * time.Second
 	x := w.open(token)
 	w.running()
@@ -90,7 +91,8 @@ func TestSlowCommands(t *testing.T) {
 	}
 }
 
-// A client that is slower than the rate loses its place, although it is not silent for longer than Idle.
+// TestSlowTransfers checks that a client that is slower than the minimum rate is disconnected, even if it is never
+// silent for longer than Idle.
 func TestSlowTransfers(t *testing.T) {
 	w := newWorld(t, Limits{Idle: time.Hour, Head: time.Hour})
 	repo, _ := w.repo("r", "sha1")
@@ -108,7 +110,7 @@ func TestSlowTransfers(t *testing.T) {
 
 func TestPace(t *testing.T) {
 	p := Limits{}.complete(1).newPace()
-	for second := range 3600 { // 10 KB a second work, also with pauses
+	for second := range 3600 { // 10 KB per second are sufficient, even with pauses
 		if p.add(10_000, time.Now().Add(-time.Second)); p.left() <= 0 {
 			t.Fatalf("a client that sends 10 KB a second is refused after %d s", second)
 		}

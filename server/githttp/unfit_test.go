@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Objects that readers of the repository cannot read, and refs that clones cannot fetch or that are in the way of others, are refused with
-// a line that says why.
+// TestUnfitPushes checks that the server refuses objects that readers of the repository cannot read, and refs that
+// clones cannot fetch or that prevent others, with a line that states the reason.
 func TestUnfitPushes(t *testing.T) {
 	w := newWorld(t, Limits{})
 	repo, url := w.repo("r", "sha1")
@@ -32,7 +32,7 @@ func TestUnfitPushes(t *testing.T) {
 	below := store("commit", "tree "+root+"\nparent "+huge+"\n"+head)
 	tag := store("tag", "object "+tip+"\ntype commit\ntag t\ntagger "+person+"\n\n"+strings.Repeat("a", 1<<20))
 	var entries strings.Builder
-	for i := range 70_000 { // 17 MiB
+	for i := range 70_000 { // makes a tree of 17 MiB
 		entries.WriteString(fmt.Sprintf("100644 %s%06d\x00", strings.Repeat("n", 220), i) + rawID(blob))
 	}
 	large := store("tree", entries.String())
@@ -68,7 +68,7 @@ func TestUnfitPushes(t *testing.T) {
 	}
 }
 
-// rawID returns the bytes of an id.
+// rawID returns the bytes of a hexadecimal object id.
 func rawID(id string) string {
 	text := tree(id, "x")
 	return text[len("100644 x\x00"):]

@@ -135,7 +135,8 @@ func FuzzDecodeRefs(f *testing.F) {
 	})
 }
 
-// Refs that were changed here stay as they are, and all others become those of the other server, whatever was changed on both sides.
+// FuzzUpdates checks that an import keeps refs that were changed on this server, and sets all others to those of the
+// other server, whatever was changed on both sides.
 func FuzzUpdates(f *testing.F) {
 	f.Add("abc", "abd", "xbc")
 	f.Add("", "a", "")
@@ -174,13 +175,14 @@ func FuzzUpdates(f *testing.F) {
 	})
 }
 
-// Another server may be slow as long as it sends objects at a rate, or its count of objects changes; it cannot do neither.
+// TestSlowServers checks that the other server may be slow while it sends objects at a minimum rate, or while its count
+// of objects changes, and that the import ends if neither is so.
 func TestSlowServers(t *testing.T) {
 	times := pace{slow: time.Minute, count: 10 * time.Minute}
 	for _, c := range []struct {
 		name  string
 		next  func(m *records.Import, second int64)
-		until int64 // seconds after which the import must have ended; 0: it must not end
+		until int64 // seconds after which the import must have ended; 0: it must continue
 	}{
 		{"10 KB a second", func(m *records.Import, _ int64) { m.Phase, m.Bytes = receiving, m.Bytes+10_000 }, 0},
 		{"250 bytes a second without progress", func(m *records.Import, _ int64) { m.Bytes += 250 }, 80},

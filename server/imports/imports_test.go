@@ -37,7 +37,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// The test binary is also a node that is killed (TestAnotherNodeContinues).
+// TestMain runs the tests, or acts as a node that TestAnotherNodeContinues starts and kills.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("IMPORTS_TEST_NODE"); dir != "" {
 		n, err := openNode(dir, "killed", Options{}, zap.NewNop())
@@ -62,12 +62,12 @@ type node struct {
 var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond, retry: 10 * time.Millisecond,
 	slow: time.Minute, count: time.Minute}
 
-// openNode opens a node with the records and objects in a directory. The times between its steps are short.
+// openNode opens a node with the database and the objects in a directory. It waits only short times between its steps.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {
 	return openNodeAt("sqlite:"+filepath.Join(dir, "records.db"), dir, name, o, log)
 }
 
-// openNodeAt opens a node on the records at a URL and the objects in a directory.
+// openNodeAt opens a node with the database at a URL and the objects in a directory.
 func openNodeAt(url, dir, name string, o Options, log *zap.Logger) (node, error) {
 	ctx, stop := contextOf()
 	defer stop()
@@ -125,7 +125,7 @@ func (n node) repo(t *testing.T, id string) records.Repo {
 	return r
 }
 
-// end waits for the end of an import.
+// end waits for the end of an import, and returns its status.
 func (n node) end(t *testing.T, r records.Repo) Status {
 	t.Helper()
 	var s Status
@@ -137,7 +137,7 @@ func (n node) end(t *testing.T, r records.Repo) Status {
 	return s
 }
 
-// succeed imports and waits until the import has succeeded.
+// succeed starts an import, and waits until it has succeeded.
 func (n node) succeed(t *testing.T, r records.Repo, request Request) Status {
 	t.Helper()
 	if err := n.Start(t.Context(), r, request, records.Cause{}); err != nil {
@@ -163,9 +163,10 @@ func (n node) refs(t *testing.T, id string) map[string]string {
 	return refs
 }
 
-// limited returns the number of git processes of the node. The test fails if one of them has no limit of memory.
+// testMemory is the limit of the memory of git processes.
 const testMemory = 512 << 20
 
+// limited returns the number of git processes of the node. The test fails if one has no limit of memory.
 func (n node) limited(t *testing.T) (count int) {
 	t.Helper()
 	pids, err := proc.PIDs()
@@ -199,7 +200,7 @@ func (n node) fsck(t *testing.T, id string) string {
 	return r.Dir
 }
 
-// types returns the types of all events, and their bodies.
+// types returns the types and the bodies of all events.
 func (n node) types(t *testing.T) (types, bodies []string) {
 	t.Helper()
 	list, err := n.db.Events.After(t.Context(), 0, "", "", 100)
@@ -213,7 +214,7 @@ func (n node) types(t *testing.T) (types, bodies []string) {
 	return types, bodies
 }
 
-// upstream is another server with one repository.
+// upstream is another git server with one repository.
 type upstream struct {
 	*gittest.Server
 	repo *gittest.Repo
@@ -244,7 +245,7 @@ func (u upstream) commit(t *testing.T, branch string) string {
 	return id.String()
 }
 
-// refs returns the refs that an import copies.
+// refs returns the refs that an import must copy.
 func (u upstream) refs(t *testing.T) map[string]string {
 	t.Helper()
 	refs := parseRefs(gittest.Must(t, u.repo.Path, "for-each-ref", "--format=%(objectname) %(refname)"))
@@ -362,7 +363,7 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	if !slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, `"commits":[{"id":"`+added+`"`) }) {
 		t.Errorf("no event lists the new commit of main: %v", bodies)
 	}
-	n.succeed(t, r, Request{}) // the other server has no new commits
+	n.succeed(t, r, Request{}) // the other server has no new commits at this time
 	if got := n.refs(t, r.ID); !maps.Equal(got, want) {
 		t.Errorf("refs after an import without news\n%v, want\n%v", got, want)
 	}
@@ -400,7 +401,7 @@ func TestOneBranchWithADepth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer have.Release()
-	base, err := have.Copy(t.Context()) // a push runs in a copy of the replica
+	base, err := have.Copy(t.Context()) // a push uses a copy of the replica
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -546,7 +547,7 @@ func TestBadURLsAreRefused(t *testing.T) {
 			t.Errorf("error contains a password: %v", err)
 		}
 	}
-	public.Close() // this node would otherwise run the import
+	public.Close() // otherwise this node would run the import
 	r := n.create(t, "r", "sha1")
 	n.succeed(t, r, Request{URL: web.URL + "/moved"})
 	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}, records.Cause{}); !errors.Is(err, records.ErrNotFound) {
@@ -554,7 +555,8 @@ func TestBadURLsAreRefused(t *testing.T) {
 	}
 }
 
-// git's own connections are subject to the check too: a server whose first answer comes from a public address cannot send git elsewhere.
+// TestGitCannotReachPrivateAddresses checks that git's own connections are also verified: a server at a public address
+// cannot redirect git to a private one.
 func TestGitCannotReachPrivateAddresses(t *testing.T) {
 	u := newUpstream(t, object.SHA1)
 	u.commit(t, "main")
@@ -665,7 +667,7 @@ func TestADeletedRepositoryEndsItsImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, "git fetches", func() bool { return stall.Hits() > 0 })
-	if limited := n.limited(t); limited < 2 { // git fetch and its helper
+	if limited := n.limited(t); limited < 2 { // git fetch and its remote helper
 		t.Errorf("%d processes have a limit of memory", limited)
 	}
 	if err := n.db.Repos.Delete(t.Context(), r.ID, nil, records.Cause{}); err != nil {
@@ -674,13 +676,13 @@ func TestADeletedRepositoryEndsItsImport(t *testing.T) {
 	await.Until(t, "the import has ended", func() bool { return n.Running() == 0 })
 }
 
-// If a node is killed or closed during an import, another node continues it.
+// TestAnotherNodeContinues checks that if a node is killed or closed during an import, another node continues it.
 func TestAnotherNodeContinues(t *testing.T) {
 	dir := t.TempDir()
 	u := newUpstream(t, object.SHA1)
 	u.commit(t, "main")
 	n := newNode(t, dir, "n", Options{})
-	n.Close() // this node only creates the repository
+	n.Close() // this node was only needed to create the repository
 	r := n.create(t, "r", "sha1")
 	stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 50})
 	if err := n.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {

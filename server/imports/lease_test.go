@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// TestALateAttemptChangesNothing holds the first attempt back in its fetch, until another node has the lease and has imported newer
-// commits. The first node does not notice that it has lost the lease.
+// TestALateAttemptChangesNothing delays the fetch of the first attempt, until another node has the lease and has
+// imported newer commits. The first node does not notice that it has lost the lease, and must change nothing.
 func TestALateAttemptChangesNothing(t *testing.T) {
 	for name, save := range map[string]time.Duration{"before it stores progress": time.Hour, "while it stores progress": quick.save} {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestALateAttemptChangesNothing(t *testing.T) {
 			u.commit(t, "main")
 			stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 50, Times: 1})
 			late := newNode(t, dir, "late", Options{})
-			late.Close() // its loop
+			late.Close() // stops the loop of the node
 			r := late.create(t, "r", "sha1")
 			if err := late.Start(t.Context(), r, Request{URL: u.url, Depth: 1}, records.Cause{}); err != nil {
 				t.Fatal(err)
@@ -76,7 +76,8 @@ func (n node) status(t *testing.T, r records.Repo) Status {
 	return s
 }
 
-// TestAnImportEndsIfTheDatabaseDoesNotAnswer locks the table of leases of PostgreSQL, so that the renewal hangs.
+// TestAnImportEndsIfTheDatabaseDoesNotAnswer locks the table of leases in PostgreSQL, so that the renewal of the lease
+// hangs, and checks that the import ends.
 func TestAnImportEndsIfTheDatabaseDoesNotAnswer(t *testing.T) {
 	server, err := pgtest.Start(pgtest.Options{})
 	if err != nil {
@@ -110,6 +111,6 @@ func TestAnImportEndsIfTheDatabaseDoesNotAnswer(t *testing.T) {
 	}
 	await.Until(t, "the import has ended", func() bool {
 		left, err := os.ReadDir(n.o.Scratch)
-		return err == nil && len(left) == 0 // no other attempt can begin
+		return err == nil && len(left) == 0 // no other attempt can begin now
 	})
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// asked records the requests of a server, with the user that each one names.
+// asked records the requests to servers, with the user that each request names.
 type asked struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// serve starts a server that records its requests, and then calls h.
+// serve starts a server that records its requests and then calls h.
 func (a *asked) serve(t *testing.T, name string, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +40,8 @@ func (a *asked) take() []string {
 	return lines
 }
 
-// Credentials are sent only to the scheme, host, port and path of their line, whatever a server answers.
+// TestCredentialsStayWithTheirLine checks that credentials are sent only to the scheme, host, port and path of their
+// line in the file, whatever a server answers.
 func TestCredentialsStayWithTheirLine(t *testing.T) {
 	dir := t.TempDir()
 	u := newUpstream(t, object.SHA1)

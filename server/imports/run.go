@@ -470,7 +470,7 @@ func (a *attempt) shallow() (string, error) {
 		return "", nil
 	}
 	if err == nil && len(text) > maxShallow {
-		return "", fmt.Errorf("history ends at more than %d commits: import it without a depth", maxShallow/41)
+		return "", fmt.Errorf("shallow history begins at more than %d commits: import it without a depth", maxShallow/41)
 	}
 	return string(text), err
 }

@@ -28,7 +28,7 @@ import (
 type memory struct {
 	mu      sync.Mutex
 	away    bool
-	rows    map[records.UsageRow]int64 // counts and bytes, by rows whose Count and Bytes are 0
+	rows    map[records.UsageRow]int64 // count and bytes by row; the fields Count and Bytes of the keys are 0
 	counts  map[records.UsageRow]int64
 	entries []records.AuditEntry
 }
@@ -82,7 +82,7 @@ func newMemory() *memory {
 
 var day = time.Date(2026, 2, 3, 23, 59, 0, 0, time.UTC)
 
-func TestWhatIsCountedIsStored(t *testing.T) {
+func TestCountsAreStored(t *testing.T) {
 	db := newMemory()
 	m := start(db, audit{db}, zap.NewNop(), func() time.Time { return day }, time.Millisecond)
 	a, b := records.Repo{ID: "a", Namespace: "n"}, records.Repo{ID: "b", Namespace: "n"}

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Requests without a valid token, which anyone can send, add few entries to the audit log. Those with a token are all recorded.
+// TestRefusedRequestsAreLimited checks that requests without a valid token, which anyone can send, add few entries to
+// the audit log, and that all requests with a token are recorded.
 func TestRefusedRequestsAreLimited(t *testing.T) {
 	db, now := newMemory(), day
 	m := start(db, audit{db}, zap.NewNop(), func() time.Time { return now }, time.Hour)
@@ -42,7 +43,7 @@ func TestRefusedRequestsAreLimited(t *testing.T) {
 	if rest.Detail != want || rest.Result != http.StatusUnauthorized {
 		t.Errorf("entry about the others: got %q with status %d, want %q with 401", rest.Detail, rest.Result, want)
 	}
-	flood(maxRefused + 7) // in a new minute, which Close ends
+	flood(maxRefused + 7) // these requests are in a new minute, which ends with Close
 	m.Close()
 	if got, want := len(db.entries), 2*maxRefused+102; got != want {
 		t.Errorf("all entries: got %d, want %d", got, want)

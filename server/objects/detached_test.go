@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The body of a request that failed can be read again at once. The race detector reports a transport that still reads it.
+// TestBodyIsNotReadAfterAFailure checks that the body of a failed request can be read again at once. If the transport
+// still read it, the race detector would report this.
 func TestBodyIsNotReadAfterAFailure(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hang up" {

@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// suite tests what every Store must do.
+// suite tests the requirements of a Store.
 func suite(t *testing.T, s Store) {
 	ctx, dir := t.Context(), t.TempDir()
 	write := func(name string, data []byte) string {
@@ -40,7 +40,7 @@ func suite(t *testing.T, s Store) {
 	for i, data := range [][]byte{{0}, []byte("small"), big} {
 		key := fmt.Sprintf("packs/a%d/01ABC-%d.pack", i, i)
 		from, to := write(fmt.Sprint("from", i), data), filepath.Join(dir, fmt.Sprint("to", i))
-		for range 2 { // a Put whose answer was lost is repeated
+		for range 2 { // the second Put repeats one whose answer was lost
 			if err := s.Put(ctx, key, from); err != nil {
 				t.Fatalf("Put of %d bytes: %v", len(data), err)
 			}
@@ -97,7 +97,7 @@ func suite(t *testing.T, s Store) {
 	}
 }
 
-// cacheSuite tests what a Cache must do in addition.
+// cacheSuite tests the additional requirements of a Cache.
 func cacheSuite(t *testing.T, s Cache, write func(name string, data []byte) string) {
 	ctx := t.Context()
 	first, second := write("first", []byte("0123456789")), write("second", []byte("another text"))
@@ -156,7 +156,7 @@ func (crossing) Link(old, new string) error {
 	return &os.LinkError{Op: "link", Old: old, New: new, Err: syscall.EXDEV}
 }
 
-// The directory above the store, or the store itself, may be a symbolic link.
+// TestDirBehindLink checks that the store, or a directory above it, may be a symbolic link.
 func TestDirBehindLink(t *testing.T) {
 	top := t.TempDir()
 	real, link := filepath.Join(top, "real"), filepath.Join(top, "link")
@@ -191,7 +191,8 @@ func TestDirOnAnotherFileSystem(t *testing.T) {
 	suite(t, s)
 }
 
-// A file that Put has acknowledged survives a power cut, whether it was linked or copied, also after failed attempts.
+// TestDirSurvivesPowerCuts checks that a file that Put has acknowledged survives a power failure, whether it was linked
+// or copied, and also after failed attempts.
 func TestDirSurvivesPowerCuts(t *testing.T) {
 	for name, wrap := range map[string]func(disk.FS) disk.FS{
 		"link": func(fs disk.FS) disk.FS { return fs },

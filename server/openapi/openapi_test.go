@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 )
 
-// Names are unique, every placeholder of a path is a parameter, every operation has a success, and every schema is valid.
+// TestDocument checks that names in the document are unique, every placeholder of a path is a parameter, every
+// operation has a success, and every schema is valid.
 func TestDocument(t *testing.T) {
 	doc, err := openapi.Parse()
 	if err != nil {

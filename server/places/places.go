@@ -157,7 +157,7 @@ func (p *Places) Enter(ctx context.Context, size Size, shares ...Share) (*Place,
 		p.queue = slices.Delete(p.queue, i, i+1)
 	}
 	p.mu.Unlock()
-	if i < 0 { // the request was admitted at the same time
+	if i < 0 { // the request was admitted between the end of ctx and this call
 		w.place.Release()
 	}
 	return nil, err

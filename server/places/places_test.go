@@ -27,7 +27,7 @@ func TestQueue(t *testing.T) {
 		await.Until(t, "requests wait", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.queue) == n })
 	}
 	waiting(1)
-	other := acquire("b") // does not wait for those of a
+	other := acquire("b") // the user b does not wait for the requests of the user a
 	ctx, cancel := context.WithCancel(t.Context())
 	third := make(chan error, 1)
 	go func() { _, err := l.Enter(ctx, Small, Share{OfRepo, "c"}); third <- err }()
@@ -103,7 +103,8 @@ func TestSharesOfReads(t *testing.T) {
 	}
 }
 
-// The memory of all requests together never exceeds the whole, and each class of work can always begin.
+// TestMemoryOfRequests checks that the memory of all requests together never exceeds the limit, and that a request of
+// each class can always begin.
 func TestMemoryOfRequests(t *testing.T) {
 	for _, total := range []int64{100 << 20, 512 << 20, 12 << 30, 512 << 30} {
 		m := NewMemory(total, 0)

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// A namespace is refused what exceeds a quota until it has made room, and its requests until the next minute; others are not.
+// TestQuotas checks that a namespace is refused data that exceeds a quota until it has removed some, and requests until
+// the next minute, and that other namespaces are not affected.
 func TestQuotas(t *testing.T) {
 	var l Limits
 	if err := l.Set("bytes=1000,repositories=2,refs=10,requests=3"); err != nil {
@@ -30,7 +31,7 @@ func TestQuotas(t *testing.T) {
 	add(records.Amounts{Refs: 3}, refs)
 	add(records.Amounts{Bytes: 101}, bytes)
 	add(records.Amounts{Bytes: 60, Refs: 2}, "")
-	add(records.Amounts{Bytes: 60}, bytes) // what was just added counts, although nothing was measured again
+	add(records.Amounts{Bytes: 60}, bytes) // data that was just added counts, although nothing was measured again
 	add(records.Amounts{Refs: -1}, "")
 	add(records.Amounts{Refs: 1}, "")
 	stored.Bytes, now = 1200, now.Add(2*fresh)

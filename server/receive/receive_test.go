@@ -17,7 +17,7 @@ var (
 	ones  = strings.Repeat("1", 40)
 )
 
-// body returns packets with these lines, a flush packet, and the bytes behind it.
+// body returns packets with these lines, a flush packet, and then the bytes rest.
 func body(rest string, lines ...string) []byte {
 	var b []byte
 	for _, line := range lines {

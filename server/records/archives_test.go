@@ -19,7 +19,8 @@ func TestSessionOf(t *testing.T) {
 	}
 }
 
-// An archived session has no refs, its bundle is in use until it is reopened, and no ref of it can be created in the meantime.
+// TestArchives checks that an archived session has no refs, that its bundle is in use until it is reopened, and that no
+// ref of the session can be created in the meantime.
 func TestArchives(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

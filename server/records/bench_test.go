@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// benchRepos is the number of repositories in the database of benchmarks.
+// benchRepos is the number of repositories in the database of the benchmarks.
 const benchRepos = 10000
 
-// fill creates repositories as the REST API does, each with a pack and one pushed branch.
+// fill creates n repositories as the REST API does, each with a pack and one pushed branch, and returns their ids.
 func fill(t testing.TB, db *DB, n int) (ids []string) {
 	t.Helper()
 	for i := range n {
@@ -25,7 +25,7 @@ func fill(t testing.TB, db *DB, n int) (ids []string) {
 	return ids
 }
 
-// realistic creates a repository with token, event and audit entry.
+// realistic creates a repository with a token, an event and an audit entry, and returns its id.
 func realistic(t testing.TB, db *DB, name string, c Creation) string {
 	t.Helper()
 	id := NewID()
@@ -49,7 +49,7 @@ func benchPush(id string, pack *Pack, updates []RefUpdate) Push {
 		}}
 }
 
-// manyRefs returns n refs of branches.
+// manyRefs returns n branches.
 func manyRefs(n int) (refs []Ref) {
 	for i := range n {
 		refs = append(refs, Ref{fmt.Sprintf("refs/heads/feature/number-%06d", i), oid(i)})
@@ -84,7 +84,7 @@ func BenchmarkRecords(b *testing.B) {
 func benchmark(b *testing.B, db *DB) {
 	ctx := b.Context()
 	measure := func(name string, f func(i int)) {
-		n := 0 // The function of a benchmark is called several times; names must not repeat.
+		n := 0 // counts over all calls of the function, because names must not repeat
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				f(n)

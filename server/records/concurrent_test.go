@@ -81,7 +81,7 @@ func TestOneOfManyCreationsWins(t *testing.T) {
 	})
 }
 
-// manyTags returns the refs of n tags.
+// manyTags returns n tags.
 func manyTags(n int) (refs []Ref) {
 	for i := range n {
 		refs = append(refs, Ref{fmt.Sprintf("refs/tags/%06d", i), oid(i)})
@@ -89,13 +89,13 @@ func manyTags(n int) (refs []Ref) {
 	return refs
 }
 
-// TestPushesAndForksAreConsistent forks a repository while each push changes two refs and adds a pack, and its packs are replaced. A fork
-// must have refs and packs of the same moment.
+// TestPushesAndForksAreConsistent forks a repository while each push changes two refs and adds a pack, and while its
+// packs are replaced. A fork must have the refs and packs of the same moment.
 func TestPushesAndForksAreConsistent(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
 		const pushes = 40
-		// The parent has so many refs that they become a shared set.
+		// The parent has so many refs that its forks share them.
 		parent := create(t, db, "parent", append(manyTags(maxOwn+1), Ref{"refs/heads/z", oid(0)})...)
 		var packs [pushes]*Pack
 		for i := range packs {
@@ -137,8 +137,9 @@ func TestPushesAndForksAreConsistent(t *testing.T) {
 	})
 }
 
-// TestNoPackIsForgottenThatIsUsed condemns packs while they are pushed, forked, and while repositories are deleted.
-func TestNoPackIsForgottenThatIsUsed(t *testing.T) {
+// TestUsedPacksAreNotForgotten marks packs for removal while they are pushed and forked, and while repositories are
+// deleted. No pack that is in use may be removed.
+func TestUsedPacksAreNotForgotten(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
 		later := time.Now().Add(time.Hour) // The grace period of every pack has passed.
@@ -253,7 +254,7 @@ func TestNamespaceIsNotDeletedUnderARepository(t *testing.T) {
 	})
 }
 
-// TestForksAreDeletedAtOnce deletes forks that have their packs in common.
+// TestForksAreDeletedAtOnce concurrently deletes forks that have their packs in common.
 func TestForksAreDeletedAtOnce(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// writerEnv is the variable with the URL of the database for the process that TestKilledWriter kills.
+// writerEnv is the environment variable that makes a process the one that TestKilledWriter kills. Its value is the URL
+// of the database.
 const writerEnv = "RECORDS_TEST_WRITER"
 
 // writeInALoop pushes to a repository from several goroutines, so that transactions are committed in groups, until the process is
@@ -49,8 +50,8 @@ func writePushes(ctx context.Context, db *DB) {
 	}
 }
 
-// TestKilledWriter kills a process that pushes in a loop. Every push that was acknowledged must be there, completely, and no push may
-// be there in part.
+// TestKilledWriter kills a process that pushes in a loop. Every acknowledged push must be stored completely, and no
+// push may be stored in part.
 func TestKilledWriter(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres"} {
 		t.Run(kind, func(t *testing.T) {
@@ -120,7 +121,7 @@ func TestKilledWriter(t *testing.T) {
 	}
 }
 
-// integrity lets SQLite check the file.
+// integrity makes SQLite check the integrity of the file, and fails the test if it finds an error.
 func integrity(t testing.TB, db *DB) {
 	t.Helper()
 	var result string

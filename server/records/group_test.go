@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// grouped runs transactions as one group: they queue while another transaction runs. It returns their errors, or what they panicked with.
+// grouped runs transactions as one group, by starting them while another transaction runs. It returns their errors, or
+// the values with which they panicked.
 func grouped(t *testing.T, db *DB, ctx func(i int) context.Context, members ...func(t *tx) error) []error {
 	t.Helper()
 	running, end := make(chan struct{}), make(chan struct{})
@@ -44,7 +45,7 @@ func grouped(t *testing.T, db *DB, ctx func(i int) context.Context, members ...f
 	return errs
 }
 
-// setting returns a transaction that stores a setting and then returns an error.
+// setting returns a transaction that stores a setting and then returns err.
 func setting(key string, err error) func(t *tx) error {
 	return func(t *tx) error {
 		if _, err := t.exec(context.Background(), "INSERT INTO settings (key, value) VALUES ($1, $1)", key); err != nil {
@@ -85,7 +86,8 @@ func TestMembersOfAGroupAreIndependent(t *testing.T) {
 	}
 }
 
-// TestFullDiskFailsAGroup fills the disk in the middle of a group. A transaction that returned no error must be stored, and others not.
+// TestFullDiskFailsAGroup fills the disk in the middle of a group. Transactions that returned no error must be stored,
+// and no others.
 func TestFullDiskFailsAGroup(t *testing.T) {
 	db := open(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db"))
 	_, err := db.writer.ExecContext(t.Context(), "PRAGMA max_page_count = 80")
@@ -110,7 +112,7 @@ func TestFullDiskFailsAGroup(t *testing.T) {
 	integrity(t, db)
 }
 
-// TestCancelledWrites cancels contexts at any moment of writes. Others must succeed.
+// TestCancelledWrites cancels contexts of writes at any moment. The other writes must succeed.
 func TestCancelledWrites(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		id := create(t, db, "r")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// importOf returns the import of a repository, and the repository.
+// importOf returns the record of an import, and that of its repository.
 func importOf(t *testing.T, db *DB, id string) (Import, Repo) {
 	t.Helper()
 	m, err := db.Imports.Get(t.Context(), id)
@@ -108,7 +108,8 @@ func TestAnImportThatNeverBeganFails(t *testing.T) {
 	})
 }
 
-// TestOnlyTheLastAttemptChangesAnImport lets an attempt go on after another one has begun, as a node does that was cut off.
+// TestOnlyTheLastAttemptChangesAnImport lets an attempt continue after another one has begun, as on a node that was
+// disconnected. The first attempt must not change the import.
 func TestOnlyTheLastAttemptChangesAnImport(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx, id := t.Context(), NewID()

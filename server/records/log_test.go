@@ -81,7 +81,7 @@ func TestEventsInOrderOfCommits(t *testing.T) {
 				}
 			})
 		}
-		// Another process numbers events too.
+		// Another process assigns numbers to events, too.
 		wg.Go(func() {
 			for range each {
 				if _, err := db.Events.Last(ctx); err != nil {
@@ -237,7 +237,8 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// A page of events ends when their bodies are large, so that a reader needs little memory.
+// TestPagesOfLargeEvents checks that a page has fewer events if their bodies are large, so that a reader needs little
+// memory.
 func TestPagesOfLargeEvents(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

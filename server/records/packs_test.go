@@ -25,7 +25,8 @@ func TestPackIsUnusedAfterItsLastLink(t *testing.T) {
 		start := time.Now().UTC().Truncate(time.Microsecond)
 		now := start
 		db.clock = func() time.Time { return now }
-		// unused checks which packs are unused and were so at a time, and that exactly those can be forgotten.
+		// unused checks that exactly the packs in want are unused since before a time, and that exactly these can be
+		// forgotten.
 		unused := func(when string, before time.Time, want ...*Pack) {
 			t.Helper()
 			got, err := db.Packs.Unused(ctx, before, 10)

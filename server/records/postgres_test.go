@@ -47,7 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// Commits are synced although the default of the database is another one, unless the URL says so.
+// TestCommitsAreSynced checks that commits are synced to disk although the database has another default, unless the URL
+// requests otherwise.
 func TestCommitsAreSynced(t *testing.T) {
 	url := newPostgres(t)
 	s, err := postgres()
@@ -66,7 +67,8 @@ func TestCommitsAreSynced(t *testing.T) {
 	}
 }
 
-// The text of a failure to connect is one line with each reason once, and contains no password.
+// TestFailureToConnectIsOneLine checks that the error of a failed connection is one line with each reason once, and
+// contains no password.
 func TestFailureToConnectIsOneLine(t *testing.T) {
 	for url, reasons := range map[string][]string{
 		"postgres://user:secret@127.0.0.1:1/db":             {"dial tcp 127.0.0.1:1"},

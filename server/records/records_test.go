@@ -32,7 +32,7 @@ func open(t testing.TB, url string) *DB {
 
 const zeros = "0000000000000000000000000000000000000000"
 
-// oid returns the id of object n.
+// oid returns a different object id for each number n.
 func oid(n int) string { return fmt.Sprintf("%040x", n+1) }
 
 // do ends the test if err is not nil.
@@ -54,7 +54,7 @@ func create(t testing.TB, db *DB, name string, refs ...Ref) string {
 	return id
 }
 
-// begin records a pack.
+// begin records a new pack.
 func begin(t testing.TB, db *DB) *Pack {
 	t.Helper()
 	p := &Pack{ID: NewID(), Hash: oid(1), Extensions: []string{".pack", ".idx"}, Bytes: 100, Objects: 3}
@@ -62,7 +62,7 @@ func begin(t testing.TB, db *DB) *Pack {
 	return p
 }
 
-// push pushes updates and returns the texts of their results, "" for success.
+// push makes a push, and returns the results of its updates as texts; "" means success.
 func push(t testing.TB, db *DB, p Push) []string {
 	t.Helper()
 	results, err := db.Repos.Push(t.Context(), p)
@@ -149,7 +149,7 @@ func TestPushUpdatesRefs(t *testing.T) {
 				want:    []string{"stale ref", "atomic push failure"}, after: "refs/heads/a=1"},
 			{name: "bytes that are no text", updates: []RefUpdate{{"refs/heads/\xff", zeros, oid(1)}}, want: []string{""}, after: "refs/heads/\xff=2"},
 		} {
-			for _, more := range [][]RefUpdate{nil, many} { // With many updates, all refs are read.
+			for _, more := range [][]RefUpdate{nil, many} { // for many updates, all refs are read
 				t.Run(fmt.Sprintf("%s of %d", c.name, len(c.updates)+len(more)), func(t *testing.T) {
 					id := create(t, db, NewID(), c.refs...)
 					before, err := db.Repos.Snapshot(t.Context(), id)
@@ -202,7 +202,8 @@ func TestPushIsRefused(t *testing.T) {
 	})
 }
 
-// A push that depends on refs which have changed since it was checked changes nothing.
+// TestPushWithAssumedRefs checks that a push changes nothing if refs on which it depends have changed since it was
+// checked.
 func TestPushWithAssumedRefs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

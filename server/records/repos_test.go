@@ -307,7 +307,7 @@ func TestListPages(t *testing.T) {
 	})
 }
 
-// FuzzCursor passes texts of clients as cursors. Each must select a page or be refused with ErrCursor.
+// FuzzCursor passes texts of clients as cursors. Each must select a page, or be refused with ErrCursor.
 func FuzzCursor(f *testing.F) {
 	db := open(f, "sqlite:"+f.TempDir()+"/records.db")
 	create(f, db, "a")

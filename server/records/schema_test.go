@@ -31,7 +31,7 @@ func TestReopen(t *testing.T) {
 	})
 }
 
-// TestManyOpenAtOnce opens a new database from several nodes at once. One creates the tables.
+// TestManyOpenAtOnce opens a new database from several nodes at the same time. One of them creates the tables.
 func TestManyOpenAtOnce(t *testing.T) {
 	eachURL(t, func(t *testing.T, url string) {
 		for _, err := range parallel(8, func(int) error {
@@ -46,7 +46,8 @@ func TestManyOpenAtOnce(t *testing.T) {
 	})
 }
 
-// TestUpgrade opens a database of the first version with a program that knows two more, and then with one that knows one less.
+// TestUpgrade opens a database of the first schema version with a program that has two further migrations, and then
+// with one that lacks the last of them.
 func TestUpgrade(t *testing.T) {
 	released := migrations
 	t.Cleanup(func() { migrations = released })
@@ -167,7 +168,8 @@ func TestEndOfContextPassesThrough(t *testing.T) {
 	})
 }
 
-// TestPostgresAway kills the server. Methods must return ErrUnavailable, and succeed when it is back.
+// TestPostgresAway kills the PostgreSQL server. Methods must return ErrUnavailable, and succeed when the server runs
+// again.
 func TestPostgresAway(t *testing.T) {
 	db := open(t, newPostgres(t))
 	id := create(t, db, "r")
@@ -189,7 +191,8 @@ func TestPostgresAway(t *testing.T) {
 	}
 }
 
-// TestBusySQLiteIsUnavailable lets another process hold the lock of the file.
+// TestBusySQLiteIsUnavailable checks that methods return ErrUnavailable while another process holds the lock of the
+// file.
 func TestBusySQLiteIsUnavailable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	db := open(t, "sqlite:"+path)
@@ -227,7 +230,7 @@ func TestErrorsOfPostgres(t *testing.T) {
 	attempts := 0
 	do(t, db.write(t.Context(), "test", func(*tx) error {
 		if attempts++; attempts < 3 {
-			return &pgconn.PgError{Code: "40P01"} // deadlock
+			return &pgconn.PgError{Code: "40P01"} // the code of a deadlock
 		}
 		return nil
 	}))

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// follower has the refs of a repository at a version.
+// follower keeps a copy of the refs of a repository, with their version.
 type follower struct {
 	version Version
 	refs    map[string]string
 }
 
-// follow brings the refs up to date, and returns the number of changes that it has read in place of all refs.
+// follow updates the copy of the refs. It returns the number of changes that it has read, or 0 if it has read all refs.
 func (f *follower) follow(t *testing.T, db *DB, id string) int {
 	t.Helper()
 	s, err := db.Repos.SnapshotSince(t.Context(), id, f.version)
@@ -32,13 +32,14 @@ func (f *follower) follow(t *testing.T, db *DB, id string) int {
 	return len(s.Changed)
 }
 
-// TestForksOfManyRefs changes refs of repositories at random while they are forked, and compares them with a map for each repository.
+// TestForksOfManyRefs makes random changes of refs of repositories that are forked in the meantime, and compares the
+// refs of each repository with a map.
 func TestForksOfManyRefs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
 		random := rand.New(rand.NewPCG(1, 2))
 		models := map[string]map[string]string{}
-		followers, learned := map[string]*follower{}, 0 // of changes
+		followers, learned := map[string]*follower{}, 0 // learned is the number of changes that the followers have read
 		var ids []string
 		model := map[string]string{}
 		for _, r := range manyRefs(3 * maxOwn) {
@@ -131,7 +132,8 @@ func TestForksOfManyRefs(t *testing.T) {
 	})
 }
 
-// TestConflictsWithSharedRefs pushes refs to a fork that would be directories of refs that it shares, or the reverse.
+// TestConflictsWithSharedRefs checks that a push to a fork is refused if it creates a ref whose name is a directory of
+// a ref that the fork shares with its parent, or the reverse.
 func TestConflictsWithSharedRefs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		parent := create(t, db, "parent", append(manyRefs(maxOwn+1), Ref{"refs/heads/a/b", oid(1)}, Ref{"refs/heads/a/c", oid(1)}, Ref{"refs/heads/d", oid(1)})...)

@@ -16,7 +16,7 @@ func TestSizeOfANamespace(t *testing.T) {
 		a, b := create(t, db, "a"), create(t, db, "b")
 		add(a)
 		fork(a, "ns")
-		fork(a, "ns") // the pack is counted once
+		fork(a, "ns") // the pack of the fork is counted once
 		fork(a, "NS")
 		add(b)
 		add(b)

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestBytesPerRepository measures the part of the file that repositories need that were created and pushed to, and that forks need.
+// TestBytesPerRepository measures the space in the database file that a created repository, a push and a fork need.
 func TestBytesPerRepository(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	db := open(t, "sqlite:"+path)
 	_, err := db.writer.ExecContext(t.Context(), "PRAGMA synchronous = off")
 	do(t, err)
-	// grown returns by how many bytes the function f makes the database grow.
+	// grown returns the number of bytes by which the function f makes the database larger.
 	grown := func(f func()) int64 {
 		size := func() (n int64) {
 			do(t, db.writer.QueryRowContext(t.Context(), `SELECT (page_count - freelist_count) * page_size
@@ -42,7 +42,8 @@ func TestBytesPerRepository(t *testing.T) {
 	}
 }
 
-// TestStatementsUseIndexes asks SQLite how it runs the statements of every request. None of them may read a whole table.
+// TestStatementsUseIndexes asks SQLite for the plans of the statements that each request runs. None of them may read a
+// whole table.
 func TestStatementsUseIndexes(t *testing.T) {
 	db := open(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db"))
 	for _, query := range []string{

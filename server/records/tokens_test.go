@@ -43,7 +43,7 @@ func TestTokenKeepsItsFields(t *testing.T) {
 	})
 }
 
-// A rotation replaces a token that is valid, or changes nothing.
+// TestRotateToken checks that a rotation replaces a token that is valid, or changes nothing.
 func TestRotateToken(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

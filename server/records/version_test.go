@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// backup keeps the rows of all repositories, and returns a function that restores them, as a standby does that lacked what followed.
+// backup copies the rows of all repositories. It returns a function that restores them, as if a standby were promoted
+// that lacks the later changes.
 func backup(t *testing.T, db *DB) (restore func()) {
 	run := func(format string) {
 		do(t, db.write(t.Context(), "back up", func(tx *tx) error {
@@ -31,8 +32,8 @@ func backup(t *testing.T, db *DB) (restore func()) {
 	}
 }
 
-// TestVersionsAreNotUsedAgain restores an older state of the database. What was checked with the lost changes must be refused, also
-// when the generation has grown again.
+// TestVersionsAreNotUsedAgain restores an older state of the database. A push that was checked against the lost changes
+// must be refused, even if the generation has increased again to the same number.
 func TestVersionsAreNotUsedAgain(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
@@ -81,7 +82,7 @@ func TestVersionsAreNotUsedAgain(t *testing.T) {
 		for range 2 * stamps {
 			do(t, try(version()))
 		}
-		do(t, try(kept)) // one of which no stamp is left
+		do(t, try(kept)) // a version whose stamp was removed
 		do(t, db.Packs.Collect(ctx, id, version(), nil, nil))
 		if err := try(kept); !errors.Is(err, ErrCollected) {
 			t.Errorf("push after a collection: got %v, want ErrCollected", err)
@@ -89,7 +90,7 @@ func TestVersionsAreNotUsedAgain(t *testing.T) {
 	})
 }
 
-// TestEachChangeHasAStamp looks at the changes that count up the generation.
+// TestEachChangeHasAStamp checks that each change that increases the generation of a repository also gets a stamp.
 func TestEachChangeHasAStamp(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
@@ -124,7 +125,8 @@ func TestEachChangeHasAStamp(t *testing.T) {
 	})
 }
 
-// TestRowsWithoutStamps changes a repository of a database that an older program has made.
+// TestRowsWithoutStamps changes a repository in a database that was created by an older program, so that its row has no
+// stamp.
 func TestRowsWithoutStamps(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()

@@ -2,7 +2,7 @@ package replica_test
 
 import "golang.org/x/sys/unix"
 
-// blocksOf returns the bytes of the blocks of a file, 0 if the file has further names.
+// blocksOf returns the disk space of a file in bytes, or 0 if the file has further hard links.
 func blocksOf(path string) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// onBothStores runs a test with a directory and with an S3 server as object store.
+// onBothStores runs a test with two object stores: a directory and an S3 server.
 func onBothStores(t *testing.T, test func(t *testing.T, location string)) {
 	t.Run("directory", func(t *testing.T) { test(t, "") })
 	t.Run("S3", func(t *testing.T) { test(t, s3test.Start(t).URL("x")) })
@@ -85,7 +85,8 @@ func TestReplicaFollowsItsRepository(t *testing.T) {
 	})
 }
 
-// A replica that is up to date is returned without access to the object store, and with one read of the database or none.
+// TestWarmReplicaReadsNothing checks that a replica that is up to date is returned without a request to the object
+// store, and with at most one read of the database.
 func TestWarmReplicaReadsNothing(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	src := b.Create(t, "repo", object.SHA1)
@@ -110,7 +111,8 @@ func TestWarmReplicaReadsNothing(t *testing.T) {
 	}
 }
 
-// Packs that are not listed any more remain while a git process may need them.
+// TestOldPacksStayWhileTheyAreUsed checks that packs that are not listed any more are kept while a git process may need
+// them.
 func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		b := replicatest.New(t, t.TempDir(), location, replica.Options{})
@@ -161,7 +163,8 @@ func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 	})
 }
 
-// A pack that is kept for an earlier request and is then listed again stays in the replica, and gets the files that were added to it.
+// TestPackIsListedAgain checks that a pack that is kept for an earlier request, and is then listed again, remains in
+// the replica and gets the files that were added to it.
 func TestPackIsListedAgain(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		b := replicatest.New(t, t.TempDir(), location, replica.Options{})
@@ -187,7 +190,7 @@ func TestPackIsListedAgain(t *testing.T) {
 		if err := b.DB.Packs.Replace(t.Context(), src.ID, []string{first.ID}, nil); err != nil {
 			t.Fatal(err)
 		}
-		during := acquire(t, b, src.ID) // the pack is kept for before
+		during := acquire(t, b, src.ID) // the pack is kept for the request before
 		pack := filepath.Join(src.Path, "objects/pack/pack-"+first.Hash)
 		gittest.Must(t, src.Path, "index-pack", "--rev-index", pack+".pack")
 		again, err := b.Set.Store(t.Context(), filepath.Dir(pack), first.Hash)
@@ -239,7 +242,8 @@ func TestLeastRecentlyUsedReplicasAreRemoved(t *testing.T) {
 	}
 }
 
-// Forks share one copy of each pack, and replicas are removed when the copies need too much space.
+// TestCopiesOfPacksAreShared checks that forks share one copy of each pack, and that replicas are removed when the
+// copies need too much space.
 func TestCopiesOfPacksAreShared(t *testing.T) {
 	server := s3test.Start(t)
 	front := s3test.NewFront(t, server)
@@ -260,7 +264,7 @@ func TestCopiesOfPacksAreShared(t *testing.T) {
 	if n := front.Take(); len(n.Requests) != 0 {
 		t.Errorf("requests of forks: %v", n.Requests)
 	}
-	// Another node of the same server, which shares the database.
+	// reader is another node of the same server, which shares the database.
 	reader, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: writer.DB, Objects: writer.Objects, MaxBytes: 250 << 10})
 	if err != nil {
 		t.Fatal(err)
@@ -406,7 +410,8 @@ func TestDeletedRepositoriesArePruned(t *testing.T) {
 	}
 }
 
-// Git processes see the settings of the Set and none of the user, and no variables that may be secret.
+// TestEnvironment checks that git processes get the settings of the Set and none of the user, and no environment
+// variables that may be secret.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "hidden")
 	t.Setenv("GIT_CONFIG_COUNT", "1")
@@ -432,7 +437,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// Readers and pushes run at the same time, with so small a limit that replicas are made and removed all the time.
+// TestManyAtOnce runs readers and pushes at the same time, with so small a limit that replicas are created and removed
+// all the time.
 func TestManyAtOnce(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		b := replicatest.New(t, t.TempDir(), location, replica.Options{MaxRepos: 2, MaxBytes: 10 << 10})
@@ -474,7 +480,8 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// git shows where tags point, also if there are so many that the replica stores it.
+// TestTags checks that git returns the targets of tags, even if there are so many tags that the replica stores the
+// targets.
 func TestTags(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	src := b.Create(t, "repo", object.SHA1)
@@ -513,7 +520,7 @@ func TestTags(t *testing.T) {
 			}
 		}
 	}
-	// A tag of a commit, which has nothing to peel.
+	// A lightweight tag points to a commit, so it has no other target.
 	gittest.Must(t, src.Path, "update-ref", "refs/tags/light", commit)
 	if err := src.Update(t.Context(), "refs/tags/light", "", commit); err != nil {
 		t.Fatal(err)
@@ -528,7 +535,7 @@ func TestTags(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(t, b, src.ID).Release()
-	push(499, 500) // to a replica that stores the objects of the other tags, and learns the changes only
+	push(499, 500) // the replica stores the targets of the other tags, and reads only the changes
 	for _, name := range []string{"refs/tags/v100", "refs/tags/light"} {
 		u := records.RefUpdate{Name: name, Old: tag(name), New: strings.Repeat("0", 40)}
 		if _, err := b.DB.Repos.Push(t.Context(), records.Push{RepoID: src.ID, Updates: []records.RefUpdate{u}}); err != nil {
@@ -548,19 +555,20 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// victimDir names the directory of the node in a process that TestKilled starts.
+// victimDir is the environment variable that makes a process the one that TestKilled kills. Its value is the directory
+// of the node.
 const victimDir = "REPLICA_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(victimDir); dir != "" {
-		victim(dir, os.Getenv("REPLICA_TEST_OBJECTS"))
+		runUntilKilled(dir, os.Getenv("REPLICA_TEST_OBJECTS"))
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// victim makes and removes replicas until it is killed.
-func victim(dir, location string) {
+// runUntilKilled creates and removes replicas until the process is killed.
+func runUntilKilled(dir, location string) {
 	ctx := context.Background()
 	b, err := replicatest.Open(ctx, dir, location, replica.Options{MaxRepos: 1, MaxBytes: 1})
 	if err != nil {
@@ -580,7 +588,7 @@ func victim(dir, location string) {
 	fmt.Println(err)
 }
 
-// A process that is killed leaves no file that harms the next process.
+// TestKilled checks that a killed process leaves no file that prevents the work of the next process.
 func TestKilled(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		dir := t.TempDir()
@@ -617,7 +625,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// kill runs a victim, and kills it some time after it has begun.
+// kill runs a victim in another process, and kills it some time after it has begun.
 func kill(t *testing.T, dir, location string, after time.Duration) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -726,7 +734,7 @@ func BenchmarkStore(b *testing.B) {
 	}
 	hash := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(files[0]), "pack-"), ".pack")
 	for b.Loop() {
-		// A new pack is not on disk yet.
+		// Remove the files of the pack, as if it was not on disk yet.
 		for _, x := range []string{".pack", ".idx"} {
 			path := filepath.Join(dir, "pack-"+hash+x)
 			data, err := os.ReadFile(path)
@@ -743,7 +751,8 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// The small files that replicas share are not synced: a power cut can leave empty ones, which must not be used again.
+// TestOpenAfterAPowerCut checks that empty files are not used. The small files that replicas share are not synced, so a
+// power failure can leave empty ones.
 func TestOpenAfterAPowerCut(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	src := b.Create(t, "repo", object.SHA256)

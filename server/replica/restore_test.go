@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// TestReplicaFollowsARestoredDatabase takes the last push back while a node has a replica with it, and counts the generation up again
-// by another push.
+// TestReplicaFollowsARestoredDatabase undoes the last push in the database while a node has a replica with it, and
+// increases the generation again by another push.
 func TestReplicaFollowsARestoredDatabase(t *testing.T) {
 	dir := t.TempDir()
 	b := replicatest.New(t, dir, "", replica.Options{})

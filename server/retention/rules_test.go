@@ -58,7 +58,7 @@ func TestSteps(t *testing.T) {
 	for what, c := range map[string]struct {
 		rules string
 		f     facts
-		want  string // action, days until it is due, reason; and the same of a second step
+		want  string // action, days until it is due, and reason; also of the second step, if any
 	}{
 		"young":              {rules, facts{state: session.Paused, changed: ago(1)}, "close 9 rule 2: close_after 10d"},
 		"old enough":         {rules, facts{state: session.Open, changed: ago(10)}, "close 0 rule 2: close_after 10d"},
@@ -104,7 +104,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// days returns a number of days as text.
+// days returns a duration as a number of days.
 func days(d time.Duration) string {
 	text, _ := json.Marshal(int(d / day))
 	return string(text)

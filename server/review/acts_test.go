@@ -74,7 +74,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A squash after a squash contains only the later changes.
+// TestSquashTwice checks that a squash after a squash contains only the later changes.
 func TestSquashTwice(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	_, head, _ := w.work("work")
@@ -100,7 +100,8 @@ func TestSquashTwice(t *testing.T) {
 	}
 }
 
-// A merge after a squash contains only the later changes, also if they are in the same lines.
+// TestMergeAfterSquash checks that a merge after a squash contains only the later changes, even if they are in the same
+// lines.
 func TestMergeAfterSquash(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	_, head, _ := w.work("work")
@@ -119,7 +120,7 @@ func TestMergeAfterSquash(t *testing.T) {
 	}
 }
 
-// A merge into a protected branch needs an approval of exactly its result.
+// TestMergeThroughGate checks that a merge into a protected branch needs an approval of exactly its result.
 func TestMergeThroughGate(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, _, _ := w.work("work")
@@ -147,7 +148,8 @@ func TestMergeThroughGate(t *testing.T) {
 	}
 }
 
-// A request for a merge after a squash is for the tree that the merge results in, also if the session has changed the same lines again.
+// TestApprovalAfterSquash checks that a request for a merge after a squash names the tree that results from the merge,
+// even if the session has changed the same lines again.
 func TestApprovalAfterSquash(t *testing.T) {
 	for _, method := range []Method{Squash, MergeCommit} {
 		w := newWorld(t, object.SHA1)

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A fork copies the refs of its parent, and so the descriptions of sessions that machines use in the parent, and not in the fork.
+// A fork copies the refs of its parent, and with them the descriptions of sessions. Machines use these sessions only in
+// the parent.
 
 // Copies describes the sessions that a fork has copied.
 type Copies struct {

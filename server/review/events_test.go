@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// acts returns the events about acts since the last call: the type without its prefix, and some fields of the payload.
+// acts returns the events about changes of sessions since the last call: the types without their prefix, and some
+// fields of the payload.
 func (w *world) acts(after *int64) (list []string) {
 	w.Helper()
 	all, err := w.bed.DB.Events.After(w.Context(), *after, "ns", "r", 1000)
@@ -42,7 +43,8 @@ func (w *world) acts(after *int64) (list []string) {
 	return list
 }
 
-// An act has one event, whether it is made by the server or by a push of stock git.
+// TestEvents checks that a change of a session causes one event, whether it is made by the server or by a push of stock
+// git.
 func TestEvents(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, head, _ := w.work("work")
@@ -97,7 +99,8 @@ func TestEvents(t *testing.T) {
 		"session.reopened work ann", "session.deleted work")
 }
 
-// An act that is refused has no event, and an audit entry is written for one that is made.
+// TestAuditAndRefusal checks that a refused change of a session causes no event, and that an audit entry is written for
+// a change that is made.
 func TestAuditAndRefusal(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	w.work("work")

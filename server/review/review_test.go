@@ -82,7 +82,7 @@ func TestAnnotateProblems(t *testing.T) {
 	}
 }
 
-// An act has the limits of a push with the same token.
+// TestTokens checks that a token allows the same changes of a session by the REST API as by a push.
 func TestTokens(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, _, _ := w.work("work")
@@ -119,7 +119,7 @@ func TestTokens(t *testing.T) {
 	w.is(err, Forbidden, "the repository is read-only")
 }
 
-// Acts at the same time lose nothing.
+// TestActsAtOnce checks that no change of a session is lost if several are made at the same time.
 func TestActsAtOnce(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	w.work("work")
@@ -168,7 +168,7 @@ func TestApprovals(t *testing.T) {
 			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID[:24], ""); err != nil || !a.Counted || a.Status != approval.Granted {
 				t.Errorf("grant instead of the denial: got %+v, %v", a, err)
 			}
-			w.push("refs/heads/main", head) // the server allows the push now
+			w.push("refs/heads/main", head) // the policy allows the push now
 			all, err := w.Approvals(t.Context(), w.repo, "work")
 			if err != nil || len(all) != 1 || !all[0].Moved || all[0].Tip != head {
 				t.Errorf("approvals after the merge: got %+v, %v", all, err)
@@ -187,7 +187,8 @@ func TestApprovals(t *testing.T) {
 	}
 }
 
-// A request is for the tree that a merge results in, and a grant is refused if that is not so any more.
+// TestApprovalOfMerge checks that a request names the tree that results from the merge, and that a grant is refused if
+// the merge has another result by then.
 func TestApprovalOfMerge(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, head, _ := w.work("work")
@@ -229,7 +230,7 @@ func TestApprovalOfMerge(t *testing.T) {
 	w.is(err, Missing, "no checkpoint") // the new checkpoint has no parent
 }
 
-// Threads follow their lines into other checkpoints.
+// TestThreads checks that threads of annotations are found at their lines in other checkpoints.
 func TestThreads(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	_, head, point := w.work("work")
@@ -237,7 +238,7 @@ func TestThreads(t *testing.T) {
 	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || len(all.List) != 0 {
 		t.Errorf("threads of a session without a checkpoint: got %+v, %v", all, err)
 	}
-	// Without a checkpoint, a file is that of the commit from which the session was started.
+	// If the session has no checkpoint, a file is that of the base commit of the session.
 	if a, err := w.Annotate(t.Context(), w.ann, w.repo, "empty", Annotation{Op: annotate.Open, Path: "f", Line: 2, Text: "x"}); err != nil ||
 		a.Thread.On.Commit != head || a.Thread.On.Checkpoint != "" || a.Thread.On.Quote != "one" {
 		t.Errorf("annotation without a checkpoint: got %+v, %v", a.Thread.On, err)

@@ -22,12 +22,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// world is a git server with a repository that has a session, and a Service for it.
+// world is a server with a repository that contains a session, and a Service for it.
 type world struct {
 	testing.TB
 	*Service
 	bed    *replicatest.Bed
-	url    string // of the repository, with the token of the owner
+	url    string // URL of the repository, with the token of the owner
 	repo   records.Repo
 	format object.Format
 	dir    string // git directory from which the session was pushed
@@ -66,7 +66,7 @@ func newWorld(t testing.TB, format object.Format) *world {
 	return w
 }
 
-// token creates a token; without a role, it is one for the repository.
+// token creates a token. Without a role, it is a token for the repository.
 func (w *world) token(t records.Token) (By, string) {
 	w.Helper()
 	if t.Role == "" {
@@ -79,13 +79,13 @@ func (w *world) token(t records.Token) (By, string) {
 	return By{Token: t, Cause: records.Cause{TokenID: t.ID, Actor: t.Actor, Method: "POST", Target: "/test"}}, text
 }
 
-// git runs git in the git directory.
+// git runs git in the git directory of the session.
 func (w *world) git(args ...string) string {
 	w.Helper()
 	return gittest.Must(w, w.dir, args...)
 }
 
-// input runs git with a standard input.
+// input runs git with the given standard input.
 func (w *world) input(stdin string, args ...string) string {
 	w.Helper()
 	cmd := exec.Command("git", args...)
@@ -111,13 +111,13 @@ func (w *world) commit(parent string, files map[string]string) string {
 	return w.git(args...)
 }
 
-// push changes a ref of the server by stock git, with the token of the owner.
+// push changes a ref of the server by a push of stock git, with the token of the owner.
 func (w *world) push(ref, id string) {
 	w.Helper()
 	w.git("push", "-q", "--force", w.url, id+":"+ref)
 }
 
-// session stores a session that has begun at a commit.
+// session stores a session whose base commit is base. If held is set, a machine holds the session.
 func (w *world) session(name, base string, held bool) {
 	w.Helper()
 	left := `,"left":"2026-11-20T09:00:00Z"`
@@ -131,8 +131,8 @@ func (w *world) session(name, base string, held bool) {
 		"transitions.jsonl": `{"state":"open","time":"2026-11-20T08:00:00Z","actor":"ann@desk","reason":"begun"}` + "\n"}))
 }
 
-// checkpoint stores a checkpoint of a session whose working tree is that of a commit, and whose HEAD is this commit, too, unless head is
-// another one. It returns the id.
+// checkpoint stores a checkpoint of a session, and returns its id. Its working tree is that of commit. Its HEAD is
+// head, or commit if head is "".
 func (w *world) checkpoint(name, commit, head string) string {
 	w.Helper()
 	id := func(text string) object.ID {
@@ -148,7 +148,8 @@ func (w *world) checkpoint(name, commit, head string) string {
 	return string(p.ID)
 }
 
-// work stores a session with a commit that changes the file f, after a base with the files f and g, which becomes the branch main.
+// work stores a session with a commit that changes the file f. Its base has the files f and g, and becomes the branch
+// main.
 func (w *world) work(name string) (base, head, point string) {
 	w.Helper()
 	base = w.commit("", map[string]string{"f": "one\ntwo\nthree\n", "g": "g\n"})
@@ -158,21 +159,21 @@ func (w *world) work(name string) (base, head, point string) {
 	return base, head, w.checkpoint(name, head, head)
 }
 
-// ref returns the value of a ref on the server, "" if it does not exist.
+// ref returns the object id of a ref on the server, "" if the ref does not exist.
 func (w *world) ref(name string) string {
 	w.Helper()
 	id, _, _ := strings.Cut(w.git("ls-remote", w.url, name), "\t")
 	return id
 }
 
-// show returns a file of a ref on the server.
+// show returns the contents of a file in a ref on the server.
 func (w *world) show(ref, name string) string {
 	w.Helper()
 	w.git("fetch", "-q", "--force", w.url, ref+":refs/shown")
 	return w.git("show", "refs/shown:"+name)
 }
 
-// is returns the Problem of an error, which must have a kind and a text.
+// is returns the Problem in err, which must have the given kind and text.
 func (w *world) is(err error, kind Kind, text string) *Problem {
 	w.Helper()
 	p, ok := err.(*Problem)

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// kind is one of the kinds of pages.
+// kind is one kind of web page, with a path as an example.
 type kind struct{ name, token, path string }
 
 // kinds returns a page of each kind, with threads, requests and long names.
@@ -58,7 +58,7 @@ func kinds(t testing.TB) (w *world, pages []kind) {
 	return w, pages
 }
 
-// show opens a page in a tab. Errors in its console are those of its own status only.
+// show opens a page in a tab of the browser. The only errors allowed in its console are those about its own status.
 func (k kind) show(tab *chrome.Tab) {
 	tab.T.Helper()
 	base, _, _ := strings.Cut(strings.TrimPrefix(k.path, "http://"), "/")
@@ -66,7 +66,8 @@ func (k kind) show(tab *chrome.Tab) {
 		tab.Cookie("http://"+base, "artifactfs", k.token)
 	}
 	tab.Open(k.path)
-	tab.Until(`![...document.querySelectorAll(".changes > details[open]")].some((d) => d.querySelector(":scope > p > a"))`) // the differences are there
+	// The differences are loaded.
+	tab.Until(`![...document.querySelectorAll(".changes > details[open]")].some((d) => d.querySelector(":scope > p > a"))`)
 	for _, line := range tab.Console() {
 		if !strings.Contains(line, "status of 4") {
 			tab.T.Errorf("%s: console: %s", k.name, line)
@@ -74,7 +75,7 @@ func (k kind) show(tab *chrome.Tab) {
 	}
 }
 
-// axe-core finds no violation on any kind of page, in light and in dark colours.
+// TestAccessible checks that axe-core finds no violation on any kind of page, in light and in dark colours.
 func TestAccessible(t *testing.T) {
 	t.Parallel()
 	modules := filepath.Join(install.NPM(t, "testdata/axe"), "node_modules")
@@ -91,7 +92,8 @@ func TestAccessible(t *testing.T) {
 			k.show(tab)
 			tab.Eval("{ for (const d of document.querySelectorAll('details')) d.open = true; }", nil)
 			tab.Eval(string(axe)+"\n;undefined", nil)
-			for scheme, rules := range map[string]string{"light": "null", "dark": `["color-contrast"]`} { // other rules do not depend on colours
+			// Only this rule depends on the colours.
+			for scheme, rules := range map[string]string{"light": "null", "dark": `["color-contrast"]`} {
 				tab.Scheme(scheme)
 				var found []struct {
 					ID, Help string
@@ -108,7 +110,8 @@ func TestAccessible(t *testing.T) {
 	}
 }
 
-// No page is wider than the window, and what is in it can be reached by keyboard and seen when it has the focus.
+// TestWidthsAndKeyboard checks that no page is wider than the window, and that its elements can be reached by keyboard
+// and are visible when they have the focus.
 func TestWidthsAndKeyboard(t *testing.T) {
 	t.Parallel()
 	b := chrome.Start(t)
@@ -134,7 +137,7 @@ func TestWidthsAndKeyboard(t *testing.T) {
 			tab.Eval(unreached+".length", &total)
 			for range total + 5 {
 				tab.Press("Tab")
-				// The arrow keys choose among radio buttons, of which Tab reaches one.
+				// Tab reaches one of the radio buttons, and the arrow keys select among them.
 				tab.Eval(`{ const e = document.activeElement; e.seen = true; if (e.type === "radio") for (const other of e.form.elements[e.name]) other.seen = true; }`, nil)
 				var visible bool
 				tab.Eval(`document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== "none"`, &visible)
@@ -149,7 +152,7 @@ func TestWidthsAndKeyboard(t *testing.T) {
 	}
 }
 
-// The keys of the page work on a timeline, and the first view is small.
+// TestKeysOfTimeline checks that the keys of a timeline page work, and that the first view is small.
 func TestKeysOfTimeline(t *testing.T) {
 	t.Parallel()
 	m := newSession(t, "fix", map[string]string{"a": "a\n"})

@@ -13,8 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// The form of a checkpoint is answered with a command that has the token of the user. No other page has a token, and the token of the
-// mounted remote is not set if that is on another host.
+// TestForkCommand checks that the form of a checkpoint is answered with a command that contains the token of the user.
+// No other page contains a token, and the command sets the token of the mounted remote only if that is on the same
+// host.
 func TestForkCommand(t *testing.T) {
 	w, app, _, m := small(t)
 	read := w.reader(t, app)
@@ -54,10 +55,10 @@ func TestForkCommand(t *testing.T) {
 	}
 }
 
-// forms are the paths of the forms of a session that act.
+// forms lists the paths of the forms of a session page that make changes.
 var forms = []string{"command", "comment", "thread", "request", "answer", "merge", "state", "pin", "unpin", "delete"}
 
-// A page of another site cannot send any form of a session.
+// TestOtherSitesCannotAct checks that a page of another site cannot send any form of a session page.
 func TestOtherSitesCannotAct(t *testing.T) {
 	w, app, _, m := small(t)
 	_, write := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID, Actor: "alice", Expires: time.Now().Add(time.Hour)})
@@ -72,14 +73,14 @@ func TestOtherSitesCannotAct(t *testing.T) {
 	}
 }
 
-// user returns a token of a user that may push to a repository.
+// user returns a token of a user who may push to a repository.
 func (w *world) user(t testing.TB, r records.Repo, actor string) string {
 	t.Helper()
 	_, text := w.token(t, records.Token{Role: records.RepoToken, Namespace: r.Namespace, RepoID: r.ID, Actor: actor, Expires: time.Now().Add(time.Hour)})
 	return text
 }
 
-// act sends a form of the session fix, follows the answer to the next page, and returns that page.
+// act sends a form of the page of the session fix, follows the answer to the next page, and returns that page.
 func (w *world) act(t testing.TB, token, form string, values url.Values) string {
 	t.Helper()
 	got := w.post(t, token, "/ui/team/app/s/fix/"+form, values)
@@ -148,7 +149,8 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// A token sees the buttons for what it may do, and a sentence about the rest.
+// TestButtonsOfTokens checks that a page has the buttons for the changes that the token allows, and a sentence about
+// the others.
 func TestButtonsOfTokens(t *testing.T) {
 	w, app, _, m := small(t)
 	rules, err := access.SessionRules("fix")
@@ -224,7 +226,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d and %q", what, got.status, got.body, c.status, c.want)
 		}
 	}
-	// The gate's words are shown.
+	// The page shows the message of the gate.
 	_, nobody := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID, Expires: time.Now().Add(time.Hour)})
 	page = w.act(t, agent, "request", url.Values{"action": {"delete"}})
 	id = regexp.MustCompile(`id="r-([0-9A-Z]{26})"`).FindStringSubmatch(page)[1]
@@ -234,7 +236,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A message about an act comes only from a cookie that the server has set.
+// TestMessageOfAct checks that a message about a change is shown only if it is in a cookie that the server has set.
 func TestMessageOfAct(t *testing.T) {
 	w, app, _, _ := small(t)
 	read := w.reader(t, app)

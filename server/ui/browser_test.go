@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// browser runs Chromium without a window until a page and what its script does are complete. It returns the page and the messages of the
-// console.
+// browser runs Chromium without a window until a page and its script are complete. It returns the page and the messages
+// of the console.
 func browser(t *testing.T, url string, width, height int, more ...string) (page string, console []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -36,7 +36,8 @@ func browser(t *testing.T, url string, width, height int, more ...string) (page 
 	return out.String(), regexp.MustCompile(`.*CONSOLE.*`).FindAllString(stderr.String(), -1)
 }
 
-// TestBrowser follows a link with a token in its fragment in Chromium, at three widths. UI_PICTURES=DIR also writes pictures.
+// TestBrowser opens a link with a token in its fragment in Chromium, at three widths. UI_PICTURES=DIR also writes
+// pictures.
 func TestBrowser(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has read the pages")
@@ -63,7 +64,7 @@ func TestBrowser(t *testing.T) {
 				t.Error("page has the token")
 			}
 			for _, line := range console {
-				if !strings.Contains(line, "401 (Unauthorized)") { // the first answer, which asks for a token
+				if !strings.Contains(line, "401 (Unauthorized)") { // the first answer requires a token
 					t.Errorf("console: %s", line)
 				}
 			}
@@ -77,7 +78,8 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// A user who has signed in and follows a link from another site sees the page, although browsers do not send the cookie with such a link.
+// TestBrowserFollowsLinkFromOtherSite checks that a user who has signed in and follows a link from another site sees
+// the page, although browsers do not send the cookie with such a link.
 func TestBrowserFollowsLinkFromOtherSite(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has followed the link")
@@ -100,7 +102,8 @@ func TestBrowserFollowsLinkFromOtherSite(t *testing.T) {
 	}
 }
 
-// A link with a token, which a page of another site opens, signs nobody in: neither a visitor, nor a user who has signed in.
+// TestBrowserAsksBeforeSignIn checks that a link with a token that is opened by a page of another site does not sign in
+// the user without a question, whether or not the user has signed in before.
 func TestBrowserAsksBeforeSignIn(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has followed the link")

@@ -19,7 +19,7 @@ import (
 // person is a user with a tab of a browser.
 type person struct {
 	*chrome.Tab
-	url string // of the server
+	url string // URL of the server
 }
 
 func (w *world) person(t testing.TB, b *chrome.Browser, token string) person {
@@ -31,26 +31,26 @@ func (w *world) person(t testing.TB, b *chrome.Browser, token string) person {
 
 func (p person) open(path string) { p.T.Helper(); p.Open(p.url + path) }
 
-// quote returns a text as one of JavaScript.
+// quote returns a text as a JavaScript string.
 func quote(text string) string {
-	q, _ := json.Marshal(text) // strings can be encoded
+	q, _ := json.Marshal(text) // every string can be encoded
 	return string(q)
 }
 
-// fill writes a text into a field, whose details it opens.
+// fill writes a text into a field. It first opens the element details that contains the field.
 func (p person) fill(selector, text string) {
 	p.T.Helper()
 	p.Eval(`{ const field = document.querySelector(`+quote(selector)+`); const box = field.closest("details"); if (box) box.open = true; field.value = `+quote(text)+`; }`, nil)
 }
 
-// press presses a button that sends a form, and waits for a text on the next page.
+// press presses a button that sends a form, and waits until the next page has the text want.
 func (p person) press(button, want string) {
 	p.T.Helper()
 	p.Loads(func() { p.Click(button) })
 	p.wants(want)
 }
 
-// wants reports an error unless the page has a text.
+// wants reports an error unless the page contains the text.
 func (p person) wants(text string) {
 	p.T.Helper()
 	if page := p.Text(`document.querySelector("main").innerText`); !strings.Contains(page, text) {
@@ -58,7 +58,7 @@ func (p person) wants(text string) {
 	}
 }
 
-// refused reports an error unless a page has answered with a status and nothing else is in the console.
+// refused reports an error unless the console contains exactly one message: that a page was answered with the status.
 func (p person) refused(status string) {
 	p.T.Helper()
 	lines := p.Console()
@@ -67,7 +67,8 @@ func (p person) refused(status string) {
 	}
 }
 
-// Every button of a session works in a browser, and the browser reports no error. UI_PICTURES=DIR also writes pictures.
+// TestBrowserActs checks that every button of a session page works in a browser, and that the browser reports no error.
+// UI_PICTURES=DIR also writes pictures.
 func TestBrowserActs(t *testing.T) {
 	w, app, m := ready(t, `{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice","carol"]}]}`)
 	b := chrome.Start(t)
@@ -88,7 +89,7 @@ func TestBrowserActs(t *testing.T) {
 	agent.Click(".thread > summary")
 	agent.press(thread+" button[value=reopen]", "1 open thread")
 
-	// A line of a file, which the number of the line selects, and a line of a difference.
+	// Annotate a line of a file, which is selected by its number, and a line of a difference.
 	alice.open("/ui/team/app/tree/fix@" + m.ids[1] + "/login.go")
 	alice.Click("#L13 > a")
 	if line := alice.Text(`document.querySelector("[name=line]").value`); line != "13" {
@@ -103,7 +104,7 @@ func TestBrowserActs(t *testing.T) {
 	if line := agent.Text(`document.querySelector("[name=line]").value`); line != "4" {
 		t.Errorf("line after a click in a difference: got %q, want 4", line)
 	}
-	agent.Click(`.run:not(.same) > pre:first-child > *`) // a line of the old file
+	agent.Click(`.run:not(.same) > pre:first-child > *`) // selects a line of the old file
 	agent.Click(`.run.same > pre:first-child > [data-n="1"]`)
 	if line := agent.Text(`document.querySelector("[name=line]").value`); line != "1" {
 		t.Errorf("line after a click on one that did not change: got %q, want 1", line)
@@ -113,7 +114,7 @@ func TestBrowserActs(t *testing.T) {
 	agent.press(comment+" button", "")
 	agent.Until(`document.querySelectorAll(".changes .thread").length === 2`)
 
-	// The panel of a checkpoint, which the script loads.
+	// Use the panel of a checkpoint, which the script loads.
 	alice.open(session)
 	alice.Click("#e-" + m.ids[0] + " > a")
 	alice.Until(`document.querySelector("#cursor form[action$='/pin']")`)
@@ -126,7 +127,7 @@ func TestBrowserActs(t *testing.T) {
 	alice.Click("[data-copy]")
 	alice.Until(`/Copied|Selected/.test(document.getElementById("said").textContent)`)
 
-	// The gate refuses what has no approval.
+	// The gate refuses a change without an approval.
 	agent.open(session)
 	agent.Loads(func() { agent.Click(`a[href$="promote=1"]`) })
 	agent.Click("[value=squash]")
@@ -174,7 +175,8 @@ func TestBrowserActs(t *testing.T) {
 	}
 }
 
-// pictures writes pictures of a session with annotations and approvals, and of a difference with a thread in place, at three widths.
+// pictures writes pictures of a session page with annotations and approvals, and of a difference with a thread at its
+// line, at three widths.
 func pictures(p person, dir string, m *sessionMaker) {
 	for _, width := range []int{360, 1280, 2560} {
 		p.Resize(width, map[bool]int{true: 1000, false: 900}[width == 360])
@@ -191,7 +193,8 @@ func pictures(p person, dir string, m *sessionMaker) {
 	p.open("/ui/team/app/s/fix")
 }
 
-// A page of another site cannot act with the cookie of a user who has signed in.
+// TestBrowserRefusesFormsOfOtherSites checks that a page of another site cannot make changes with the cookie of a user
+// who has signed in.
 func TestBrowserRefusesFormsOfOtherSites(t *testing.T) {
 	w, app, _ := ready(t, "")
 	p := w.person(t, chrome.Start(t), w.user(t, app, "alice"))
@@ -201,7 +204,8 @@ func TestBrowserRefusesFormsOfOtherSites(t *testing.T) {
 	}))
 	defer other.Close()
 	p.Open(strings.Replace(other.URL, "127.0.0.1", "localhost", 1) + "/") // another site for browsers
-	p.Console()                                                           // the icon of that site
+	// Drops the message about the missing icon of the other site.
+	p.Console()
 	p.Loads(func() { p.Eval(`document.forms[0].submit()`, nil) })
 	p.wants("The form was sent by a page of another site.")
 	p.refused("403")

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/chrome"
 )
 
-// Sessions are selected in the list and compared, and what differs is followed to a file. UI_PICTURES=DIR also writes pictures.
+// TestBrowserCompares selects sessions in the list, compares them, and follows a difference to a file. UI_PICTURES=DIR
+// also writes pictures.
 func TestBrowserCompares(t *testing.T) {
 	t.Parallel()
 	w, app, _ := three(t)
@@ -29,7 +30,7 @@ func TestBrowserCompares(t *testing.T) {
 	p.Loads(func() { p.Click(`.pairs .conflict`) })
 	p.wants("other.txt")
 	p.Open(compared)
-	p.Loads(func() { p.Click(`main p a[href*="p=one%4001"]`) }) // the link to exactly these versions
+	p.Loads(func() { p.Click(`main p a[href*="p=one%4001"]`) }) // the link to the comparison of exactly these versions
 	p.wants("one@01")
 	if dir := os.Getenv("UI_PICTURES"); dir != "" {
 		for _, width := range []int{360, 1280, 2560} {

@@ -10,7 +10,7 @@ import (
 
 var tag = regexp.MustCompile(`</?b( class="[a-z]")?>`)
 
-// plain returns the text of highlighted lines.
+// plain returns the text of lines of highlighted code.
 func plain(lines []string) string {
 	var b strings.Builder
 	for _, l := range lines {
@@ -44,7 +44,7 @@ func TestHighlightKeepsLines(t *testing.T) {
 	}
 }
 
-// Text that is slow to highlight is shown in time.
+// TestHighlightEnds checks that text that takes long to highlight is shown within a time limit.
 func TestHighlightEnds(t *testing.T) {
 	for name, text := range map[string]string{"a.go": strings.Repeat("\"", maxHighlight), "a.js": strings.Repeat("/*", maxHighlight/2), "a.cs": strings.Repeat("((((", maxHighlight/4),
 		"a.rb": strings.Repeat("%w{", maxHighlight/3), "a.pl": strings.Repeat("<<A;", maxHighlight/4), "a.html": strings.Repeat("<a ", maxHighlight/3)} {

@@ -58,8 +58,8 @@ func cache(t testing.TB, dir, key, value string) {
 	gittest.Must(t, dir, "update-ref", "-d", "refs/heads/value")
 }
 
-// three returns a repository with the session base and three forks of its first checkpoint: one and two change the same lines, and three
-// adds a file and makes one of the changes of one.
+// three returns a repository with the session base and three forks of its first checkpoint. The forks one and two
+// change the same lines; three adds a file and makes one of the changes of one.
 func three(t testing.TB) (w *world, app records.Repo, ids map[string]string) {
 	t.Helper()
 	w = newWorld(t, nil)
@@ -81,10 +81,10 @@ func three(t testing.TB) (w *world, app records.Repo, ids map[string]string) {
 	return w, w.repo(t, "team", "app", m.done()), ids
 }
 
-// tags matches tags and the space around them.
+// tags matches HTML tags with the white space around them.
 var tags = regexp.MustCompile(`\s*<[^>]*>\s*`)
 
-// plain returns the text of a page.
+// plain returns the text of an HTML page.
 func plain(page string) string {
 	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(page, " "))), " ")
 }
@@ -120,8 +120,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Sessions that are not forks of the same checkpoint are compared with the commit from which they were started, and branches with the
-// common ancestor.
+// TestCompareWithoutFork checks that sessions that are not forks of the same checkpoint are compared with their base
+// commits, and branches with their common ancestor.
 func TestCompareWithoutFork(t *testing.T) {
 	w, app, ids := three(t)
 	read := w.reader(t, app)

@@ -266,8 +266,8 @@ func (c *comparison) pairRows() []pairRow {
 // words are the words that are shown for git's letters for the status of a path.
 var words = map[string]string{"A": "added", "D": "deleted", "M": "modified", "T": "type-changed"}
 
-// worth is the sort order of paths: those with conflicts are first, those that only one proposal has changed are last.
-var worth = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1, control.VerdictSame: 2, "": 3}
+// verdictOrder is the sort order of paths: those with conflicts are first, those that only one proposal has changed are last.
+var verdictOrder = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1, control.VerdictSame: 2, "": 3}
 
 // listPaths adds the list of paths to page, beginning with the path whose index is first.
 func (c *comparison) listPaths(names []string, first int, page *comparePage) {
@@ -292,7 +292,7 @@ func (c *comparison) listPaths(names []string, first int, page *comparePage) {
 	}
 	page.Total = len(all)
 	slices.SortFunc(all, func(a, b control.SharedPath) int {
-		return cmp.Or(worth[a.Verdict]-worth[b.Verdict], strings.Compare(a.Path, b.Path))
+		return cmp.Or(verdictOrder[a.Verdict]-verdictOrder[b.Verdict], strings.Compare(a.Path, b.Path))
 	})
 	show := c.r.FormValue("show")
 	here := func(show string, from int) string {

@@ -14,6 +14,7 @@ import (
 
 // loginBefore and loginAfter are a file before and after the change of a session.
 const (
+	// loginBefore and loginAfter are the contents of a file before and after the change by a session.
 	loginBefore = `package login
 
 import "errors"
@@ -48,7 +49,8 @@ func Check(user, password string) error {
 `
 )
 
-// ready returns a world with a session whose commit can be merged, and that no machine uses. policy protects branches; "" for none.
+// ready returns a world with a session that no machine holds and whose commit can be merged. policy is the policy of
+// the repository, "" for none.
 func ready(t testing.TB, policy string) (w *world, app records.Repo, m *sessionMaker) {
 	t.Helper()
 	w = newWorld(t, nil)
@@ -66,7 +68,7 @@ func ready(t testing.TB, policy string) (w *world, app records.Repo, m *sessionM
 	return w, w.repo(t, "team", "app", m.done()), m
 }
 
-// hidden returns the hidden fields of the form with an action in a page.
+// hidden returns the hidden fields of the form with the given action on a page.
 func hidden(t testing.TB, page, action string) url.Values {
 	t.Helper()
 	form := regexp.MustCompile(`(?s)<form[^>]*method="post" action="[^"]*` + action + `".*?</form>`).FindString(page)
@@ -80,7 +82,7 @@ func hidden(t testing.TB, page, action string) url.Values {
 	return values
 }
 
-// with returns values with one more.
+// with returns a copy of values with one more value.
 func with(values url.Values, name, value string) url.Values {
 	values.Set(name, value)
 	return values
@@ -125,8 +127,9 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// The policy holds for the page as for pushes by git: a merge is refused with the words of the gate until the request has its approval.
-func TestPolicyHoldsForThePage(t *testing.T) {
+// TestPolicyAppliesToPages checks that the policy applies to changes on the page as to pushes by git: a merge is
+// refused with the message of the gate until it is approved.
+func TestPolicyAppliesToPages(t *testing.T) {
 	w, app, m := ready(t, `{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice"]}]}`)
 	agent, alice := w.user(t, app, "agent"), w.user(t, app, "alice")
 	confirm := w.get(t, agent, "/ui/team/app/s/fix/merge?promote=1", http.StatusOK)
@@ -181,7 +184,7 @@ func TestPinsAndStates(t *testing.T) {
 	w.get(t, alice, "/ui/team/app/s/fix", http.StatusNotFound)
 }
 
-// The comparison of proposals leads to the page that adopts one of them.
+// TestAdoptFromComparison checks that the comparison of proposals links to the page on which one of them can be merged.
 func TestAdoptFromComparison(t *testing.T) {
 	w, app, _ := ready(t, "")
 	const compare = "/ui/team/app/compare?p=main&p=fix@"

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// TestFigures measures pages of large sessions. UI_FIGURES=1 measures a timeline of 10,000 checkpoints and a difference of 5,000 files;
-// without it, a tenth of that.
+// TestFigures measures pages of large sessions. With UI_FIGURES=1, these are a timeline of 10,000 checkpoints and a
+// difference of 5,000 files, otherwise a tenth of that.
 func TestFigures(t *testing.T) {
 	part := 10
 	if os.Getenv("UI_FIGURES") != "" {
@@ -52,14 +52,14 @@ func TestFigures(t *testing.T) {
 	})
 }
 
-// figure is a page that is measured.
+// figure is a page that is measured, with its description.
 type figure struct{ what, path string }
 
-// measure logs time and size of pages, and fails if a page is larger than 100 KB.
+// measure logs the times and sizes of pages, and fails the test if a page is larger than 100 KB.
 func (w *world) measure(t *testing.T, token string, pages []figure) {
 	t.Helper()
 	for _, page := range pages {
-		w.get(t, token, page.path, http.StatusOK) // the first read makes the replica
+		w.get(t, token, page.path, http.StatusOK) // the first request creates the replica
 		var times []time.Duration
 		var packed, plain int
 		var before, after runtime.MemStats
@@ -81,9 +81,10 @@ func (w *world) measure(t *testing.T, token string, pages []figure) {
 	}
 }
 
-// TestFiguresOfComparison measures the comparison of six sessions that were started from the same commit. UI_FIGURES=1 makes a base of
-// 100,000 files; without it, it has 4,000. UI_BASE=DIR.git uses HEAD of a repository as the base. Each session changes 500
-// files alone, 100 in the same lines as all others, 100 in other lines than one other, and renames a directory of 100 files.
+// TestFiguresOfComparison measures the comparison of six sessions with the same base commit, which has 100,000 files
+// with UI_FIGURES=1, otherwise 4,000. UI_BASE=DIR.git uses HEAD of a repository as the base commit. Each session
+// changes 500 files that no other one changes, 100 files in the same lines as all others, 100 files in other lines than
+// one other session, and renames a directory of 100 files.
 func TestFiguresOfComparison(t *testing.T) {
 	files := 4000
 	if os.Getenv("UI_FIGURES") != "" {
@@ -144,7 +145,7 @@ func TestFiguresOfComparison(t *testing.T) {
 	}
 	w := newWorld(t, nil)
 	read := w.reader(t, w.repo(t, "team", "app", first.dir))
-	w.get(t, read, "/ui/team/app", http.StatusOK) // makes the replica
+	w.get(t, read, "/ui/team/app", http.StatusOK) // this request creates the replica
 	begin := time.Now()
 	wants(t, w.get(t, read, link, http.StatusOK), "in conflict")
 	t.Logf("comparison of six, with 15 merges: %v", time.Since(begin).Round(time.Millisecond))

@@ -7,7 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/read"
 )
 
-// Runs that were divided at lines with threads show the same changes, in one piece, and each of these lines is the last one of a run.
+// TestRunsAreDividedAtLines checks that runs of lines that were divided at lines with threads show the same changes,
+// and that each of these lines is the last one of a run.
 func TestRunsAreDividedAtLines(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

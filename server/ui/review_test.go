@@ -16,13 +16,13 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// notes are annotations of a session that a test makes.
+// notes collects annotations that a test adds to a session.
 type notes struct {
 	m    *sessionMaker
 	file []byte
 }
 
-// at returns the place of a path and lines at a checkpoint.
+// at returns the place of lines of a file at a checkpoint.
 func (n *notes) at(checkpoint, path string, line, end int) annotate.Place {
 	n.m.t.Helper()
 	commit := n.m.commitOf(checkpoint)
@@ -48,7 +48,7 @@ func (n *notes) open(on annotate.Place, actor, text string) (id string) {
 	return n.add(annotate.Act{Op: annotate.Open, On: &on, Actor: actor, Text: text})
 }
 
-// commitOf returns the commit of a checkpoint.
+// commitOf returns the commit of HEAD at a checkpoint.
 func (m *sessionMaker) commitOf(checkpoint string) string {
 	m.t.Helper()
 	m.run()
@@ -64,7 +64,7 @@ func (m *sessionMaker) store(ref, name string, content []byte) {
 	m.run()
 }
 
-// smallSession returns the session of the function small.
+// smallSession returns the session that the function small creates.
 func smallSession(t testing.TB) *sessionMaker {
 	m := newSession(t, "fix", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "docs/read me.txt": "one\ntwo\nthree\n", "old name.txt": strings.Repeat("line\n", 20)})
 	first := m.checkpoint(10, "idle", "", map[string]string{"main.go": "package main\n\n// hello\nfunc main() { println(\"<hi>\") }\n"})
@@ -75,13 +75,14 @@ func smallSession(t testing.TB) *sessionMaker {
 	return m
 }
 
-// threadOf returns the HTML of a thread in a page, "" if the page lacks it.
+// threadOf returns the HTML of a thread on a page, "" if the page does not contain it.
 func threadOf(page, id string) string {
 	return regexp.MustCompile(`(?s)<details class="thread[^>]*id="t-` + id + `".*?</details>`).FindString(page)
 }
 
-// Threads are shown in the panel of the session and of their checkpoint, and at their lines in files and differences, also when these have
-// moved. Threads whose lines are gone are listed below the file, and resolved ones are folded.
+// TestThreads checks that threads are shown in the panel of the session and of their checkpoint, and at their lines in
+// files and differences, even if the lines have moved. Threads whose lines do not exist any more are listed below the
+// file, and resolved threads are folded.
 func TestThreads(t *testing.T) {
 	m := smallSession(t)
 	n := &notes{m: m}
@@ -133,7 +134,7 @@ func TestThreads(t *testing.T) {
 		t.Errorf("outdated thread: got %s in %s", thread, view)
 	}
 	wants(t, w.get(t, read, tree+m.ids[2]+"/new.txt", http.StatusOK), `id="t-`+file+`"`)
-	// A branch has no session, unless the link names one.
+	// The page of a branch shows the threads of a session only if the link names the session.
 	if view = w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK); strings.Contains(view, `class="thread`) {
 		t.Errorf("file of a branch has threads: %s", view)
 	}
@@ -169,7 +170,8 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// The approvals of a session are shown with their states, votes and reasons, and with the policy that applies.
+// TestApprovals checks that the approvals of a session are shown with their states, votes and reasons, and with the
+// policy that applies.
 func TestApprovals(t *testing.T) {
 	m := smallSession(t)
 	main := gittest.Must(t, m.dir, "rev-parse", "main")

@@ -13,14 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// list returns a git directory with sessions: each has a checkpoint that adds a file, a title, an owner and a writer, and a record.
+// list returns a git directory with n sessions. Each has a checkpoint that adds a file, a title, an owner, a writer,
+// and a record in its transcript.
 func list(t testing.TB, n int) *sessionMaker {
 	t.Helper()
 	m := newSession(t, "first", map[string]string{"a": "a\n"})
 	base := gittest.Must(t, m.dir, "rev-parse", "main")
 	m.checkpoint(1, "idle", "", map[string]string{"b": "b"})
 	for i := range n {
-		// Ids of checkpoints grow in a process, also if a test before has made one with a later time.
+		// A new checkpoint id sorts after all previous ones of the process, even if an earlier test has made one with a
+		// later time.
 		name, at := fmt.Sprintf("s-%05d", i), time.Now().Add(time.Hour+time.Duration(i+1)*time.Minute)
 		fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(name))
 		m.who(at)
@@ -67,7 +69,7 @@ func TestSessionList(t *testing.T) {
 	}
 }
 
-// TestFiguresOfList measures the list of 10,000 sessions (UI_FIGURES=1), or of 500.
+// TestFiguresOfList measures the list of 10,000 sessions if UI_FIGURES=1 is set, otherwise of 500.
 func TestFiguresOfList(t *testing.T) {
 	n := 500
 	if os.Getenv("UI_FIGURES") != "" {
@@ -80,7 +82,8 @@ func TestFiguresOfList(t *testing.T) {
 		{"comparison", "/ui/team/app/compare?p=s-00001@&p=s-00002@"}})
 }
 
-// What cannot be read of a session is said in its row, and the others are shown.
+// TestSessionListWithBrokenSessions checks that the row of a session states which of its data cannot be read, and that
+// the other sessions are shown.
 func TestSessionListWithBrokenSessions(t *testing.T) {
 	m := list(t, 3)
 	dir := m.done()

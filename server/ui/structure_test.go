@@ -8,11 +8,11 @@ import (
 	"golang.org/x/net/html"
 )
 
-// structure checks what every page must have: a language, one heading of the first level, landmarks, labels of fields, names of links and
-// buttons, unique ids; and what none may have: scripts, styles and handlers in the page.
+// structure checks the requirements of every page: it has a language, one heading of the first level, landmarks, labels
+// of fields, names of links and buttons, and unique ids, and it contains no scripts, styles and handlers.
 func structure(t testing.TB, path, page string) {
 	t.Helper()
-	if !strings.HasPrefix(page, "<!doctype html>") { // a part of a page
+	if !strings.HasPrefix(page, "<!doctype html>") { // the text is only a part of a page
 		page = "<!doctype html><html lang=en><body><main id=main><h1>part</h1>" + page + "</main></body></html>"
 	}
 	doc, err := html.Parse(strings.NewReader(page))

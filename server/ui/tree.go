@@ -65,7 +65,7 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 		if err != nil {
 			return err
 		}
-		p.pointCommands(refs, point, &page)
+		p.addCheckpointCommands(refs, point, &page)
 		o, err := g.Stat(ctx, commit, name)
 		if err != nil {
 			return err
@@ -95,8 +95,8 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 	return p.send(http.StatusOK, "tree.html", page)
 }
 
-// pointCommands adds the commands that begin at a checkpoint to the page, if point names a checkpoint.
-func (p *place) pointCommands(refs map[string]string, point string, page *treePageData) {
+// addCheckpointCommands adds the commands that begin at a checkpoint to the page, if point names a checkpoint.
+func (p *place) addCheckpointCommands(refs map[string]string, point string, page *treePageData) {
 	s, checkpoint := sessionlink.Split(point)
 	if s == "" || session.ValidName(s) != nil || refs[session.MetaRef(s)] == "" {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
-// link returns the path of the first link whose tag contains a text.
+// link returns the path of the first link whose HTML tag contains a text.
 func link(t testing.TB, page, text string) string {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>`).FindAllStringSubmatch(strings.ReplaceAll(page, "\n", " "), -1) {
@@ -92,7 +92,7 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
-// With a public URL of https, the cookie is sent by https only.
+// TestSecureCookie checks that with a public URL of https, browsers send the cookie only by https.
 func TestSecureCookie(t *testing.T) {
 	w := newWorld(t, func(o *ui.Options) { o.URL = "https://git.example.org" })
 	_, admin := w.token(t, records.Token{Role: records.AdminToken})
@@ -131,7 +131,8 @@ func TestOtherSitesCannotSendForms(t *testing.T) {
 	}
 }
 
-// A page shows what its token allows, and nothing else exists for the token.
+// TestTokensSeeTheirRepositories checks that a page shows only repositories that its token may read, and that others
+// look as if they did not exist.
 func TestTokensSeeTheirRepositories(t *testing.T) {
 	w, app, other, m := small(t)
 	alien := w.repo(t, "else", "app", "")
@@ -164,7 +165,7 @@ func TestTokensSeeTheirRepositories(t *testing.T) {
 			t.Errorf("first page of %s: got %d", name, got.status)
 		}
 	}
-	// What does not exist looks like what is forbidden.
+	// The answer for a forbidden repository is the same as for a missing one.
 	forbidden, missing := w.get(t, tokens["alien"], "/ui/team/app", 404), w.get(t, tokens["alien"], "/ui/team/none", 404)
 	if forbidden != missing {
 		t.Errorf("a forbidden repository differs from one that does not exist:\n%s\n%s", forbidden, missing)
@@ -240,7 +241,8 @@ func TestSessionPage(t *testing.T) {
 	if kinds != "checkpoint checkpoint response tool prompt checkpoint " {
 		t.Errorf("entries: got %s", kinds)
 	}
-	// The cursor shows what changed at a checkpoint: against the one before, and the first one against the base.
+	// The page shows the changes of a checkpoint compared with the previous one; the first one is compared with the
+	// base.
 	page = w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[1], http.StatusOK)
 	wants(t, page, `aria-current="true"`, "before the rename", "2 files changed", "old name.txt → docs/new name.txt", "the checkpoint before",
 		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; fix-fork", "artifactfs session restore -C fix "+m.ids[1])
@@ -273,7 +275,8 @@ func TestFilePage(t *testing.T) {
 	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK), "three")
 }
 
-// Names, messages and contents of hostile clients are text.
+// TestHostileTextIsShownAsText checks that names, messages and contents of hostile clients are shown as text and not as
+// HTML.
 func TestHostileTextIsShownAsText(t *testing.T) {
 	const evil = `<img src=x onerror=alert(1)>`
 	m := newSession(t, "evil", map[string]string{"a": "a\n"})
@@ -311,7 +314,8 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	}
 }
 
-// A timeline is divided into pages; each entry is on one of them, in both directions.
+// TestTimelinePages checks that a timeline is divided into pages, and that each entry is on one of them, in both
+// directions.
 func TestTimelinePages(t *testing.T) {
 	m := newSession(t, "long", map[string]string{"a": "a\n"})
 	var records []string

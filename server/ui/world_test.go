@@ -30,7 +30,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// world is a server of pages with a real database, real replicas and a real listener.
+// world is a server of web pages with a real database, real replicas and a real listener.
 type world struct {
 	db    *records.DB
 	set   *replica.Set
@@ -118,7 +118,7 @@ func (w *world) token(t testing.TB, token records.Token) (records.Token, string)
 	return token, text
 }
 
-// reader returns a token that can read one repository.
+// reader returns a token that allows to read one repository.
 func (w *world) reader(t testing.TB, r records.Repo) string {
 	t.Helper()
 	_, text := w.token(t, records.Token{Role: records.RepoToken, Scope: records.ReadScope, Namespace: r.Namespace, RepoID: r.ID, Label: "reader",
@@ -161,14 +161,14 @@ func (w *world) repo(t testing.TB, namespace, name, gitDir string) records.Repo 
 	return r
 }
 
-// response is what the server answers.
+// response is an answer of the server.
 type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// request sends a request with a token in the cookie, "" for none.
+// request sends a request with a token in the cookie; "" stands for no token.
 func (w *world) request(t testing.TB, token, method, path, body string, headers ...string) response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
@@ -197,7 +197,7 @@ func (w *world) request(t testing.TB, token, method, path, body string, headers 
 	return response{res.StatusCode, res.Header, string(text)}
 }
 
-// get reads a page, which must have a status, and checks its structure.
+// get requests a page, which must have the status, and checks its structure.
 func (w *world) get(t testing.TB, token, path string, status int) string {
 	t.Helper()
 	got := w.request(t, token, http.MethodGet, path, "")
@@ -214,7 +214,7 @@ func (w *world) post(t testing.TB, token, path string, form url.Values, headers 
 	return w.request(t, token, http.MethodPost, path, form.Encode(), append([]string{"Sec-Fetch-Site", "same-origin"}, headers...)...)
 }
 
-// sessionMaker makes a git directory with a session by git fast-import.
+// sessionMaker creates a git directory with a session by git fast-import.
 type sessionMaker struct {
 	t      testing.TB
 	dir    string
@@ -222,18 +222,18 @@ type sessionMaker struct {
 	began  time.Time
 	state  string
 	base   string // commit of the branch main, "" if it is not known yet
-	start  string // tree of the files before the first checkpoint, "" for those of the state
+	start  string // tree of the files before the first checkpoint; "": the files of the state
 	in     bytes.Buffer
 	prev   string // id of the last checkpoint
 	mark   int
 	inSeg  int
 	seg    int
-	ids    []string // of the checkpoints
+	ids    []string // ids of the checkpoints
 	record map[string]string
 	head   string // commit of HEAD at the next checkpoints, "" for none
 }
 
-// newSession begins a session in a new git directory, whose branch main has one commit with the files.
+// newSession begins a session in a new git directory. The branch main has one commit with the files.
 func newSession(t testing.TB, name string, files map[string]string) *sessionMaker {
 	t.Helper()
 	m := &sessionMaker{t: t, dir: t.TempDir()}
@@ -248,10 +248,10 @@ func newSession(t testing.TB, name string, files map[string]string) *sessionMake
 	return sessionIn(t, name, m.dir)
 }
 
-// sessionsBegin is the time at which sessions begin.
+// sessionsBegin is the time at which the sessions of the tests begin.
 var sessionsBegin = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
 
-// sessionIn begins a session in a git directory, at the branch main.
+// sessionIn begins a session in a git directory. Its base commit is that of the branch main.
 func sessionIn(t testing.TB, name, dir string) *sessionMaker {
 	t.Helper()
 	m := &sessionMaker{t: t, dir: dir, name: name, began: sessionsBegin, record: map[string]string{}}
@@ -279,12 +279,12 @@ func (m *sessionMaker) file(path, content string) {
 	m.text(content)
 }
 
-// quoted returns a path as git fast-import reads it.
+// quoted returns a path in the form that git fast-import requires.
 func quoted(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }
 
-// checkpoint adds a checkpoint some seconds after the session began, and returns its id.
+// checkpoint adds a checkpoint that was made the given number of seconds after the session began, and returns its id.
 func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map[string]string) string {
 	at := m.began.Add(time.Duration(seconds) * time.Second)
 	id := string(session.NewCheckpointID(at))
@@ -323,7 +323,7 @@ func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map
 	return id
 }
 
-// headLine returns the trailer with the commit of HEAD.
+// headLine returns the line of the trailer with the commit of HEAD.
 func (m *sessionMaker) headLine() string {
 	if m.head == "" {
 		return ""
@@ -331,7 +331,7 @@ func (m *sessionMaker) headLine() string {
 	return "\nAfs-Head: " + m.head
 }
 
-// commit adds a commit to the session's branch main, which is HEAD at the next checkpoints.
+// commit adds a commit to the branch main of the session. It is HEAD at the next checkpoints.
 func (m *sessionMaker) commit(message string, files map[string]string) {
 	m.t.Helper()
 	parent := m.head
@@ -364,7 +364,7 @@ func (m *sessionMaker) leave() {
 	m.run()
 }
 
-// records adds records to the transcript that were made after a checkpoint.
+// records adds records to the transcript that were made while the checkpoint id was the newest one.
 func (m *sessionMaker) records(id string, seconds int, lines ...string) {
 	var b strings.Builder
 	for i, l := range lines {
@@ -375,7 +375,7 @@ func (m *sessionMaker) records(id string, seconds int, lines ...string) {
 	m.record["2026-11-20/"+id+".jsonl"] = b.String()
 }
 
-// done returns the git directory.
+// done completes the import and returns the git directory.
 func (m *sessionMaker) done() string {
 	if len(m.record) > 0 {
 		fmt.Fprintf(&m.in, "commit %s\n", session.TranscriptRef(m.name))

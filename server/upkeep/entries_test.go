@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
-// The upkeep removes expired and damaged cache entries and the oldest ones beyond the limit, with an audit entry and an event for each.
+// TestCacheEntriesExpire checks that the upkeep removes expired and damaged cache entries, and the oldest ones beyond
+// the limit, with an audit entry and an event for each.
 func TestCacheEntriesExpire(t *testing.T) {
 	for _, format := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(format.String(), func(t *testing.T) { testCacheEntriesExpire(t, format) })

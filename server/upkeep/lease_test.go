@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// TestALeaseIsNotAwaitedForEver locks the table of leases of PostgreSQL, so that a renewal hangs. Work ends when a renewal fails.
+// TestALeaseIsNotAwaitedForEver locks the table of leases in PostgreSQL, so that the renewal of a lease hangs, and
+// checks that the work then ends.
 func TestALeaseIsNotAwaitedForEver(t *testing.T) {
 	server, err := pgtest.Start(pgtest.Options{})
 	if err != nil {

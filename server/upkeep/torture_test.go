@@ -24,10 +24,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// restless are intervals so short that all work is always due. A pack must not be removed before the push that has stored it ends.
+// restless contains intervals so short that all work is always due. A pack must not be removed before the push that has
+// stored it ends.
 var restless = Times{Crowd: 3, Unused: 3 * time.Second, History: time.Hour}
 
-// actor changes one repository at random. Its clone has the state that the server has acknowledged.
+// actor makes random changes of one repository. Its clone has the state that the server has acknowledged.
 type actor struct {
 	*replicatest.Repo
 	rnd     *rand.Rand
@@ -51,7 +52,7 @@ func (a *actor) act(ctx context.Context) error {
 	}
 	a.made++
 	switch dice := a.rnd.IntN(10); {
-	case dice < 5 || len(a.commits) == 0: // a commit
+	case dice < 5 || len(a.commits) == 0: // push a commit
 		_, err := a.Commit(strings.TrimPrefix(branch, "refs/heads/"), map[string]gittest.File{
 			fmt.Sprint("file", a.rnd.IntN(5)): {Data: fmt.Append(nil, a.ID, a.made)},
 		}, "commit")
@@ -63,19 +64,19 @@ func (a *actor) act(ctx context.Context) error {
 			return err
 		}
 		a.commits = append(a.commits, id)
-		// A push that fails is repeated by its user.
+		// Repeat a failed push, as a user does.
 		for attempt := 0; ; attempt++ {
 			if err = a.Update(ctx, branch, old, id); err == nil || attempt == 5 {
 				return err
 			}
 		}
-	case dice < 6 && old != "": // a removal
+	case dice < 6 && old != "": // remove a branch
 		if err := a.Update(ctx, branch, old, ""); err != nil {
 			return err
 		}
 		_, err := gittest.Git(ctx, a.Path, "update-ref", "-d", branch)
 		return err
-	case dice < 8: // a commit that the server may have removed as garbage; then it refuses the push
+	case dice < 8: // push a commit that the server may have removed as garbage, so that it refuses the push
 		id := a.commits[a.rnd.IntN(len(a.commits))]
 		if id == old {
 			return nil
@@ -86,14 +87,14 @@ func (a *actor) act(ctx context.Context) error {
 		}
 		_, err := gittest.Git(ctx, a.Path, "update-ref", branch, id)
 		return err
-	case dice < 9: // a fork
+	case dice < 9: // create a fork
 		id, err := a.Fork(ctx, fmt.Sprint("fork-", a.ID, "-", a.made))
 		if err != nil {
 			return err
 		}
 		a.forks[id], err = refs(ctx, a.Path)
 		return err
-	default: // the end of a fork
+	default: // delete a fork
 		for id := range a.forks {
 			delete(a.forks, id)
 			return a.Bed.DB.Repos.Delete(ctx, id, nil, records.Cause{})
@@ -102,7 +103,7 @@ func (a *actor) act(ctx context.Context) error {
 	}
 }
 
-// verify returns an error unless the server has what it has acknowledged.
+// verify returns an error unless the server has the state that it has acknowledged.
 func (a *actor) verify(ctx context.Context) error {
 	if err := a.Compare(ctx, a.ID); err != nil {
 		return err
@@ -125,9 +126,10 @@ func (a *actor) verify(ctx context.Context) error {
 	return nil
 }
 
-// Pushes, forks, removals and fetches at the same time as two nodes collect garbage without a grace period.
+// TestUpkeepBesidePushes makes pushes, forks, removals and fetches while two nodes collect garbage without a grace
+// period.
 func TestUpkeepBesidePushes(t *testing.T) {
-	seconds, err := time.ParseDuration(os.Getenv("UPKEEP_TORTURE")) // such as 5m
+	seconds, err := time.ParseDuration(os.Getenv("UPKEEP_TORTURE")) // duration of the test, such as 5m
 	if err != nil {
 		seconds = 4 * time.Second
 	}
@@ -199,7 +201,7 @@ func TestUpkeepBesidePushes(t *testing.T) {
 	}
 }
 
-// clone clones the repository by git upload-pack, as a client would.
+// clone clones the repository by git upload-pack, as a client does.
 func clone(ctx context.Context, b *replicatest.Bed, id, dir string) error {
 	on, err := b.Set.Acquire(ctx, id)
 	if err != nil {
@@ -214,7 +216,7 @@ func clone(ctx context.Context, b *replicatest.Bed, id, dir string) error {
 	return errors.Join(err, os.RemoveAll(to))
 }
 
-// allListed returns the files of all packs that are listed.
+// allListed returns the files of all packs that repositories list.
 func allListed(t testing.TB, b *replicatest.Bed) []string {
 	t.Helper()
 	var ids []string
@@ -231,7 +233,8 @@ func allListed(t testing.TB, b *replicatest.Bed) []string {
 	}
 }
 
-// victimDir names the directory of the node in a process that TestKilledUpkeep starts.
+// victimDir is the environment variable that makes a process the one that TestKilledUpkeep kills. Its value is the
+// directory of the node.
 const victimDir = "UPKEEP_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
@@ -245,13 +248,15 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	w := worker(b, Times{Crowd: 3, Unused: time.Nanosecond, History: time.Hour}) // no push runs
+	// No pack must be kept, because no push runs.
+	w := worker(b, Times{Crowd: 3, Unused: time.Nanosecond, History: time.Hour})
 	for fmt.Println("ready"); err == nil; err = w.Round(ctx) {
 	}
 	fmt.Println(err)
 }
 
-// A node that is killed during upkeep leaves only packs that no repository lists, and the next node removes these packs.
+// TestKilledUpkeep checks that a node that is killed during the upkeep leaves only packs that no repository lists, and
+// that the next node removes them.
 func TestKilledUpkeep(t *testing.T) {
 	dir := t.TempDir()
 	var actors []*actor
@@ -260,7 +265,7 @@ func TestKilledUpkeep(t *testing.T) {
 	}
 	for round := range 8 {
 		var b *replicatest.Bed
-		// A process that the victim was starting may have the lock for a moment.
+		// A process that the victim was starting may hold the lock for a short time.
 		await.Until(t, "the replicas are free", func() (open bool) {
 			var err error
 			b, err = replicatest.Open(t.Context(), dir, "", replica.Options{})

@@ -82,7 +82,8 @@ func TestPacksAreJoined(t *testing.T) {
 	}
 }
 
-// A repository that is forked after each push does not list more and more packs.
+// TestSharedPacksAreJoinedIfThereAreMany checks that a repository that is forked after each push does not list more and
+// more packs.
 func TestSharedPacksAreJoinedIfThereAreMany(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	w := worker(b, Times{Crowd: 3, Check: time.Hour, Grace: time.Hour, Unused: time.Hour, History: time.Hour})
@@ -140,7 +141,7 @@ func TestChoose(t *testing.T) {
 		want    int
 	}{
 		{[]int64{3, 3, 3}, 3},
-		{[]int64{1, 2, 4}, 2}, // 3 objects together, and 4 is less than twice as many
+		{[]int64{1, 2, 4}, 2}, // the first two packs have 3 objects together, and 4 is less than twice as many
 		{[]int64{1, 2, 6, 18}, 0},
 		{[]int64{100, 1, 1, 1, 1}, 4},
 		{[]int64{5}, 0},
@@ -219,7 +220,8 @@ func TestGarbageIsKeptForAGracePeriod(t *testing.T) {
 	check("after the grace period of the last", 0, false, true, false)
 }
 
-// A push that becomes visible while garbage is collected keeps the objects that it needs.
+// TestCollectionLosesAgainstAPush checks that a push that becomes visible while garbage is collected keeps the objects
+// that it needs.
 func TestCollectionLosesAgainstAPush(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	w := worker(b, Times{Crowd: 100})
@@ -261,8 +263,8 @@ func TestCollectionLosesAgainstAPush(t *testing.T) {
 	do(t, r.Compare(t.Context(), r.ID))
 }
 
-// Another collection can replace a pack that this one keeps. So an object that two packs have is kept by each collection that rewrites
-// one of them.
+// TestPlanIgnoresKeptPacks checks that an object that two packs have is kept by each collection that rewrites one of
+// them, because another collection can replace the other pack in the meantime.
 func TestPlanIgnoresKeptPacks(t *testing.T) {
 	w := worker(replicatest.New(t, t.TempDir(), "", replica.Options{}), Times{})
 	both, err := object.ParseID(strings.Repeat("1", 40))
@@ -306,7 +308,7 @@ func listed(t testing.TB, b *replicatest.Bed, ids ...string) (files []string) {
 	return slices.Compact(files)
 }
 
-// faulty is a store whose Delete fails.
+// faulty is an object store whose Delete returns an error.
 type faulty struct{ objects.Store }
 
 func (faulty) Delete(context.Context, string) error { return objects.ErrUnavailable }
@@ -342,7 +344,7 @@ func TestUnusedPacksAreRemoved(t *testing.T) {
 	do(t, kept.Compare(t.Context(), fork))
 }
 
-// Everything is garbage if the last ref is removed.
+// TestRepositoryWithoutRefs checks that all objects are garbage after the last ref was removed.
 func TestRepositoryWithoutRefs(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	w := worker(b, Times{Crowd: 100})
@@ -394,7 +396,7 @@ func FuzzParseTimes(f *testing.F) {
 	})
 }
 
-// git reads the times that encodeTimes writes.
+// TestTimesAreThoseOfGit checks that git reads the times that encodeTimes writes.
 func TestTimesAreThoseOfGit(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	w := worker(b, Times{Crowd: 100, Grace: time.Hour})
@@ -417,7 +419,7 @@ func TestTimesAreThoseOfGit(t *testing.T) {
 			do(t, b.Objects.Get(t.Context(), p.Key(x), filepath.Join(clone, "objects/pack/pack-"+p.Hash+x)))
 		}
 	}
-	// git keeps young objects of a cruft pack, and removes old ones, by the times in the file.
+	// Git keeps young objects of a cruft pack and removes old ones, by the times in the file.
 	for _, c := range []struct {
 		expire string
 		want   bool

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// Receivers that are slow, but never fail, have a part of the attempts: others of their namespace get events, and so do those of other
-// namespaces.
+// TestSlowReceiversHaveAShare checks that slow receivers that never fail get only a part of the attempts, so that other
+// receivers of their namespace, and of other namespaces, get their events.
 func TestSlowReceiversHaveAShare(t *testing.T) {
 	w := newWorld(t)
 	hang := make(chan struct{})

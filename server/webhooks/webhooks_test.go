@@ -32,7 +32,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// The test binary is also a sender that is killed (TestAnotherNodeDelivers).
+// TestMain runs the tests, or acts as a sender that TestAnotherNodeDelivers starts and kills.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("WEBHOOKS_TEST_NODE"); url != "" {
 		db, err := records.Open(context.Background(), url)
@@ -84,7 +84,7 @@ func (w *world) hook(id, url string, types ...string) {
 	}
 }
 
-// send starts a sender.
+// send starts a Sender.
 func (w *world) send(db *records.DB, p pace, private bool) *Sender {
 	w.t.Helper()
 	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, Dialer: egress.Dialer{AllowPrivate: private}, Log: w.log}, p)
@@ -104,7 +104,7 @@ func (w *world) happen(n int) {
 	}
 }
 
-// dead waits for n deliveries that were given up.
+// dead waits for n deliveries of a webhook that were given up, and returns them.
 func (w *world) dead(id string, n int) (dead []records.Delivery) {
 	w.t.Helper()
 	await.Until(w.t, "deliveries were given up", func() bool {
@@ -115,7 +115,7 @@ func (w *world) dead(id string, n int) (dead []records.Delivery) {
 	return dead
 }
 
-// inbox is a receiver that checks the requests and returns the answers that the test has set.
+// inbox is a receiver of webhooks that checks the requests, and returns the answers that the test has set.
 type inbox struct {
 	*httptest.Server
 	t      *testing.T
@@ -156,7 +156,7 @@ func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// all returns the ids of the requests, sorted and each once, and the number of requests.
+// all returns the different ids of the requests, sorted, and the number of requests.
 func (b *inbox) all() ([]string, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,7 +239,7 @@ func TestFailuresAreRepeated(t *testing.T) {
 
 func TestDeadDeliveriesCanBeRetried(t *testing.T) {
 	w := newWorld(t)
-	var good sync.WaitGroup // the receiver answers 200 when it is done
+	var good sync.WaitGroup // the receiver answers with status 200 when all are done
 	good.Add(1)
 	ok := func() bool {
 		done := make(chan struct{})
@@ -286,7 +286,8 @@ func TestDeadDeliveriesCanBeRetried(t *testing.T) {
 	}
 }
 
-// A receiver that hangs does not hold up the deliveries to another one for longer than one round of attempts.
+// TestAReceiverThatHangsHoldsUpNoOther checks that a receiver that hangs does not delay the deliveries to another one
+// for longer than one round of attempts.
 func TestAReceiverThatHangsHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
 	hang := make(chan struct{})
@@ -322,7 +323,7 @@ func TestPrivateReceiversAreRefused(t *testing.T) {
 	}
 }
 
-// If a node is killed or closed during an attempt, another node makes the delivery.
+// TestAnotherNodeDelivers checks that another node makes a delivery if a node is killed or closed during an attempt.
 func TestAnotherNodeDelivers(t *testing.T) {
 	w := newWorld(t)
 	hang := make(chan struct{})
@@ -376,7 +377,8 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// The signature is that of the example in the specification of Standard Webhooks.
+// TestSignatureOfTheSpecification checks that the signature is that of the example in the specification of Standard
+// Webhooks.
 func TestSignatureOfTheSpecification(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	got := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))

@@ -15,7 +15,8 @@ type failures struct {
 
 func (f *failures) Errorf(format string, args ...any) { f.n++; f.TB.Logf("expected: "+format, args...) }
 
-// The Checker accepts requests and answers as the document describes them, and reports all others.
+// TestCheckerReports checks that the Checker accepts requests and answers that the document describes, and reports all
+// others.
 func TestCheckerReports(t *testing.T) {
 	const namespace = `"result":{"namespace":"a","jurisdiction":"eu","repo_count":1,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}`
 	base := "/client/v4/accounts/" + strings.Repeat("0", 32) + "/artifacts/namespaces"
