@@ -14,23 +14,24 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// Health is the report of Check.
+// Health is the result of Check: the state of a session's repository.
 type Health struct {
 	Checkpoints int           // number of checkpoints
 	Newest      *Checkpoint   // newest checkpoint that can be read; nil if there is none
 	Broken      []string      // names of refs whose files hold no valid value
-	Lost        []LostRef     // refs that lead to missing or damaged objects
+	Lost        []LostRef     // refs from which missing or damaged objects are reachable
 	Locks       []Lock        // lock files in the repository
 	Packs       []odb.Problem // damaged packs
 }
 
-// LostRef is a ref that leads to a missing or damaged object.
+// LostRef is a ref from which a missing or damaged object is reachable.
 type LostRef struct {
 	Ref string // full name of the ref, or a common prefix of several refs
 	Err error  // error that names the object and states the damage
 }
 
-// Lock is a lock file of git or another program. The process that created the file may still run.
+// Lock is a lock file in the repository that git or another program has created. The process that created it may still
+// run.
 type Lock struct {
 	Path  string    // absolute path of the lock file
 	Since time.Time // time of the last change
@@ -91,12 +92,13 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	return h, ctx.Err()
 }
 
-// isLane reports whether a ref is the ref of a segment.
+// isLane reports whether ref is the name of the ref of a segment, of any lane of the session.
 func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix(session)) }
 
-// wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing blob is on
-// the mounted remote, or in a pack that Check reports as damaged. It follows only owned trees, because the trees of a snapshot (a
-// fetched commit) are stored and removed together. The map seen holds the trees that were checked before.
+// wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing
+// blob is on the mounted remote, or in a pack that Check reports as damaged. It reads only owned trees; of other trees
+// it checks only that they exist, because the trees of a snapshot are stored and removed together. It adds the trees
+// that it has checked to seen.
 func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
@@ -129,8 +131,8 @@ func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 	return nil
 }
 
-// lockFiles returns the lock files in the repository dir, except hard links to lockFile, because the next Update takes over such
-// a link.
+// lockFiles returns the lock files in the repository dir. It leaves out the session's own lock file and hard links to
+// it, because the next Update takes over such a link.
 func lockFiles(dir string) ([]Lock, error) {
 	var all []Lock
 	ours := filepath.Join(dir, lockFile)

@@ -14,10 +14,12 @@ type CheckpointID = ulid.ID
 // ErrCheckpointID reports a text that is not a CheckpointID.
 var ErrCheckpointID = ulid.ErrID
 
-// NewCheckpointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set back.
+// NewCheckpointID returns an ID for the time now. It sorts after all IDs that this process has made before, even if the
+// clock was set back.
 func NewCheckpointID(now time.Time) CheckpointID { return ulid.New(now) }
 
-// NewCheckpointIDAfter is like NewCheckpointID. The ID also sorts after the ID in the parameter after.
+// NewCheckpointIDAfter returns an ID that sorts after the ID after, and after all IDs that this process has made
+// before, even if the clock was set back.
 func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 	return ulid.NewAfter(now, after)
 }
@@ -25,16 +27,16 @@ func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 // ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not an ID.
 func ParseCheckpointID(text string) (CheckpointID, error) { return ulid.Parse(text) }
 
-// Checkpoint is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
-// checkpoint of the same segment, if any, and the commit that stores its State. Encode stores the fields for which a git
-// commit has no header as trailers of the commit message.
+// Checkpoint describes a checkpoint. A checkpoint is stored as a commit whose tree is the working tree at one moment.
+// The parents of the commit are the previous checkpoint of the same segment, if any, and the commit that stores the
+// State. Fields for which a git commit has no header are stored as trailers of the commit message.
 type Checkpoint struct {
 	ID      CheckpointID // ULID of the checkpoint
 	Commit  object.ID    // commit that stores the checkpoint
 	Tree    object.ID    // tree of the files in the working tree
 	State   object.ID    // commit that stores the State
 	Session string       // session that the checkpoint was made in
-	Lane    string       // lane that the checkpoint belongs to: the checkpoints of one writer
+	Lane    string       // lane of the checkpoint; a lane is the chain of checkpoints of one writer
 	Segment int          // number of the lane's segment that contains the checkpoint, counted from 1
 	Reason  Reason       // reason why the checkpoint was made
 	Message string       // message of the user; "" if there is none
@@ -53,14 +55,14 @@ type Checkpoint struct {
 type State struct {
 	Branch  string               // full name of the ref that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID            // commit of HEAD; zero if HEAD was on a branch without a commit
-	Refs    []packedrefs.Ref     // refs/stash, and those branches, tags and notes that differ from the mounted remote
+	Refs    []packedrefs.Ref     // refs/stash, and the branches, tags and notes that differ from the mounted remote
 	Remote  []packedrefs.Ref     // refs below refs/remotes/ with their values at the time of the checkpoint
 	Stashes []Stash              // entries of the reflog of refs/stash, newest first
 	Tags    map[object.ID][]byte // contents of annotated tags that were created in the session, by ID
 	Index   Index                // git's index: a tree, and the entries that a tree cannot express
 	Dirs    map[string]uint32    // permissions of empty directories other than 0755, by path: git's trees cannot store them
 	Files   map[string]File      // files of the git directory, such as MERGE_HEAD, by path
-	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; ignored when two States are compared
+	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; comparisons ignore them
 }
 
 // LeftOut is a path of the working tree that a checkpoint does not contain. If the path ends with a slash, it is a directory and

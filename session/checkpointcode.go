@@ -66,15 +66,16 @@ func (p Checkpoint) Encode(parent object.ID) []byte {
 // autoSubject returns the subject of a checkpoint for which the user wrote no message.
 func autoSubject(r Reason) string { return "checkpoint: " + string(r) }
 
-// signed writes the author and committer lines. The caller adds the empty line that ends the header.
+// signed writes the author and committer lines of a commit with the time at. The caller adds the empty line that ends
+// the header.
 func signed(b *bytes.Buffer, at time.Time) {
 	for _, role := range []string{"author", "committer"} {
 		fmt.Fprintf(b, "%s %s %d +0000\n", role, who, at.Unix())
 	}
 }
 
-// ParseCheckpoint parses the contents of a checkpoint's commit. The parameter id is the ID of that commit; ParseCheckpoint does not
-// verify the ID, and stores it as Checkpoint.Commit. It returns ErrNotCheckpoint if the commit is not a checkpoint.
+// ParseCheckpoint parses the contents of the commit id as a checkpoint. It does not verify that the contents have this
+// ID. It returns ErrNotCheckpoint if the commit is not a checkpoint.
 func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -98,7 +99,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	// The State has to be a parent of the checkpoint, so that the State stays reachable as long as the checkpoint.
 	if len(info.Parents) == 0 || info.Parents[len(info.Parents)-1] != p.State || len(info.Parents) > 2 {
-		return bad(trailerState, errors.New("checkpoint state is not the last of at most two parents"))
+		return bad(trailerState, errors.New("state commit is not the last parent, or there are more than two parents"))
 	}
 	for key, to := range map[string]*int64{trailerChanged: &p.Changed, trailerBytes: &p.Bytes, trailerLeft: &p.Left} {
 		if *to, err = parseCount(trailers[key]); err != nil {
@@ -124,8 +125,8 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	return p, nil
 }
 
-// CheckpointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit, or the zero
-// ID if there is none.
+// CheckpointParent returns the commit of the previous checkpoint of the same segment, or the zero ID if there is none.
+// The parameter content is the contents of a checkpoint's commit.
 func CheckpointParent(f object.Format, content []byte) (object.ID, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -140,7 +141,8 @@ func CheckpointParent(f object.Format, content []byte) (object.ID, error) {
 // maxSegment is the highest number that SegmentRef formats with six digits.
 const maxSegment = 999_999
 
-// parseCount parses a number that must not be negative. It returns 0 for an empty text.
+// parseCount parses a decimal number in a checkpoint trailer. It returns 0 for an empty text, and an error for a
+// negative number.
 func parseCount(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -152,8 +154,8 @@ func parseCount(text string) (int64, error) {
 	return n, err
 }
 
-// splitTrailers splits a message into the user's part and the trailers, which are always the last paragraph. Earlier
-// paragraphs belong to the user, even if they look like trailers.
+// splitTrailers splits the message of a checkpoint's commit into the user's message and the trailers, which are always
+// the last paragraph. Earlier paragraphs belong to the user, even if they look like trailers.
 func splitTrailers(text string) (message string, trailers map[string]string) {
 	text = strings.TrimSuffix(text, "\n")
 	last := text

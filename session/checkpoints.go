@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Lanes reads the checkpoints of one session: the checkpoints in its lanes (a lane is the chain of checkpoints of one writer), and
-// the pinned checkpoints. Lanes keeps no state between calls: each method reads refs and commits, so all methods are safe for
+// Lanes reads the checkpoints of one session: the checkpoints in its lanes (a lane is the chain of checkpoints of one
+// writer), and the pinned checkpoints. Each method reads the refs and commits anew, so all methods are safe for
 // concurrent use.
 type Lanes struct {
 	refs    *RefDir  // reads the refs of the segments and pins
@@ -20,14 +20,15 @@ type Lanes struct {
 	format  object.Format
 }
 
-// CheckpointAt returns the checkpoint that a commit stores. It returns ErrNotCheckpoint if the commit is not a checkpoint.
+// CheckpointAt returns the checkpoint that is stored as the given commit. It returns ErrNotCheckpoint if the commit is
+// not a checkpoint.
 func (l *Lanes) CheckpointAt(commit object.ID) (Checkpoint, error) {
 	p, _, err := l.checkpointAt(commit)
 	return p, err
 }
 
-// checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment, or the
-// zero ID if there is none.
+// checkpointAt returns the checkpoint that is stored as the given commit, and the commit of the previous checkpoint of
+// the same segment, or the zero ID if there is none.
 func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
 	content, err := typed(l.objects, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -131,7 +132,7 @@ func (l *Lanes) Newest(lane string) (Checkpoint, error) {
 	return l.CheckpointAt(tip)
 }
 
-// Pins returns the names of all pins by the ID of the pinned checkpoint.
+// Pins returns the names of all pins of the session, grouped by the ID of the pinned checkpoint.
 func (l *Lanes) Pins() (map[CheckpointID][]string, error) {
 	prefix := PinPrefix(l.session)
 	refs, err := l.refs.Refs(prefix)

@@ -14,8 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/treediff"
 )
 
-// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects of
-// the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the mounted remote.
+// Copier collects objects of the mount's git directory that are to be written to a Repo. A Repo that owns an object
+// also owns all objects of the session that are reachable from it. So the Copier does not follow objects that the Repo
+// owns already, nor objects of the mounted remote.
 type Copier struct {
 	repo *Repo              // repository to which the objects are to be written
 	seen map[object.ID]bool // objects that need not be visited again
@@ -27,7 +28,7 @@ func NewCopier(repo *Repo) *Copier {
 	return &Copier{repo: repo, seen: map[object.ID]bool{}}
 }
 
-// Objects returns the collected objects, to be passed to Repo.Write.
+// Objects returns the collected objects. The caller passes them to Repo.Write.
 func (c *Copier) Objects() []odb.Outgoing { return c.list }
 
 // Blob collects a blob unless the Repo owns it or the mounted remote has it.
@@ -49,7 +50,7 @@ func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	return err
 }
 
-// commits does the work of Commits, but after an error it may leave some objects in the list.
+// commits does the work of Commits. Unlike Commits, it may leave some objects in the list after an error.
 func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	stack := slices.Clone(tips)
 	for len(stack) > 0 {
@@ -77,7 +78,8 @@ func (c *Copier) visit(id object.ID) bool {
 	return !c.repo.Owned(id) && !c.repo.Remotes(id)
 }
 
-// tip collects a commit or any other object that a ref may point to, and returns the objects to visit next.
+// tip collects the object id, which is a commit or any other object that a ref may point to, and returns the objects to
+// visit next.
 func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	if !c.visit(id) {
 		return nil, nil
@@ -87,7 +89,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		return nil, c.blob(id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("copy %s: %w", id, err)
+		return nil, fmt.Errorf("copy object %s: %w", id, err)
 	}
 	if t == object.Tree {
 		return nil, c.below(id, object.ID{})
@@ -157,8 +159,8 @@ func (c *Copier) tree(id object.ID) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// blob collects the blob id if it is on this host. A blob that is missing on this host belongs to the mounted remote: git took
-// the blob's ID from the index, without its contents.
+// blob collects the blob id if its contents are on this host. A blob that is missing on this host is on the mounted
+// remote: git took its ID from the index, without the contents.
 func (c *Copier) blob(id object.ID) error {
 	t, size, err := c.repo.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -172,7 +174,7 @@ func (c *Copier) blob(id object.ID) error {
 	return nil
 }
 
-// take collects the object id, whose contents have been read already.
+// take collects the object id, whose contents were read already.
 func (c *Copier) take(id object.ID, t object.Type, content []byte) {
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// FindInPackTable reports whether the index of a pack has an object.
+// FindInPackTable reports whether the pack index in text contains the object id.
 func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
 	t, err := parsePackTable(f, text)
 	if err != nil {
@@ -16,7 +16,7 @@ func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
 	return ok, nil
 }
 
-// UpdateAfter is Update, except that it changes no ref before ready has returned.
+// UpdateAfter does the same as Update, but changes no ref before ready has returned.
 func (r *Repo) UpdateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	return r.refs.updateAfter(ctx, changes, ready)
 }

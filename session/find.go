@@ -12,23 +12,23 @@ import (
 	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
-// FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
+// FindError means that a name does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
 type FindError struct {
 	Name string // name that was passed to Find
 	Err  error  // error that is or wraps ErrNoCheckpoint or ErrAmbiguous
 }
 
-// Error returns the message, with a long name cut off.
+// Error returns the message. It cuts off a long name.
 func (e *FindError) Error() string { return fmt.Sprintf("find checkpoint %.80q: %v", e.Name, e.Err) }
 
 // Unwrap returns ErrNoCheckpoint or ErrAmbiguous.
 func (e *FindError) Unwrap() error { return e.Err }
 
-// headName is the name that stands for the oldest checkpoint that has the same HEAD as the newest checkpoint.
+// headName is a name for Find. It stands for the oldest checkpoint that has the same HEAD as the newest checkpoint.
 const headName = "HEAD"
 
-// Find returns the checkpoint that a name stands for. It returns FindError if no checkpoint, or more than one, has the name. The
-// following forms of names are tried in this order:
+// Find returns the checkpoint that a user means by name. It returns a *FindError if the name stands for no checkpoint,
+// or for more than one. The following forms of names are tried in this order:
 //
 //	@, @~N      the newest checkpoint, or the Nth before it; "" is the same as @
 //	NAME        the checkpoint of the pin NAME, or the adopted checkpoint of another session with the ID NAME
@@ -64,7 +64,7 @@ func (l *Lanes) Find(name string) (Checkpoint, error) {
 	return l.findID(name)
 }
 
-// findBack returns the checkpoint that "@" and "@~N" name; back is the text after "@".
+// findBack returns the checkpoint for the names "@" and "@~N". The parameter back is the text after "@".
 func (l *Lanes) findBack(name, back string) (Checkpoint, error) {
 	n, err := parseBack(back)
 	if err != nil {
@@ -99,8 +99,8 @@ func (l *Lanes) findHead() (found Checkpoint, err error) {
 	return found, err
 }
 
-// findTime returns the newest checkpoint that was made at or before the time in the parameter at. If all checkpoints are later,
-// findTime returns an error that states the time of the oldest checkpoint.
+// findTime returns the newest checkpoint that was made at or before the time at. If all checkpoints are later, it
+// returns an error that states the time of the oldest checkpoint.
 func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error) {
 	var oldest Checkpoint
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -115,7 +115,8 @@ func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error
 	case oldest.ID == "":
 		err = &FindError{name, ErrNoCheckpoint}
 	default:
-		err = &FindError{name, fmt.Errorf("%w: oldest checkpoint is of %s", ErrNoCheckpoint, oldest.Time.Local().Format(time.DateTime))}
+		first := oldest.Time.Local().Format(time.DateTime)
+		err = &FindError{name, fmt.Errorf("%w: oldest checkpoint was made at %s", ErrNoCheckpoint, first)}
 	}
 	return found, err
 }
@@ -194,8 +195,8 @@ func ParseTime(text string, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseAge parses an age such as "2h30m": numbers without leading zero, each with a unit. It returns false for any
-// other text, and for an age of more than maxAge.
+// parseAge parses an age such as "2h30m": numbers without a leading zero, each followed by a unit. It returns false for
+// any other text, and for an age of more than maxAge.
 func parseAge(text string) (age time.Duration, ok bool) {
 	for text != "" {
 		digits := 0
@@ -221,11 +222,11 @@ func parseAge(text string) (age time.Duration, ok bool) {
 // maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken reports that a name must not be used for a pin, because Find would interpret the name as a time, HEAD or a turn.
-var errTaken = errors.New("name is a time, HEAD or a turn")
+// errTaken means that a name cannot be used for a pin, because Find interprets it as a time, as HEAD or as a turn.
+var errTaken = errors.New("name stands for a time, HEAD or a turn")
 
-// ValidPin returns an error if ValidName refuses the name of a pin, or if Find would interpret the name as a time or as HEAD. Find
-// still finds existing pins with such names.
+// ValidPin returns an error if name cannot be the name of a new pin: if ValidName refuses it, or if Find interprets it
+// as a time or as HEAD. Existing pins with such names can still be found.
 func ValidPin(name string) error {
 	if err := ValidName(name); err != nil {
 		return err

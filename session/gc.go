@@ -11,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 )
 
-// Retention is the rule that decides which checkpoints GC keeps because of their age. Independently of this rule, GC always keeps the
-// newest checkpoint of each lane, the pinned checkpoints, and all checkpoints of lanes that other writers hold. In an archived
-// session it keeps no other checkpoints.
+// Retention decides by age which checkpoints GC keeps. In addition, GC always keeps the newest checkpoint of each lane,
+// the pinned checkpoints, and all checkpoints of lanes that other writers hold. Of an archived session, GC keeps only
+// these.
 type Retention struct {
 	All   time.Duration // age up to which every checkpoint is kept; 0 means DefaultAll
 	Daily time.Duration // age up to which the last checkpoint of each lane and day (UTC) is kept; 0 means DefaultDaily
@@ -30,8 +30,8 @@ const (
 type GCOptions struct {
 	Session string    // name of the session
 	Keep    Retention // rule that decides which checkpoints to keep
-	Now     time.Time // time that ages are measured from
-	Writer  Writer    // the caller; GC keeps all checkpoints of lanes that other writers hold or may hold
+	Now     time.Time // present time; the ages of checkpoints are computed from it
+	Writer  Writer    // the caller; lanes of other writers are not changed
 	DryRun  bool      // report the checkpoints that would be dropped, and change nothing
 }
 
@@ -42,12 +42,12 @@ type GCResult struct {
 	Bytes   int64        // disk space that was freed, in bytes; 0 in a dry run
 }
 
-// GC removes the checkpoints that the rule o.Keep does not keep, and all objects that no ref reaches after that. A checkpoint
-// that follows a removed one in the same segment is rewritten as a new commit without that ancestor; its CheckpointID
-// stays the same. GC never changes branches, tags, notes, or the refs below KeptPrefix.
+// GC removes the checkpoints that o.Keep does not keep, and then all objects that are not reachable from a ref. If a
+// checkpoint is removed, the later checkpoints of the same segment are rewritten as new commits without this ancestor;
+// their CheckpointIDs stay the same. GC never changes branches, tags, notes, or the refs below KeptPrefix.
 //
-// The caller must make sure that no checkpoint is made while GC runs. A crash during GC leaves unreachable objects, which
-// the next GC removes.
+// The caller must make sure that no checkpoint is made while GC runs. A crash during GC leaves unreachable objects,
+// which the next GC removes.
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	result, err := collector{r, o}.dropCheckpoints(ctx)
 	if err != nil {
@@ -63,9 +63,9 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	return result, nil
 }
 
-// Sweep removes unreachable objects from the packs of the repository and returns the number of bytes that it freed. It waits
-// until each caller of Working has called the function that Working returned. While Sweep checks the refs for the last time and
-// removes the packs, calls of Working block.
+// Sweep removes unreachable objects from the packs of the repository, and returns the number of freed bytes. It first
+// waits until all done functions that Working has returned were called. While Sweep checks the refs for the last time
+// and removes the packs, calls of Working block.
 func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	if freed, err = r.packs.sweep(ctx); err != nil {
 		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
@@ -73,16 +73,16 @@ func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// Working blocks the removal of unreachable objects by Sweep and GC until the returned function done is called. A caller that
-// looks up which objects exist, writes the missing ones and then updates a ref must call done only after the update: otherwise an
-// existing object could be removed before the ref reaches it. A goroutine must not call Working again before it has called done:
-// a waiting Sweep would block the second call, while the first call blocks the Sweep.
+// Working keeps Sweep and GC from removing unreachable objects until the returned function done is called. A caller
+// that looks up which objects exist, writes the missing ones and then updates a ref calls done after the update;
+// otherwise an existing object could be removed before it is reachable from the ref. A goroutine must not call Working
+// again before it has called done: a waiting Sweep would block the second call, while the first call blocks the Sweep.
 func (r *Repo) Working() (done func()) {
 	r.packs.sweeping.RLock()
 	return r.packs.sweeping.RUnlock
 }
 
-// segment is a segment of a lane (a part of the lane's chain of checkpoints) with all of its checkpoints.
+// segment is a part of a lane (the chain of checkpoints of one writer), with all of its checkpoints.
 type segment struct {
 	ref         string       // name of the segment's ref
 	tip         object.ID    // commit of the newest checkpoint
@@ -126,7 +126,7 @@ func compareIDs(a, b CheckpointID) int {
 	return 0
 }
 
-// collector removes checkpoints of one session for GC. It keeps no state: all refs of the Repo are changed by one Update.
+// collector does the work of GC: it selects and removes the checkpoints of one session.
 type collector struct {
 	repo *Repo
 	o    GCOptions
@@ -193,17 +193,17 @@ func (m Meta) heldByOthers(w Writer, now time.Time) map[string]bool {
 	return held
 }
 
-// keepers holds the conditions that decide whether GC keeps a checkpoint.
+// keepers decides which checkpoints GC keeps.
 type keepers struct {
 	rules    Retention          // ages below which checkpoints are kept
-	now      time.Time          // time that ages are measured from
-	archived bool               // the session is archived, so the field rules is not used
+	now      time.Time          // present time; the ages of checkpoints are computed from it
+	archived bool               // the session is archived, so no checkpoint is kept because of its age
 	pinned   map[object.ID]bool // commits of the pinned checkpoints
 	held     map[string]bool    // lanes that other writers hold or may hold, of which all checkpoints are kept
 }
 
-// choose returns the set of checkpoints to keep. The parameter all holds all segments of the session, ordered by their first
-// checkpoints.
+// choose returns the set of the checkpoints that GC keeps. The parameter all holds all segments of the session, ordered
+// by their first checkpoints.
 func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	every, daily := k.rules.All, k.rules.Daily
 	if every == 0 {
@@ -236,8 +236,9 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	return kept
 }
 
-// shorten removes the checkpoints that are not in kept from their segments. It rewrites each kept checkpoint that follows a
-// dropped one in the same segment, and moves the refs of the segments and the pins to the new commits in one Update.
+// shorten removes the checkpoints that are not in kept from their segments. It rewrites each kept checkpoint that
+// follows a removed one in the same segment, and sets the refs of the segments and of the pins to the new commits by
+// one Update.
 func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange

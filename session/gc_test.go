@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// lane creates checkpoints in a Repo. Each has its own file, and a file that all checkpoints have.
+// lane creates checkpoints in a Repo. Each checkpoint has a file of its own, and one file that all checkpoints have.
 type lane struct {
 	t    *testing.T
 	r    *session.Repo
@@ -174,7 +174,7 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	r := begun(t)
 	ctx, now, w := t.Context(), time.Now(), here(t, t.TempDir())
-	if _, err := claim(r, faraway(t), nil); err != nil {
+	if _, err := claim(r, writerOnOtherHost(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	l := &lane{t: t, r: r, name: "main"}
@@ -192,8 +192,9 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	}
 }
 
-// gc keeps a base checkpoint with all its objects, and the objects that stock git has pushed, which are in other files.
-func TestGCKeepsWhatOthersPutThere(t *testing.T) {
+// TestGCKeepsForeignObjects checks that gc keeps a base checkpoint with all its objects, and objects that stock git
+// has pushed, which are in other files.
+func TestGCKeepsForeignObjects(t *testing.T) {
 	r := begun(t)
 	ctx, now := t.Context(), time.Now()
 	l := &lane{t: t, r: r, name: "main"}
@@ -224,7 +225,8 @@ func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	git(t, r.Dir(), "fsck", "--strict")
 }
 
-// Other processes write objects and move refs while gc runs, and no object that a ref needs is lost.
+// TestGCBesideWriters checks that no object that is reachable from a ref is lost if other processes write objects and
+// change refs while gc runs.
 func TestGCBesideWriters(t *testing.T) {
 	r := begun(t)
 	now := time.Now()
@@ -322,7 +324,7 @@ func BenchmarkGC(b *testing.B) {
 	}
 }
 
-// fillWithCheckpoints writes checkpoints of a tree of 1,000 files, one of which changes each time, in one pack.
+// fillWithCheckpoints writes n checkpoints of a tree of 1,000 files in one pack. Each checkpoint changes one file.
 func fillWithCheckpoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 	f := r.Format()
 	var all []odb.Outgoing

@@ -18,16 +18,16 @@ import (
 const MainLane = "main"
 
 var (
-	// ErrClosed reports that a session cannot be resumed because it is closed or archived.
+	// ErrClosed means that a session cannot be resumed because it is closed or archived.
 	ErrClosed = errors.New("session must be reopened first")
-	// ErrMoved reports that another session has moved a ref on the session remote.
+	// ErrMoved means that another session has changed a ref on the session remote.
 	ErrMoved = errors.New("ref was changed by another session")
 )
 
-// lifeStates are the values of LifeState that are valid in stored metadata.
+// lifeStates lists the states of a session that are valid in stored metadata.
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// TransitionError reports a change of state that is not allowed; see Meta.Become.
+// TransitionError means that the state of a session cannot be changed to the requested one; see Meta.Become.
 type TransitionError struct {
 	Session  string    // name of the session
 	From, To LifeState // state of the session, and requested state
@@ -38,8 +38,8 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
 
-// transit appends a transition to the history of the session, and sets the state of the session to the new state. After a transition
-// to Resumed, the session is Active, because the value Resumed is used only in the history.
+// transit sets the state of the session, and appends the change to the history of the session. If the new state is
+// Resumed, the session becomes Active, because Resumed is used only in the history.
 func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	m.Transitions = append(m.Transitions, Transition{State: to, Time: now, Actor: clip(actor), Reason: clip(reason)})
 	if m.State = to; to == Resumed {
@@ -47,8 +47,8 @@ func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	}
 }
 
-// is reports whether the transitions t and o record the same event. yield uses it to compare the histories of two versions of the
-// metadata.
+// is reports whether the transitions t and o record the same event. It is used to compare the histories in two versions
+// of the metadata.
 func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
@@ -66,7 +66,7 @@ func (m *Meta) lane(name string) *Lane {
 	return nil
 }
 
-// ClaimRequest holds the parameters of Claim.
+// ClaimRequest contains the parameters of Claim.
 type ClaimRequest struct {
 	Session  string // name of the session
 	Lane     string // name of the lane; "" means MainLane
@@ -74,8 +74,8 @@ type ClaimRequest struct {
 	TakeOver bool   // claim the lane even if another writer holds it or may hold it
 	// Lease is the duration of the lease; 0: the lane is held until it is released.
 	Lease time.Duration
-	// Continued states that Writer is a new process of a daemon that continues a mount, which was not interrupted. If the earlier process
-	// has held the lane, the history of the session does not change.
+	// Continued states that Writer is a new process of a daemon that continues a mount without an interruption. If the
+	// earlier process holds the lane, the claim is then not recorded in the history of the session.
 	Continued bool
 	Branches  string // new value of Meta.Branches; "" leaves it unchanged
 	Actor     string // user that is recorded in the transition
@@ -86,15 +86,15 @@ type ClaimRequest struct {
 type Claimed struct {
 	Meta        Meta // metadata after the claim
 	Lane        Lane // the claimed lane
-	Interrupted bool // the previous writer has ended without releasing the lane, or its lease is over
+	Interrupted bool // the previous writer has ended without releasing the lane, or its lease has expired
 	TookOver    bool // the previous writer had not released the lane, and its process may still run
-	Previous    Lane // the lane before the claim, if its writer had another state directory
+	Previous    Lane // the lane before the claim, if its writer had another state directory; else zero
 }
 
-// Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it, and ErrClosed
-// if the session is closed or archived. If q.Writer holds the lane already, Claim leaves the lane unchanged. If two hosts claim
-// the same lane at the same time, the first host that pushes the metadata to the session remote keeps the lane, and the other
-// host has to call Yield.
+// Claim makes q.Writer the writer of a lane, in the metadata on this host. It returns a *HeldError if another writer
+// holds or may hold the lane, and ErrClosed if the session is closed or archived. If q.Writer holds the lane already,
+// the lane does not change. If two hosts claim the same lane at the same time, the first one that pushes the metadata
+// to the session remote keeps the lane, and the other one has to call Yield.
 func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	if q.Lane == "" {
 		q.Lane = MainLane
@@ -113,8 +113,8 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
-// Copied turns m into the metadata of a copy of the session that belongs to no machine: all lanes are released, and the session is closed.
-// original is a link to the session that was copied, and actor the user who has copied it.
+// Copied changes m into the metadata of a copy of the session, which no machine uses: it releases all lanes and closes
+// the session. original is a link to the session that was copied, and actor is the user who has copied it.
 func (m *Meta) Copied(original, actor string, now time.Time) {
 	m.CopyOf = original
 	for i := range m.Lanes {
@@ -190,8 +190,9 @@ func (m *Meta) worked() bool {
 	return slices.ContainsFunc(m.Transitions, func(t Transition) bool { return t.State == Active })
 }
 
-// Release ends the claim of w on a lane. The session becomes paused when its last lane is released; the transition records reason and
-// actor. Release changes nothing if another writer has taken the lane over. It returns the metadata after the change.
+// Release ends the claim of w on a lane, and returns the metadata after the change. When the last lane of a session is
+// released, the session becomes paused; reason and actor are recorded in the history. Release changes nothing if
+// another writer has taken over the lane.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
 	m, err := ChangeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
@@ -207,23 +208,24 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become maps each state that a caller of Become can request to the states that a session may have before the change.
-// A request for Open reopens the session: the session becomes paused, or open if it was never active.
-var become = map[LifeState][]LifeState{
+// becomeFrom maps each state that a caller of Become can request to the states from which it can be reached. A request
+// for Open reopens the session: the session becomes paused, or open if it was never active.
+var becomeFrom = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},
 	Archived: {Open, Paused, Active, Closed},
 	Open:     {Closed, Archived},
 }
 
-// Become changes the state of m to t.State, and records t.Actor and t.Reason with the time now. It returns HeldError if a writer holds a
-// lane of the session, or may hold it, profile.OnHoldError if the session is to be archived and a hold applies, and TransitionError if
-// the table become does not allow the change. If the session already has the requested state, Become changes nothing.
+// Become changes the state of the session to t.State, and records t.Actor, t.Reason and the time now in its history. It
+// returns a *HeldError if a writer holds or may hold a lane of the session, a *profile.OnHoldError if the session is to
+// be archived and is on hold, and a *TransitionError if the table becomeFrom does not allow the change. If the session
+// already has the requested state, Become changes nothing.
 func (m *Meta) Become(t Transition, now time.Time) error {
 	if m.State == t.State || t.State == Open && m.State == Paused {
 		return nil
 	}
-	if !slices.Contains(become[t.State], m.State) {
+	if !slices.Contains(becomeFrom[t.State], m.State) {
 		return &TransitionError{Session: m.Session, From: m.State, To: t.State}
 	}
 	if err := m.OnHold(m.Session); t.State == Archived && err != nil {
@@ -237,7 +239,7 @@ func (m *Meta) Become(t Transition, now time.Time) error {
 		if held := m.Held(l.Name, Writer{}, now); held != nil {
 			return held
 		}
-		// The writer's process has ended without releasing the lane, or its lease is over, so release the lane now.
+		// The writer's process has ended without releasing the lane, or its lease has expired, so release the lane now.
 		l.Left = &now
 	}
 	if m.State == Active {
@@ -258,9 +260,9 @@ func (m *Meta) Become(t Transition, now time.Time) error {
 	return nil
 }
 
-// Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the lane's
-// entry from an earlier version of the metadata, whose commit is the parameter before. So a later Claim treats the previous writer as
-// the last writer of the lane. The transition records reason and actor.
+// Withdraw undoes the claim of w on a lane to which w has written no checkpoint. It releases the lane, and restores the
+// lane's entry from the metadata in the commit before, which is older than the claim. So a later Claim treats the
+// previous writer as the last writer of the lane. reason and actor are recorded in the history.
 func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
@@ -283,18 +285,19 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 	})
 }
 
-// YieldRequest holds the parameters of Yield.
+// YieldRequest contains the parameters of Yield.
 type YieldRequest struct {
 	Session string    // name of the session
 	Lane    string    // lane that Writer writes to
 	Writer  Writer    // writer of this state directory: the caller
-	Theirs  object.ID // value of MetaRef on the session remote, whose objects are in the Repo already
+	Theirs  object.ID // commit of MetaRef on the session remote; its objects must be in the Repo
 	Actor   string    // user that is recorded in the transition
 }
 
-// Yield merges the local metadata of a session into q.Theirs, the newer version that another host has pushed to the session remote, and
-// stores the result. It returns the merged metadata and the lane that q.Writer continues in: the same lane, or a new lane if the other
-// host has taken over the lane q.Lane. Yield calls Repo.Working, so the caller must have ended its own call of Repo.Working before.
+// Yield merges the metadata of a session on this host into q.Theirs, the newer version that another host has pushed to
+// the session remote, and stores the result. It returns the merged metadata, and the lane to which q.Writer writes from
+// now on: the same lane, or a new one if the other host has taken over the lane q.Lane. Yield calls Repo.Working, so
+// the caller must not be within a call of Repo.Working.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -327,16 +330,16 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	return Meta{}, Lane{}, fmt.Errorf("write session %s: %w", q.Session, ErrRefMoved)
 }
 
-// Clone returns a copy of m with its own Lanes and Transitions, the slices whose elements are changed in place.
+// Clone returns a copy of m that does not share the elements of Lanes and Transitions with m.
 func (m Meta) Clone() Meta {
 	m.Lanes, m.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
 	return m
 }
 
-// yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and erasures
-// that are missing in m. The local transitions after the last transition that both versions have are appended to the transitions of
-// m, with their times unchanged. A session that was closed elsewhere, and that the writer still uses, becomes active again. yield
-// returns the lane that the writer continues in.
+// yield merges ours, the metadata on this host, into m, the version on the session remote. It adds the transitions,
+// lanes and erasures that m lacks. The transitions of ours that follow the last common one are appended to those of m,
+// with their times unchanged. If the session was closed on another host but the writer still uses it, it becomes active
+// again. yield returns the lane to which the writer writes from now on.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
 	// Both histories begin with the transitions of the last version of the metadata that both hosts had.
@@ -379,8 +382,8 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	return lane
 }
 
-// laneName returns the name of a new lane, LANE-HOST-CHANCE. The parameter lane is the name of the old lane, and chance is a
-// random text that makes the name unique. Characters of host that are not valid in a lane's name become "-".
+// laneName returns the name of a new lane: LANE-HOST-CHANCE. lane is the name of the old lane, and chance is a random
+// text that makes the name unique. Characters of host that are not valid in the name of a lane become "-".
 func laneName(lane, host, chance string) string {
 	host = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -392,8 +395,8 @@ func laneName(lane, host, chance string) string {
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
-// SetPin pins a checkpoint: it creates the pin called name, so that GC does not drop the checkpoint. If a pin of that name exists,
-// SetPin moves the pin to the checkpoint.
+// SetPin pins a checkpoint: it creates the pin called name, which keeps GC from removing the checkpoint. If a pin of
+// that name exists, SetPin moves it to the checkpoint.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) error {
 	if err := ValidPin(name); err != nil {
 		return err
@@ -404,10 +407,11 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) er
 	return nil
 }
 
-// ErrNoPin reports that the session has no pin with the given name.
+// ErrNoPin means that the session has no pin with the given name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin removes the pin called name. It returns ErrNoPin if there is no such pin. The pinned checkpoint stays until GC drops it.
+// RemovePin removes the pin called name. It returns ErrNoPin if there is no such pin. The checkpoint itself remains
+// until GC removes it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

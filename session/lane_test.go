@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// here returns a writer that is alive: this process.
+// here returns a Writer for this process, which is alive.
 func here(t *testing.T, stateDir string) session.Writer {
 	t.Helper()
 	w, err := session.Here(stateDir, os.Getpid())
@@ -32,7 +32,7 @@ func transit(ctx context.Context, r *session.Repo, name string, to session.Trans
 	return session.ChangeMeta(ctx, r, name, func(m *session.Meta, now time.Time) error { return m.Become(to, now) })
 }
 
-// dead returns a writer whose process has ended.
+// dead returns a Writer whose process has ended.
 func dead(t *testing.T, stateDir string) session.Writer {
 	t.Helper()
 	cmd := exec.Command("sleep", "100")
@@ -51,8 +51,8 @@ func dead(t *testing.T, stateDir string) session.Writer {
 	return w
 }
 
-// faraway returns a writer on another host, whose life cannot be determined.
-func faraway(t *testing.T) session.Writer {
+// writerOnOtherHost returns a Writer on another host, so that it cannot be found out whether its process runs.
+func writerOnOtherHost(t *testing.T) session.Writer {
 	w := here(t, t.TempDir())
 	w.Machine, w.Boot, w.Host = strings.Repeat("f", 32), "another", "far"
 	return w
@@ -78,8 +78,8 @@ func claim(r *session.Repo, w session.Writer, more func(*session.ClaimRequest)) 
 
 func takeOver(q *session.ClaimRequest) { q.TakeOver = true }
 
-// story returns the history of a session as text.
-func story(t *testing.T, r *session.Repo) string {
+// historyText returns the history of a session as text.
+func historyText(t *testing.T, r *session.Repo) string {
 	t.Helper()
 	m, _, err := session.ReadMeta(r, "s")
 	if err != nil {
@@ -112,7 +112,7 @@ func TestWriters(t *testing.T) {
 	if reused.Life() != session.Dead {
 		t.Error("a process with the same PID and another start time counts as the writer's process")
 	}
-	if f := faraway(t); f.Life() != session.Unknown {
+	if f := writerOnOtherHost(t); f.Life() != session.Unknown {
 		t.Errorf("writer on another host: got %+v, life %v, want unknown", f, f.Life())
 	}
 	namespace := w
@@ -200,7 +200,7 @@ func TestLifeOfASession(t *testing.T) {
 	}
 	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host + " resumed:mounted paused:unmounted" +
 		" closed:merged archived:merged paused:merged archived:merged paused:merged = paused"
-	if got := story(t, r); got != want {
+	if got := historyText(t, r); got != want {
 		t.Errorf("transitions: got %s\nwant %s", got, want)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
@@ -216,7 +216,7 @@ func TestLifeOfASession(t *testing.T) {
 	}
 }
 
-func TestACrashIsAPause(t *testing.T) {
+func TestCrashIsRecordedAsPause(t *testing.T) {
 	r := begun(t)
 	state := t.TempDir()
 	if _, err := claim(r, dead(t, state), nil); err != nil {
@@ -232,7 +232,7 @@ func TestACrashIsAPause(t *testing.T) {
 		t.Error("session that a new writer has claimed: reported as interrupted")
 	}
 	want := "open:begun active:mounted paused:interrupted resumed:mounted = active"
-	if got := story(t, r); got != want {
+	if got := historyText(t, r); got != want {
 		t.Errorf("transitions: got %s, want %s", got, want)
 	}
 	r = begun(t)
@@ -240,22 +240,23 @@ func TestACrashIsAPause(t *testing.T) {
 	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
 		t.Errorf("pause the session of a dead writer: got %+v, %v", m, err)
 	}
-	if got, want := story(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
+	if got, want := historyText(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
 		t.Errorf("transitions: got %s, want %s", got, want)
 	}
 	// A writer whose process cannot be checked keeps the lane, unless the caller asks to take over.
 	r = begun(t)
-	claim(r, faraway(t), nil)
+	claim(r, writerOnOtherHost(t), nil)
 	var held *session.HeldError
 	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far holds session s since ") {
 		t.Errorf("claim a session that another host holds: got %v, want HeldError that names the host", err)
 	}
 }
 
-// Two machines write to one session: the second has taken over the lane, and the first finds out later.
-func TestWhoLosesALaneGetsAnother(t *testing.T) {
+// TestLostLaneIsReplaced checks the case that two machines write to one session: the second has taken over the
+// lane, and the first, which learns this later, continues in another lane.
+func TestLostLaneIsReplaced(t *testing.T) {
 	ours := begun(t)
-	w, other := here(t, t.TempDir()), faraway(t)
+	w, other := here(t, t.TempDir()), writerOnOtherHost(t)
 	if _, err := claim(ours, w, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +312,8 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	git(t, ours.Dir(), "fsck", "--strict")
 }
 
-// After the lease of a writer that still runs, another host closes the session. The history shows that it is active again.
+// TestClosedWhileMounted checks the case that another host closes the session after the lease of a writer that still
+// runs: the history shows that the session becomes active again.
 func TestClosedWhileMounted(t *testing.T) {
 	ours := begun(t)
 	w := here(t, t.TempDir())
@@ -414,7 +416,7 @@ func FuzzParseMeta(f *testing.F) {
 	})
 }
 
-func TestAContinuedMountIsNoPause(t *testing.T) {
+func TestContinuedMountIsNoPause(t *testing.T) {
 	r := begun(t)
 	state := t.TempDir()
 	if _, err := claim(r, dead(t, state), nil); err != nil {
@@ -425,7 +427,7 @@ func TestAContinuedMountIsNoPause(t *testing.T) {
 	if err != nil || c.Interrupted || c.Lane.Writer != w {
 		t.Errorf("claim by a process that continues the mount: got %+v, %v, want the new writer, not interrupted", c, err)
 	}
-	if got, want := story(t, r), "open:begun active:mounted = active"; got != want {
+	if got, want := historyText(t, r), "open:begun active:mounted = active"; got != want {
 		t.Errorf("history: got %q, want %q", got, want)
 	}
 	var held *session.HeldError

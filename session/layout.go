@@ -10,14 +10,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/refname"
 )
 
-// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names (branch and
-// tag names without a prefix). The owner pushes its branches and tags under the same names as in its mount. All other sessions push
-// their branches and tags under names with a prefix. OwnerRef is created once, by compare-and-swap, on a session remote that was empty.
-// A repository that already has branches of users gets no OwnerRef, so every session uses names with a prefix there.
+// OwnerRef is a ref on a session remote that points to a blob with the name of one session: the owner of the plain
+// names, which are branch and tag names without a prefix. The owner pushes its branches and tags under the names that
+// they have in its mount. All other sessions push their branches and tags under names with a prefix. OwnerRef is
+// created once, by compare-and-swap, on an empty session remote. A repository that already has branches of users gets
+// no OwnerRef, so every session uses names with a prefix there.
 const OwnerRef = Prefix + "owner"
 
 const (
-	// BranchesAsIs, as Layout.Branches, keeps the names of branches unchanged on any session remote.
+	// BranchesAsIs is a value of Layout.Branches. It means that branches have the same names on the session remote as
+	// in the mount.
 	BranchesAsIs = "as-is"
 	// DefaultBranches is the pattern of branch names if another session, or no session, owns the plain names of the session
 	// remote (see OwnerRef).
@@ -35,11 +37,11 @@ const (
 // other refs of a session have the same name in both repositories.
 type Layout struct {
 	Session  string // name of the session
-	Branches string // BranchesAsIs, or a pattern with {branch}; if "": names are unchanged if Own is set, else DefaultBranches applies
+	Branches string // BranchesAsIs or a pattern with {branch}; "": BranchesAsIs if Own is set, else DefaultBranches
 	Own      bool   // the session owns the plain names on the session remote; see OwnerRef
 }
 
-// OwnerBlob returns the blob that OwnerRef points to if session is the owner of the plain names.
+// OwnerBlob returns the blob to which OwnerRef points if session owns the plain names.
 func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
@@ -48,7 +50,7 @@ func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 // outside of refs/tags/, because new tags in refs/tags/ often start release pipelines.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
-// ValidBranches returns an error unless pattern is valid for Layout.Branches.
+// ValidBranches returns an error if pattern is not a valid value of Layout.Branches.
 func ValidBranches(pattern string) error {
 	switch {
 	case pattern == "" || pattern == BranchesAsIs:
@@ -81,7 +83,7 @@ func (l Layout) Pattern() string {
 	return strings.ReplaceAll(pattern, sessionField, l.Session)
 }
 
-// There maps the name of a ref in the mount to the ref's name on the session remote.
+// There returns the name on the session remote of a ref of the mount.
 func (l Layout) There(ref string) string {
 	if branch, ok := strings.CutPrefix(ref, headsPrefix); ok {
 		return headsPrefix + strings.Replace(l.Pattern(), branchField, branch, 1)
@@ -92,8 +94,9 @@ func (l Layout) There(ref string) string {
 	return ref
 }
 
-// Here maps the name of a branch, tag or notes ref on the session remote (the parameter there) to the ref's name in the mount. If
-// the ref does not belong to this session, ok is false and the other result must not be used.
+// Here returns the name in the mount of a ref of the session remote; it is the reverse of There. The parameter there is
+// the name of a branch, tag or notes ref on the session remote. If the ref does not belong to this session, ok is false
+// and ref has no meaning.
 func (l Layout) Here(there string) (ref string, ok bool) {
 	switch {
 	case strings.HasPrefix(there, headsPrefix):
@@ -112,16 +115,17 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
 }
 
-// UsersPrefixes are the prefixes of the refs that a session copies from a mount: its branches, tags and notes refs.
+// UsersPrefixes lists the prefixes of the refs of the user that a session copies from the mount to the session remote:
+// branches, tags and notes refs.
 var UsersPrefixes = []string{headsPrefix, tagsPrefix, notesPrefix}
 
-// IsUsers reports whether name is a branch, tag or notes ref.
+// IsUsers reports whether name is the name of a branch, tag or notes ref.
 func IsUsers(name string) bool {
 	return slices.ContainsFunc(UsersPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// Exclusive reports whether this session is the only writer of a ref of the session remote, whose name is the parameter there. If
-// other sessions also write the ref, a push may only move the ref to a commit that contains the old value.
+// Exclusive reports whether this session is the only writer of the ref there of the session remote. If other sessions
+// also write the ref, a push may set it only to a commit that contains the old value.
 func (l Layout) Exclusive(there string) bool {
 	switch {
 	case strings.HasPrefix(there, notesPrefix):
@@ -134,7 +138,8 @@ func (l Layout) Exclusive(there string) bool {
 	return true
 }
 
-// Prefixes returns the prefixes of those names on the session remote that the method Here can map: names of branches, tags and notes.
+// Prefixes returns the prefixes of the refs on the session remote that may be branches, tags and notes of this session;
+// see Here.
 func (l Layout) Prefixes() []string {
 	before, _, _ := strings.Cut(headsPrefix+l.Pattern(), branchField)
 	tags := TagsPrefix(l.Session)
@@ -144,8 +149,8 @@ func (l Layout) Prefixes() []string {
 	return []string{before, tags, notesPrefix}
 }
 
-// LayoutOf returns the layout of a session on a session remote. The map there holds the values of the remote's refs by name; if
-// OwnerRef exists on the remote, the map must contain it.
+// LayoutOf returns the layout of a session on a session remote. The map there contains the ids of refs of the session
+// remote by name, at least OwnerRef if that ref exists.
 func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	l := Layout{Session: m.Session, Branches: m.Branches}
 	f, err := object.ParseFormat(m.Format)
@@ -160,8 +165,8 @@ func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	return l, nil
 }
 
-// Mapped returns the values of the session's branches, tags and notes on the session remote by their names in the mount.
-// The map there holds the values of the remote's refs by name.
+// Mapped returns the ids of the session's branches, tags and notes refs by their names in the mount. The map there
+// contains the ids of the refs of the session remote by their names there.
 func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	refs := map[string]object.ID{}
 	for name, id := range there {
@@ -172,8 +177,9 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	return refs
 }
 
-// NeedsNoSession reports whether a ref of a session remote may have been created without a session: the policy, approvals, cache
-// entries, locks and read profiles. A session remote that has only such refs counts as empty.
+// NeedsNoSession reports whether the ref name of a session remote may exist although no session was ever pushed there:
+// the policy, approvals, cache entries, locks and read profiles. A session remote that has only such refs counts as
+// empty.
 func NeedsNoSession(name string) bool {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	kind, _, _ := strings.Cut(rest, "/")
@@ -184,8 +190,8 @@ func NeedsNoSession(name string) bool {
 	return false
 }
 
-// Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all refs of
-// that remote except those that need no session. The map there holds the values of these refs by name.
+// Claimable reports whether a session may create OwnerRef on a session remote: all refs there, except those of
+// NeedsNoSession, belong to this session. The map there contains the ids of the refs by name.
 func Claimable(session string, there map[string]object.ID) bool {
 	for name := range there {
 		if name != "HEAD" && !isOf(name, session) && !NeedsNoSession(name) {
@@ -195,8 +201,8 @@ func Claimable(session string, there map[string]object.ID) bool {
 	return true
 }
 
-// isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that. Read profiles
-// belong to no session, not even to one that has the name of a profile.
+// isOf reports whether the ref name belongs to a session: its name is refs/afs/KIND/SESSION, or begins with that and a
+// slash. Read profiles belong to no session, even if a profile and a session have the same name.
 func isOf(name, session string) bool {
 	if strings.HasPrefix(name, ProfilePrefix) {
 		return false

@@ -9,15 +9,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// leased returns a change of a claim that sets the duration of the lease.
+// leased returns a function that sets the duration of the lease in a claim.
 func leased(lease time.Duration) func(*session.ClaimRequest) {
 	return func(q *session.ClaimRequest) { q.Lease = lease }
 }
 
-// TestLease checks who holds a lane that its writer has not released, at times around the end of the lease.
+// TestLease checks who holds a lane that its writer has not released, at times before and after the end of the lease.
 func TestLease(t *testing.T) {
 	mine := here(t, t.TempDir())
-	far, named := faraway(t), faraway(t)
+	far, named := writerOnOtherHost(t), writerOnOtherHost(t)
 	named.Identity = "box-1"
 	again := mine
 	again.Identity = "box-1"
@@ -25,10 +25,10 @@ func TestLease(t *testing.T) {
 	for name, c := range map[string]struct {
 		lane   session.Lane
 		by     session.Writer
-		after  time.Duration // time since the last sign of life, by the clock of the reader
+		after  time.Duration // time since the last sign of life, by the clock of the host that checks the lease
 		held   bool
-		in     string // part of the error
-		active bool   // the session is in use for a reader who is no writer
+		in     string // text that the error must contain
+		active bool   // whether the session counts as in use for a host that does not write to it
 	}{
 		"living":                   {session.Lane{Writer: far, Lease: 900}, mine, 14 * time.Minute, true, "last sign of life was at 12:00:00, and its lease ends at 2026-11-28 12:15:00 UTC", true},
 		"over":                     {session.Lane{Writer: far, Lease: 900}, mine, 15*time.Minute + 1, false, "", false},
@@ -60,9 +60,10 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestLeaseEnds claims a lane whose lease is over, and gives no sign of life for the writer that has lost it.
+// TestLeaseEnds checks that a lane whose lease has expired can be claimed, and that the previous writer then cannot
+// renew its lease.
 func TestLeaseEnds(t *testing.T) {
-	r, far, mine := begun(t), faraway(t), here(t, t.TempDir())
+	r, far, mine := begun(t), writerOnOtherHost(t), here(t, t.TempDir())
 	if _, err := claim(r, far, leased(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestLeaseEnds(t *testing.T) {
 	if _, err := claim(r, mine, leased(time.Minute)); !errors.As(err, &held) {
 		t.Fatalf("claim during the lease: got %v, want a HeldError", err)
 	}
-	// No sign is due before a third of the lease has passed.
+	// No sign of life is due before a third of the lease has passed.
 	before, _ := r.Ref(session.MetaRef("s"))
 	if _, err := session.Renew(t.Context(), r, "s", "main", far); err != nil {
 		t.Fatal(err)
@@ -96,14 +97,14 @@ func TestLeaseEnds(t *testing.T) {
 	if err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 || c.Lane.Lease != 3600 || time.Since(c.Lane.Seen) > time.Minute {
 		t.Fatalf("claim after the lease: got %+v, %v", c, err)
 	}
-	if got := story(t, r); !strings.HasSuffix(got, "paused:interrupted resumed:mounted = active") {
+	if got := historyText(t, r); !strings.HasSuffix(got, "paused:interrupted resumed:mounted = active") {
 		t.Errorf("history: got %q", got)
 	}
 	age(r, 2*time.Hour)
 	if l, err := session.Renew(t.Context(), r, "s", "main", far); err != nil || time.Since(l.Seen) < time.Hour {
 		t.Errorf("renew by the writer that has lost the lane: got %+v, %v, want no change", l, err)
 	}
-	// A session whose lease is over can be closed.
+	// A session whose lease has expired can be closed.
 	r = begun(t)
 	if _, err := claim(r, far, leased(time.Minute)); err != nil {
 		t.Fatal(err)
@@ -114,8 +115,8 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestLeaseOfOlderVersion claims a lane that a process of an older version has claimed without a lease, and releases one that another
-// host has left for a week.
+// TestLeaseOfOlderVersion checks that a lane can be claimed that a dead process of an older version has claimed without
+// a lease, and that Abandon releases such a lane of another host after a week.
 func TestLeaseOfOlderVersion(t *testing.T) {
 	r, mine := begun(t), here(t, t.TempDir())
 	if c, err := claim(r, mine, nil); err != nil || !c.Lane.Seen.IsZero() || c.Lane.Due(time.Now()) {
@@ -125,7 +126,7 @@ func TestLeaseOfOlderVersion(t *testing.T) {
 		t.Errorf("claim of the same writer with a lease: got %+v, %v", c, err)
 	}
 	now := time.Now()
-	m := session.Meta{State: session.Active, Lanes: []session.Lane{{Name: "main", Writer: faraway(t)}}}
+	m := session.Meta{State: session.Active, Lanes: []session.Lane{{Name: "main", Writer: writerOnOtherHost(t)}}}
 	if m.Abandon(now.Add(-6*24*time.Hour), now); !m.InUse(now) {
 		t.Error("a session without a lease is not in use six days after its last change")
 	}

@@ -10,17 +10,19 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Mended is a broken ref that MendRefs has repaired or removed.
+// Mended describes a broken ref that MendRefs has repaired or removed.
 type Mended struct {
 	Ref string    // full name of the ref
 	ID  object.ID // new value; zero if the ref was removed, because its value is unknown
 }
 
-// MendRefs repairs refs whose files are broken, for example after a power failure. The ref of a segment gets the newest
-// checkpoint of that segment on this host, and MetaRef gets the newest version of the metadata on this host. Every other ref gets
-// the value that the function known returns, if the Repo owns the object. If known returns the zero ID, because it knows no
-// value, the ref is removed. A ref stays broken if the Repo lacks the object that known returns, or if the ref is MetaRef and no
-// metadata is found; the error lists such refs, after the other refs were repaired.
+// MendRefs repairs refs whose files are broken, for example after a power failure. It sets the ref of a segment to the
+// newest checkpoint of the segment on this host, and MetaRef to the newest version of the metadata on this host. It
+// sets any other ref to the id that the function known returns, if the Repo owns that object; if known returns the zero
+// ID, it removes the ref.
+//
+// A ref remains broken if the Repo lacks the object that known returns, and MetaRef if no metadata is found. The error
+// lists these refs; the others are repaired nevertheless.
 func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) ([]Mended, error) {
 	_, broken, err := r.AllRefs("")
 	if err != nil || len(broken) == 0 {
@@ -39,7 +41,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 			id = before
 		}
 		if id.IsZero() && (!before.IsZero() || name == MetaRef(r.session)) {
-			errs = append(errs, fmt.Errorf("repair ref %s: %w, and the object of the ref is not on this host", name, ErrBroken))
+			errs = append(errs, fmt.Errorf("repair ref %s: %w, and its object is not on this host", name, ErrBroken))
 			continue
 		}
 		mended = append(mended, Mended{name, id})
@@ -55,8 +57,8 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 	return mended, errors.Join(errs...)
 }
 
-// newestOf searches the packs of the Repo for checkpoints and metadata, and returns the values that the refs of
-// segments and MetaRef should have.
+// newestOf searches the packs of the Repo for checkpoints and metadata, and returns the ids to which the refs of
+// segments and MetaRef should point, by ref name.
 func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 	tables, err := r.packs.readTables()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/control/profile"
 )
 
-// Meta is the metadata of a session. It is stored as the file session.json in the tree of a commit that MetaRef points to.
-// Each version of the metadata is a commit whose parent is the previous version.
+// Meta is the metadata of a session. It is stored as the file session.json in the tree of the commit to which MetaRef
+// points. The parent of this commit is the previous version of the metadata.
 type Meta struct {
 	Version    int       `json:"version"`               // version of the format: metaVersion
 	Session    string    `json:"session"`               // name of the session
@@ -17,13 +17,14 @@ type Meta struct {
 	Format     string    `json:"format"`                // object format: "sha1" or "sha256"
 	Began      time.Time `json:"began"`                 // time at which the session was created
 	State      LifeState `json:"state"`                 // state of the session
-	From       string    `json:"from,omitempty"`        // "SESSION CHECKPOINT": the checkpoint that the session was forked from
+	From       string    `json:"from,omitempty"`        // "SESSION CHECKPOINT": checkpoint from which it was forked
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	CopyOf     string    `json:"copy_of,omitempty"`     // link to the original, if the session was copied by the fork of a repository
 	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
 	profile.Profile
-	// Erased describes the records that were erased from the transcript; forks of the session erase their copies of them.
+	// Erased lists the records that were erased from the transcript. Forks of the session erase the same records from
+	// their copies.
 	Erased      []Erasure    `json:"erased,omitempty"`
 	Transitions []Transition `json:"-"` // changes of the state, oldest first; stored in transitions.jsonl
 }
@@ -40,30 +41,31 @@ type Erasure struct {
 
 // Lane is a chain of checkpoints. One writer at a time adds checkpoints to it.
 type Lane struct {
-	Name    string    `json:"name"`    // part of the names of its refs; see SegmentRef
+	Name    string    `json:"name"`    // name of the lane, which is a part of the names of its refs; see SegmentRef
 	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
 	Since   time.Time `json:"since"`   // time at which Writer claimed the lane
-	Segment int       `json:"segment"` // first segment that Writer writes; increased when another state directory claims the lane
+	Segment int       `json:"segment"` // first segment to which Writer writes; increased by each claim of another state directory
 	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its process has
 	// ended without a release.
 	Left *time.Time `json:"left,omitempty"`
-	// Seen is the time of the writer's last sign of life, and Lease the number of seconds after it for which the writer holds the lane
-	// without another sign. If Lease is 0, as in metadata of older versions, the lane is held until it is released.
+	// Seen is the time of the writer's last sign of life. The writer holds the lane for Lease seconds after that. If
+	// Lease is 0, as in metadata of older versions, the writer holds the lane until it releases the lane.
 	Seen  time.Time `json:"seen,omitzero"`
 	Lease int64     `json:"lease_seconds,omitempty"`
 }
 
-// Writer identifies the daemon that makes the checkpoints of a lane by its state directory, machine and process. The
+// Writer identifies the daemon that makes the checkpoints of a lane, by its state directory, machine and process. The
 // method Life reports whether the process still runs, if it is on the same machine.
 type Writer struct {
 	Machine string `json:"machine"` // keyed hash of machine-id(5); "" if unknown
 	Host    string `json:"host"`    // name of the machine, shown to people
 	Boot    string `json:"boot"`    // boot ID of that machine
-	State   string `json:"state"`   // random name of the state directory (writerFile)
-	PIDs    string `json:"pids"`    // name of the PID namespace to which PID belongs
-	PID     int    `json:"pid"`     // ID of the process that runs until the daemon ends
+	State   string `json:"state"`   // random name of the state directory, from writerFile
+	PIDs    string `json:"pids"`    // name of the PID namespace in which PID is valid
+	PID     int    `json:"pid"`     // ID of the process of the daemon that runs as long as the daemon
 	Started uint64 `json:"started"` // start time of PID in clock ticks since boot (proc_pid_stat(5), field 22)
-	// Identity is a name that the user guarantees at most one running daemon has, such as the name of a container; "" if none was given.
+	// Identity is a name that at most one running daemon has at a time, such as the name of a container; the user
+	// guarantees this. It is "" if the user has set none.
 	Identity string `json:"identity,omitempty"`
 }
 

@@ -17,16 +17,16 @@ import (
 )
 
 var (
-	// ErrNoMeta reports that a session has no metadata: it does not exist.
+	// ErrNoMeta means that a session does not exist: no metadata is stored under its name.
 	ErrNoMeta = errors.New("no such session")
-	// ErrNotMeta reports a commit or file that does not contain the metadata of the session.
+	// ErrNotMeta means that a commit or file does not contain valid metadata of the session.
 	ErrNotMeta = errors.New("invalid session metadata")
-	// ErrNewerMeta reports metadata in the format of a later version of this program.
+	// ErrNewerMeta means that the metadata of a session has the format of a later version of artifactfs.
 	ErrNewerMeta = errors.New("session metadata has a newer version")
 )
 
-// Names of the files in the tree of MetaRef's commit, and limits on their size. The limits protect readers of metadata from the
-// session remote, to which other users may write.
+// Names of the files in the tree of MetaRef's commit, and limits on their size. The limits are needed because other
+// users may also write to the session remote.
 const (
 	metaVersion     = 1                   // version of the format of session.json
 	MetaFile        = "session.json"      // file with the fields of Meta, in the tree of MetaRef's commit
@@ -46,20 +46,22 @@ const EntryPrefix = Prefix + "cache/entries/"
 // ProfilePrefix is the prefix of the refs of read profiles (package fetch/readprofile), which belong to all sessions of a session remote.
 const ProfilePrefix = Prefix + "profile/"
 
-// BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started. The ref
-// keeps GC from removing the checkpoint's objects, which the mount reads.
+// BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started.
+// The ref keeps GC from removing the objects of the checkpoint, because the mount still reads them.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
 // restoredPrefix is the prefix of the refs of restored trees. They stay on this host.
 const restoredPrefix = Prefix + "restored/"
 
-// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The ref
-// keeps the tree even if GC drops the checkpoint, because files that were not changed after the restore are still read from that tree.
+// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working
+// tree. The ref keeps the tree if GC removes the checkpoint, because files that were not changed after the restore are
+// still read from the tree.
 func RestoredRef(session string, id CheckpointID) string {
 	return restoredPrefix + session + "/" + string(id)
 }
 
-// RestoredWorktreesRef returns the name of the ref that keeps the tree of linked worktrees that were restored into the working tree.
+// RestoredWorktreesRef returns the name of the ref that points to the tree of linked worktrees that were restored into
+// the working tree. state is the checkpoint state that contains them. The ref keeps the tree, as RestoredRef does.
 func RestoredWorktreesRef(session string, state object.ID) string {
 	return restoredPrefix + session + "/worktrees-" + state.String()
 }
@@ -69,8 +71,8 @@ func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
 
-// ValidName returns an error unless name can be the name of a session, lane or pin: 1 to 128 letters, digits, dots,
-// dashes and underscores that form a valid component of a ref name (git-check-ref-format(1)).
+// ValidName returns an error unless name can be the name of a session, lane or pin. A name has 1 to 128 letters,
+// digits, dots, dashes and underscores, and is a valid component of a ref name (git-check-ref-format(1)).
 func ValidName(name string) error {
 	switch {
 	case name == "" || len(name) > 128:
@@ -83,8 +85,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// NewCommit returns a commit that artifactfs makes, with artifactfs as its author. The parameter parent is the previous version,
-// or the zero ID if there is none.
+// NewCommit returns a new commit with artifactfs as its author and committer. The zero ID as parent means that the
+// commit has no parent.
 func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)
@@ -120,8 +122,8 @@ func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
 }
 
-// Encode returns the ID of a commit with the metadata, and all objects to write for this commit. The parameter parent is the
-// previous version, or the zero ID if there is none.
+// Encode returns the ID of a new commit with the metadata, and all objects that have to be written for it. The
+// parameter parent is the commit of the previous version, or the zero ID if there is none.
 func (m Meta) Encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -172,8 +174,8 @@ func (m Meta) subject() string {
 	return text
 }
 
-// ParseMeta parses session.json and transitions.jsonl. It returns ErrNotMeta if they are invalid and ErrNewerMeta if
-// a later version of this program has written them.
+// ParseMeta parses the contents of session.json and transitions.jsonl. It returns ErrNotMeta if they are invalid, and
+// ErrNewerMeta if a later version of artifactfs has written them.
 func ParseMeta(text, transitions []byte) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(text, &m); err != nil {
@@ -239,7 +241,7 @@ func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	return m, id, nil
 }
 
-// MetaAt returns the metadata that a commit contains.
+// MetaAt returns the metadata in the tree of a commit.
 func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	content, err := typed(src, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -268,12 +270,12 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	return ParseMeta(files[MetaFile], files[transitionsFile])
 }
 
-// changeTries is the number of attempts to change a ref that other processes change at the same time.
+// changeTries is the maximum number of attempts to change a ref that other processes change at the same time.
 const changeTries = 20
 
-// ChangeMeta calls the function change with the current metadata, writes the modified metadata as a new version, and returns that
-// version. If another process has written a version since the metadata was read, ChangeMeta starts again. If change modifies
-// nothing, ChangeMeta writes nothing.
+// ChangeMeta calls the function change with the current metadata of a session, writes the changed metadata as a new
+// version and returns it. If another process writes a version in the meantime, ChangeMeta starts again. If change
+// modifies nothing, ChangeMeta writes nothing.
 func ChangeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -297,8 +299,8 @@ func ChangeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
-// Equal reports whether two versions of the metadata have equal contents. It compares how many transitions the versions have, and not
-// their contents, because transitions are never changed or removed.
+// Equal reports whether two versions of the metadata have equal contents. Of the transitions it compares only the
+// number, because transitions are only ever appended.
 func (m Meta) Equal(o Meta) bool {
 	if len(m.Transitions) != len(o.Transitions) {
 		return false
@@ -308,8 +310,8 @@ func (m Meta) Equal(o Meta) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read the erasure from the metadata, and
-// erase their copies of the records.
+// NoteErased records in the metadata that transcript records were erased. Forks of the session read this, and erase the
+// same records from their copies.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	_, err := ChangeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
@@ -319,7 +321,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	return err
 }
 
-// erase adds the erasure e, and drops the oldest erasures beyond maxErased and maxErasedIDs.
+// erase records the erasure e, and removes the oldest erasures beyond the limits maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
 	// If an equal or wider erasure is recorded already, nothing has to be added.
 	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
@@ -338,8 +340,8 @@ func (m *Meta) erase(e Erasure) {
 	}
 }
 
-// writeMeta writes a new version of the metadata as a child of the commit parent, and changes MetaRef from the value old to the new
-// version. It returns ErrRefMoved if MetaRef does not have the value old.
+// writeMeta writes a new version of the metadata as a child of the commit parent, and changes MetaRef from the commit
+// old to the new one. It returns ErrRefMoved if MetaRef does not point to old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.Encode(r.Format(), parent, now)
 	if err == nil {

@@ -11,25 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// place is an objects directory of a git repository: of the Repo, of the store, or of the mount's git directory. The directory need
-// not exist yet. Its packs are opened when they are needed for the first time. A place is safe for concurrent use.
+// place is a git objects directory that a Repo reads: its own one, that of the store, or that of the mount's git
+// directory. The directory need not exist yet. The packs are opened when they are needed for the first time. A place is
+// safe for concurrent use.
 type place struct {
 	dir    string // path of the objects directory
 	format object.Format
 	loose  *odb.Loose // loose objects in the directory
 
 	mu     sync.Mutex // protects store and closed
-	store  *odb.Store // nil while the directory of the packs was not opened, or does not exist
+	store  *odb.Store // packs of the directory; nil before they are opened
 	closed bool       // close was called
 }
 
-// newPlace returns the place that reads git's objects directory dir, which need not exist.
+// newPlace returns a place for the git objects directory dir, which need not exist.
 func newPlace(dir string, f object.Format) *place {
 	return &place{dir: dir, format: f, loose: odb.NewLoose(dir, f)}
 }
 
-// packs returns the packs of the place. It returns odb.ErrNotFound if the place has no directory for packs, and
-// fs.ErrClosed after close.
+// packs opens the packs of the place, if they are not open, and returns them. It returns odb.ErrNotFound if there is no
+// directory for packs, and fs.ErrClosed after close.
 func (p *place) packs() (*odb.Store, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +48,7 @@ func (p *place) packs() (*odb.Store, error) {
 	return s, err
 }
 
-// close closes the packs. Later calls of packs fail.
+// close closes the packs. Later calls of packs return fs.ErrClosed.
 func (p *place) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +59,7 @@ func (p *place) close() error {
 	return p.store.Close()
 }
 
-// holds reports whether the place has the object id, and whether that object is a loose object.
+// holds reports whether the place has the object id, and whether it is a loose object.
 func (p *place) holds(id object.ID) (held, loose bool) {
 	if s, err := p.packs(); err == nil && s.Has(id) {
 		return true, false

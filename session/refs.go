@@ -18,21 +18,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// maxLinks is the maximum number of symbolic refs that are followed to find the value of a ref. git has the same limit.
+// maxLinks is the maximum number of symbolic refs that are followed to find the id of a ref. Git has the same limit.
 const maxLinks = 5
 
-// RefDir reads the refs of a git directory, either a Repo or the git directory of a mount. It reads both loose and
-// packed refs, and is safe for concurrent use.
+// RefDir reads the refs of a git directory: of a Repo, or of a mount. It reads both loose and packed refs. It is safe
+// for concurrent use.
 type RefDir struct {
 	dir    string // path of the git directory
 	format object.Format
-	packed packedCache // contents of packed-refs at the last read
+	packed packedCache // contents of the file packed-refs when it was last read
 }
 
 // NewRefDir returns a RefDir that reads the refs of the git directory dir.
 func NewRefDir(dir string, f object.Format) *RefDir { return &RefDir{dir: dir, format: f} }
 
-// Head returns the ref that HEAD points to and its commit. branch is "" if HEAD is detached; id is zero if the branch has no commit.
+// Head returns the full name of the ref to which HEAD points, and the commit of HEAD. branch is "" if HEAD is detached;
+// id is zero if the branch has no commit.
 func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	id, branch, err = r.loose("HEAD")
 	if err == nil && branch != "" {
@@ -41,18 +42,19 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref. A power failure may leave such a file.
+// ErrBroken means that the file of a ref contains neither an object ID nor the name of another ref, for example after a
+// power failure.
 var ErrBroken = errors.New("ref is broken")
 
-// packedCache holds the parsed packed-refs file. The field stat identifies the version of the file that was read.
+// packedCache holds the parsed file packed-refs. stat describes the version of the file that was parsed.
 type packedCache struct {
 	mu   sync.Mutex // protects stat and refs
 	stat fs.FileInfo
 	refs []packedrefs.Ref // refs in packed-refs, sorted by name
 }
 
-// packedRefs returns the refs of packed-refs, sorted by name. It reads the file again only if its inode, size or
-// modification time has changed.
+// packedRefs returns the refs in the file packed-refs, sorted by name. It reads the file again only if its inode, size
+// or modification time has changed.
 func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	name := filepath.Join(r.dir, "packed-refs")
 	c := &r.packed
@@ -82,8 +84,8 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// loose reads the file of a ref. It returns the ID in the file or, if the ref is symbolic, the name of the other ref as the result
-// link. Both results are empty if the file does not exist.
+// loose reads the file of a loose ref. It returns the object ID in the file or, if the ref is symbolic, the name of the
+// ref to which it points as link. Both results are empty if the file does not exist.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := disk.ReadRegular(filepath.Join(r.dir, filepath.FromSlash(name)), disk.SmallFile)
 	switch {
@@ -102,7 +104,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	return id, "", nil
 }
 
-// Ref returns the value of a ref, after following symbolic refs. The value is zero if the ref does not exist.
+// Ref returns the object ID of a ref. It follows symbolic refs. The ID is zero if the ref does not exist.
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
 		if !refname.Valid(name) {
@@ -126,7 +128,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 	return object.ID{}, fmt.Errorf("read ref %s: %w", name, syscall.ELOOP)
 }
 
-// inPacked returns the value of a ref in packed-refs, or the zero ID if packed-refs does not contain the ref.
+// inPacked returns the object ID of a ref in the file packed-refs, or the zero ID if the file does not contain the ref.
 func (r *RefDir) inPacked(name string) (object.ID, error) {
 	packed, err := r.packedRefs()
 	if err != nil {
@@ -139,15 +141,15 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	return packed[i].ID, nil
 }
 
-// Refs returns the refs whose names begin with prefix, sorted by name, with the values that stock git reads. It leaves out HEAD and
-// broken refs.
+// Refs returns the refs whose names begin with prefix, sorted by name, with the object IDs that git reads, too. It
+// leaves out HEAD and broken refs.
 func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	refs, _, err := r.AllRefs(prefix)
 	return refs, err
 }
 
-// AllRefs returns the same refs as the method Refs, and the names of broken refs, whose files contain no valid value, for example
-// after a power failure. A broken ref still exists, though its value is unknown.
+// AllRefs returns the refs whose names begin with prefix, as Refs does, and the names of broken refs: refs whose files
+// contain no valid value, for example after a power failure.
 func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string, _ error) {
 	found := map[string]packedrefs.Ref{}
 	// Read loose refs before packed refs: git pack-refs writes a ref to packed-refs before it removes the file of the loose ref,
@@ -172,7 +174,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		id, link, err := r.loose(name)
 		switch {
-		case errors.Is(err, ErrBroken): // a value in packed-refs would be older, so the ref is not taken from there
+		case errors.Is(err, ErrBroken): // packed-refs may contain an older value of the ref, which must not be used
 			broken = append(broken, name)
 		case err != nil:
 			return err

@@ -20,32 +20,33 @@ import (
 	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
-// RefChange is one change of a ref for Update.
+// RefChange is a change of one ref, for Update.
 type RefChange struct {
 	Name  string    // full name of the ref
-	Old   object.ID // value that the ref must have now; zero if the ref must not exist
-	New   object.ID // value to set; zero if the ref is to be deleted
-	Force bool      // make the change without comparing the value of the ref with Old
+	Old   object.ID // object ID that the ref must have before the change; zero if the ref must not exist
+	New   object.ID // new object ID; zero if the ref is to be deleted
+	Force bool      // make the change whatever object ID the ref has now
 }
 
 const (
-	// lockWait is the maximum time that the method lock waits for a lock file of git. lockLook is the interval at which the method
-	// tries again.
+	// lockWait is the maximum time for which the method lock waits until git removes its lock file. lockLook is the
+	// interval at which it tries again.
 	lockWait = 5 * time.Second
 	lockLook = 5 * time.Millisecond
 )
 
-// refWriter changes the refs of a Repo. It writes refs to disk while it holds the mutex updating and two more locks: the flock of
-// lockFile excludes other processes of artifactfs, and git's own lock files exclude git commands.
+// refWriter changes the refs of a Repo. While it writes refs to disk, it holds the mutex updating, a flock(2) of
+// lockFile, which excludes other processes of artifactfs, and git's own lock files, which exclude git commands.
 type refWriter struct {
 	*RefDir
-	readOnly bool          // the Repo was opened for reading only
+	readOnly bool          // whether the Repo was opened for reading only
 	updating sync.Mutex    // held while refs are changed
 	changed  chan struct{} // receives a token after a change, see Repo.Changed; has room for one token
 }
 
-// updateAfter is like Repo.Update, but calls the function ready before the first change becomes visible. If ready returns an
-// error, updateAfter changes nothing and returns that error. It may call ready several times.
+// updateAfter makes changes of refs as Repo.Update does, but calls the function ready before the first change becomes
+// visible. If ready returns an error, updateAfter changes nothing and returns this error. It may call ready several
+// times.
 func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	if w.readOnly {
 		return fmt.Errorf("update refs: %w", ErrReadOnly)
@@ -78,9 +79,9 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 	return nil
 }
 
-// update makes changes. The caller holds the locks. If a change creates the ref a/b and another change deletes the ref a, the
-// deletion must come first, because git stores a as a file where a/b needs a directory. So update makes such deletions in a
-// separate transaction before the rest.
+// update makes the changes, after calling ready. The caller holds the mutex and the flock. If the changes create the
+// ref a/b and delete the ref a, the deletion must come first, because git stores the ref a as a file where the ref a/b
+// needs a directory. So update makes such deletions in a separate transaction before the other changes.
 func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
@@ -107,7 +108,8 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 // InWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
 func InWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// expect returns ErrRefMoved unless the ref has the old value that the change c expects.
+// expect returns an error that wraps ErrRefMoved if the present object ID of the ref is not c.Old, unless c.Force is
+// set.
 func (w *refWriter) expect(c RefChange) error {
 	if c.Force {
 		return nil
@@ -117,21 +119,21 @@ func (w *refWriter) expect(c RefChange) error {
 		return err
 	}
 	if now != c.Old {
-		return fmt.Errorf("%w: ref %s is %s, want %s", ErrRefMoved, c.Name, shown(now), shown(c.Old))
+		return fmt.Errorf("%w: ref %s is %s, want %s", ErrRefMoved, c.Name, idText(now), idText(c.Old))
 	}
 	return nil
 }
 
-// shown returns the text that stands for id in an error message.
-func shown(id object.ID) string {
+// idText returns the text for an object ID in error messages: "missing" for the zero ID.
+func idText(id object.ID) string {
 	if id.IsZero() {
 		return "missing"
 	}
 	return id.String()
 }
 
-// apply makes changes in one transaction: it locks all refs, checks their values again while it holds the locks, and changes
-// packed-refs and the files of the refs. It removes the locks at the end, even after an error.
+// apply makes the changes in one transaction: it takes git's locks of all refs, checks their object IDs again, calls
+// ready, and changes packed-refs and the files of the refs. It releases the locks at the end, even after an error.
 func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
 	var locks []string
 	defer func() {
@@ -149,7 +151,7 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 	gone := map[string]bool{}
 	for _, c := range changes {
 		// git's lock file of a ref is in the directory of the ref, which must exist.
-		if err := w.free(c); err != nil {
+		if err := w.makeRoom(c); err != nil {
 			return err
 		}
 		if err := lock(c.Name); err != nil {
@@ -195,8 +197,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 	return nil
 }
 
-// writeRef calls ready, and then writes id to the file of a ref. It creates a temporary file first. This file is outside of refs/,
-// because git would list every file in refs/ as a ref.
+// writeRef calls ready, and then writes id to the file of a ref. It writes to a temporary file first, and renames this
+// file. The temporary file is outside of refs/, because git would list a file there as a ref.
 func (w *refWriter) writeRef(file string, id object.ID, ready func() error) error {
 	temp := filepath.Join(w.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
@@ -210,10 +212,10 @@ func (w *refWriter) writeRef(file string, id object.ID, ready func() error) erro
 	return os.Rename(temp, file)
 }
 
-// free prepares the creation of the file of a ref: it removes empty directories with the name of the file, and creates the missing
-// directories above it. If a packed ref prevents the creation, free returns ENOTDIR, the error that the kernel returns if the ref
-// is a file.
-func (w *refWriter) free(c RefChange) error {
+// makeRoom prepares the creation of the file of a ref: it removes empty directories with the name of the file, and
+// creates the missing directories above it. It returns ENOTDIR if a packed ref has a name with which the new ref cannot
+// exist, as the kernel does for a loose ref.
+func (w *refWriter) makeRoom(c RefChange) error {
 	file := filepath.Join(w.dir, filepath.FromSlash(c.Name))
 	if !c.New.IsZero() {
 		packed, err := w.packedRefs()
@@ -250,7 +252,8 @@ func removeEmpty(dir string) error {
 	return os.Remove(dir)
 }
 
-// makeDirs creates a directory and its missing parents, and syncs each parent, so that they survive a power failure.
+// makeDirs creates a directory and its missing parents, and syncs each parent directory, so that they survive a power
+// failure.
 func makeDirs(dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -272,10 +275,10 @@ func makeDirs(dir string) error {
 	return disk.OS.SyncDir(filepath.Dir(dir))
 }
 
-// lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock file. If
-// git holds the lock, the method lock waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to
-// lockFile, whose flock the caller holds. So if such a hard link exists already, a killed process of this program has left the
-// link, and the method lock uses it.
+// lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock
+// file. If git holds the lock, it waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to
+// lockFile, whose flock the caller holds. So an existing hard link to lockFile was left by a killed process of
+// artifactfs, and is used.
 func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	lock := filepath.Join(w.dir, filepath.FromSlash(name)) + ".lock"
 	ours := filepath.Join(w.dir, lockFile)
@@ -302,9 +305,9 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// BreakLocks removes the locks of refs and of packed-refs that killed processes of this program have left in the session repository dir.
-// git cannot tell them from the locks of a living process, so it would refuse each push to these refs. If a process is changing refs now,
-// or dir is no session repository, BreakLocks does nothing.
+// BreakLocks removes the lock files of refs and of packed-refs that killed processes of artifactfs have left in the
+// session repository dir. Git cannot distinguish them from the locks of a living process, so it would refuse each push
+// to these refs. BreakLocks does nothing if a process is changing refs now, or if dir is not a session repository.
 func BreakLocks(dir string) error {
 	ours := filepath.Join(dir, lockFile)
 	// Each lock is a hard link to ours, so without further links there are no locks.
@@ -329,7 +332,7 @@ func BreakLocks(dir string) error {
 		if err == nil && d.Type().IsRegular() {
 			remove(file)
 		}
-		return nil // git reports what cannot be read
+		return nil // git itself reports files that cannot be read
 	}))
 	if err != nil {
 		return fmt.Errorf("remove locks of killed processes: %w", err)
@@ -344,7 +347,8 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// dropPacked deletes the refs in the set gone from packed-refs. It calls the function lock to take git's lock of packed-refs.
+// dropPacked deletes the refs in the set gone from the file packed-refs. It calls the function lock to take git's lock
+// of this file.
 func (w *refWriter) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
 	packed, err := w.packedRefs()
 	if err != nil || !slices.ContainsFunc(packed, func(p packedrefs.Ref) bool { return gone[p.Name] }) {

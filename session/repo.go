@@ -23,24 +23,24 @@ import (
 )
 
 var (
-	// ErrRefMoved reports that a ref did not have the value that a change expected. Nothing was changed.
+	// ErrRefMoved means that a ref did not have the object ID that a change expected, so that nothing was changed.
 	ErrRefMoved = errors.New("ref has another value than expected")
-	// ErrNoCheckpoint reports that a name or an ID matches no checkpoint.
+	// ErrNoCheckpoint means that no checkpoint has the given name or ID.
 	ErrNoCheckpoint = errors.New("no such checkpoint")
-	// ErrAmbiguous reports that an abbreviated checkpoint ID matches several checkpoints.
+	// ErrAmbiguous means that several checkpoints have IDs that begin with the given text.
 	ErrAmbiguous = errors.New("several checkpoint IDs have this prefix")
-	// ErrReadOnly reports a change of a Repo that was opened for reading only.
+	// ErrReadOnly means that a Repo that was opened for reading only cannot be changed.
 	ErrReadOnly = errors.New("repository is open read-only")
 )
 
-// RepoOptions are the parameters of OpenRepo.
+// RepoOptions contains the parameters of OpenRepo.
 type RepoOptions struct {
 	Format   object.Format // object format of the mounted remote
 	Session  string        // name of the session
 	Remote   string        // URL of the mounted remote, without secrets; "" if no remote can supply missing objects
 	Borrow   []string      // objects directories of the store; git reads them through objects/info/alternates
 	Fresh    []string      // objects directories of the mount's git directory; a Copier copies new objects from there
-	ReadOnly bool          // write, create and lock nothing; OpenRepo fails if the repository does not exist
+	ReadOnly bool          // open for reading only; OpenRepo then returns an error if the repository does not exist
 	Log      *zap.Logger   // logger; nil disables logging
 }
 
@@ -62,12 +62,12 @@ type Repo struct {
 	packs    maintenance // joins packs and removes unreachable objects
 }
 
-// lockFile is the name of the file on which flock(2) is held while refs are changed. The lock files that exclude git commands, such as
-// packed-refs.lock, are hard links to this file.
+// lockFile is the name of the file that processes of artifactfs lock by flock(2) while they change refs. The lock files
+// that exclude git commands, such as packed-refs.lock, are hard links to this file.
 const lockFile = "artifactfs.lock"
 
-// OpenRepo opens the repository in the directory dir and creates it if it does not exist. If it exists, OpenRepo updates
-// its configuration and its alternates. The caller must call Close.
+// OpenRepo opens the session repository in the directory dir, and creates it if it does not exist. If it exists,
+// OpenRepo updates its configuration and its alternates. The caller must call Close.
 func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -133,8 +133,8 @@ func quoteAlternate(path string) string {
 	return gitcmd.Quote(path)
 }
 
-// configure writes the file config, and keeps settings that users have added to it. The repository is configured as a partial clone of
-// the mounted remote, so that git fetches blobs that the trees of checkpoints refer to and that are missing on this host.
+// configure writes the file config, and keeps settings that users have added to it. It configures the repository as a
+// partial clone of the mounted remote, so that git fetches blobs of checkpoints that are missing on this host.
 func (r *Repo) configure(o RepoOptions) error {
 	name := filepath.Join(r.dir, "config")
 	c := config.New()
@@ -170,7 +170,7 @@ func (r *Repo) configure(o RepoOptions) error {
 	return writeChanged(name, b.Bytes())
 }
 
-// writeChanged replaces the contents of a file by text atomically. It does not write if the file has the contents already.
+// writeChanged replaces the contents of a file by text atomically, unless the file already has these contents.
 func writeChanged(name string, text []byte) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
 		return nil
@@ -178,8 +178,7 @@ func writeChanged(name string, text []byte) error {
 	return disk.WriteFile(name, text, 0o644)
 }
 
-// Close cancels the joining of small packs in the background, waits for its end, and closes all files. The Repo must not be
-// used afterwards.
+// Close stops the background work that joins small packs, and closes all files. The Repo must not be used afterwards.
 func (r *Repo) Close() error {
 	r.packs.tidying.stop()
 	return r.sources.close()
@@ -198,13 +197,15 @@ func (r *Repo) Format() object.Format { return r.format }
 // on this host. The channel has room for one token: further updates before a receiver takes the token add no token.
 func (r *Repo) Changed() <-chan struct{} { return r.refs.changed }
 
-// Update makes all changes, each of a different ref, and syncs the refs to disk. It returns ErrRefMoved and changes nothing if a
-// ref does not have the expected value. A crash during Update may leave some of the changes made.
+// Update makes all changes, each of a different ref, and syncs the refs to disk. If a ref does not have the expected
+// object ID, it changes nothing and returns an error that wraps ErrRefMoved. After a crash during Update, some of the
+// changes may have been made.
 func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 	return r.refs.updateAfter(ctx, changes, func() error { return nil })
 }
 
-// SetHead makes HEAD point to a branch. branch is a full name such as refs/heads/main; the branch need not exist.
+// SetHead makes HEAD point to a branch, which need not exist. The parameter branch is the full name, such as
+// refs/heads/main.
 func (r *Repo) SetHead(branch string) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -215,7 +216,7 @@ func (r *Repo) SetHead(branch string) error {
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
 }
 
-// Shallow returns the commits whose parents are missing on this host (gitrepository-layout(5), "shallow").
+// Shallow returns the commits whose parents are missing on this host; see "shallow" in gitrepository-layout(5).
 func (r *Repo) Shallow() ([]object.ID, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, "shallow"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -247,8 +248,8 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 	return writeChanged(name, []byte(object.Lines(ids)))
 }
 
-// AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without a lock,
-// so of two concurrent calls, one may overwrite the additions of the other.
+// AddShallow adds ids to the list of commits whose parents are missing on this host. It takes no lock: of two
+// concurrent calls, one may overwrite the additions of the other.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -266,8 +267,8 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 	return r.SetShallow(all)
 }
 
-// Write stores objects in one new pack and syncs the pack to disk. It leaves out objects that are already in the repository's own
-// packs.
+// Write stores objects in one new pack and syncs the pack to disk. It leaves out objects that the repository's own
+// packs already contain.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -276,8 +277,8 @@ func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	return settle()
 }
 
-// Record writes objects and then makes the changes of refs, like Write followed by Update. It is faster, because it syncs the
-// objects to disk while it waits for the locks of the refs. No ref changes before all objects are on disk.
+// Record stores objects and then changes refs, as Write and Update do. It is faster, because it syncs the objects to
+// disk while it waits for the locks of the refs. No ref changes before all objects are on disk.
 func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []RefChange) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -294,8 +295,8 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	return err
 }
 
-// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns. The function settle waits until the
-// objects are synced to disk, and returns an error if the sync fails.
+// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns, but they are safe on disk
+// only when the returned function settle has returned nil.
 func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
 	if r.readOnly {
 		return nil, ErrReadOnly
@@ -311,5 +312,6 @@ func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle f
 	return settle, err
 }
 
-// Packs returns the store of the repository's own packs, to which objects fetched from a session remote are written.
+// Packs returns the store of the repository's own packs. Objects that are fetched from a session remote are written to
+// this store.
 func (r *Repo) Packs() (*odb.Store, error) { return r.own.packs() }

@@ -49,7 +49,7 @@ func outgoing(t *testing.T, f object.Format, typ object.Type, content string) od
 	return o
 }
 
-// commits writes n commits of an empty tree.
+// commits writes n commits of an empty tree and returns their ids.
 func commits(t *testing.T, r *session.Repo, n int) []object.ID {
 	t.Helper()
 	tree := outgoing(t, r.Format(), object.Tree, "")
@@ -64,7 +64,8 @@ func commits(t *testing.T, r *session.Repo, n int) []object.ID {
 	return ids
 }
 
-// Random changes of refs, some of them by git, have the same result in git, in a second Repo, and in a map.
+// TestRefsAreAsGitSeesThem makes random changes of refs, some of them by git, and checks that git, a second Repo and a
+// map have the same result.
 func TestRefsAreAsGitSeesThem(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) { testRefs(t, f) })
@@ -176,8 +177,9 @@ func listed(refs []packedrefs.Ref) string {
 	return strings.Join(lines, "\n")
 }
 
-// Update takes over a lock file of a killed process of artifactfs, and waits for a lock file of git.
-func TestLocksThatAreLeft(t *testing.T) {
+// TestLeftoverLocks checks that Update takes over the lock file of a killed process of artifactfs, and waits for a
+// lock file of git.
+func TestLeftoverLocks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s.git")
 	r := open(t, dir, session.RepoOptions{Session: "s"})
 	ids := commits(t, r, 2)
@@ -208,8 +210,9 @@ func TestLocksThatAreLeft(t *testing.T) {
 	}
 }
 
-// git cannot push to a ref whose lock a killed process of artifactfs has left, until BreakLocks has removed that lock. The locks of git, and
-// those of a process that is changing refs now, stay.
+// TestBreakLocks checks that git cannot push to a ref whose lock file was left by a killed process of artifactfs, until
+// BreakLocks has removed the file. BreakLocks keeps the lock files of git, and those of a process that is changing
+// refs.
 func TestBreakLocks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s.git")
 	r := open(t, dir, session.RepoOptions{Session: "s"})
@@ -247,7 +250,8 @@ func TestBreakLocks(t *testing.T) {
 	}
 }
 
-// A store with a complete history and a commit-graph does not change the history of a repository that is shallow.
+// TestCommitGraphBesideShallow checks that a store with a complete history and a commit-graph does not change the
+// history of a repository that is shallow.
 func TestCommitGraphBesideShallow(t *testing.T) {
 	dir := t.TempDir()
 	remote, err := gittest.New(filepath.Join(dir, "remote.git"), gittest.RepoOptions{})
@@ -311,7 +315,7 @@ func TestChangedLeavesOutRestoredTrees(t *testing.T) {
 	}
 }
 
-// A ref must not point to an object that a power failure could still remove.
+// TestRefsWaitForTheirObjects checks that a ref never points to an object that a power failure could still remove.
 func TestRefsWaitForTheirObjects(t *testing.T) {
 	ctx := t.Context()
 	r := open(t, filepath.Join(t.TempDir(), "r.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})

@@ -1,6 +1,7 @@
-// Package session stores the changes of a mount so that another mount, on this or another machine, can continue with them:
-// checkpoints of the working tree, the state of git at each checkpoint, the user's commits, and the metadata of the session. All
-// of them are stored as git objects and refs in a bare repository of the session (Repo), which stock git can read.
+// Package session stores the work in a mount, so that another mount, on this or another machine, can resume it:
+// checkpoints of the working tree, the state of git at each checkpoint, the user's commits, and the metadata of the
+// session. All of them are stored as git objects and refs in a bare repository of the session (Repo), which stock git
+// can read.
 //
 // # Terms
 //
@@ -11,8 +12,8 @@
 //   - A writer is a daemon that mounts the session, identified by its state directory. A lane is the chain of checkpoints
 //     that one writer makes. A lane is divided into segments, each of which can be dropped as a whole, because the first
 //     checkpoint of a segment does not have the last checkpoint of the previous segment as a parent.
-//   - The session remote is the repository that the refs below are pushed to. If the user names no session remote, the Repo itself
-//     is the session remote.
+//   - The session remote is the repository to which the refs below are pushed. If the user names no session remote, the Repo
+//     itself is the session remote.
 //   - An object is owned if it was created in the session; all other objects can be fetched from the mounted remote again. A Repo
 //     stores the owned objects, and reads the other objects from the store, which the mounts of one remote share.
 //
@@ -26,7 +27,7 @@
 //	refs/afs/adopted/SESSION/ULID       checkpoints of other sessions that were restored or merged (AdoptedRef)
 //	refs/afs/restored/SESSION/ULID      trees of restored checkpoints (RestoredRef)
 //	refs/afs/restored/SESSION/worktrees-ID  trees of restored linked worktrees (RestoredWorktreesRef)
-//	refs/afs/kept/SESSION/ULID          old tips of branches that were rewritten or removed
+//	refs/afs/kept/SESSION/ULID          old commits of branches that were rewritten or removed
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that another session has moved on the session remote (DivergedRef)
 //	refs/afs/transcript/SESSION         records of the work in the session: prompts, answers, commands (TranscriptRef)
 //	refs/afs/facts/SESSION              facts and handoff, texts for those who resume the session (FactsRef)
@@ -49,35 +50,36 @@ func MetaRef(session string) string { return Prefix + "meta/" + session }
 // LanePrefix returns the prefix of the refs of all segments of all lanes of a session.
 func LanePrefix(session string) string { return Prefix + "j/" + session + "/" }
 
-// SegmentRef returns the name of the ref that points to the newest checkpoint of a segment of a lane. The number of the
-// segment is written with six digits, so that the names sort in the order of the numbers.
+// SegmentRef returns the name of the ref that points to the newest checkpoint of a segment of a lane. The name contains
+// the number of the segment with six digits, so that names sort in the order of the numbers.
 func SegmentRef(session, lane string, segment int) string {
 	return fmt.Sprintf("%s%s/%06d", LanePrefix(session), lane, segment)
 }
 
-// PinPrefix returns the prefix of the pins of a session: refs that keep checkpoints. The name of the pin follows the prefix.
+// PinPrefix returns the prefix of the refs of a session's pins, which keep checkpoints. The name of the pin follows the
+// prefix.
 func PinPrefix(session string) string { return Prefix + "pin/" + session + "/" }
 
-// KeptPrefix returns the prefix of the refs that keep the old tips of branches which were rewritten or removed, so that
-// their commits are not lost. A ULID follows the prefix.
+// KeptPrefix returns the prefix of the refs that keep the old commits of branches that were rewritten or removed, so
+// that they are not lost. A ULID follows the prefix.
 func KeptPrefix(session string) string { return Prefix + "kept/" + session + "/" }
 
-// CarriedRef returns the name of the ref that records the value that the session pushed last for ref, a branch, tag or
-// notes ref of the user. As long as ref still has that value on the session remote, no other session has moved ref.
+// CarriedRef returns the name of the ref that records which commit the session has pushed last for ref, a branch, tag
+// or notes ref of the user. While ref still has this commit on the session remote, no other session has changed it.
 func CarriedRef(session, ref string) string {
 	return CarriedPrefix(session) + strings.TrimPrefix(ref, "refs/")
 }
 
-// CarriedPrefix returns the prefix of all refs that CarriedRef returns for a session.
+// CarriedPrefix returns the prefix of the names that CarriedRef returns for a session.
 func CarriedPrefix(session string) string { return Prefix + "carried/" + session + "/" }
 
-// DivergedRef returns the name on the session remote to which ref, a branch, tag or notes ref of the user, is pushed if another
-// session has moved the ref with the usual name.
+// DivergedRef returns the name under which a session pushes ref, a branch, tag or notes ref of the user, if another
+// session has changed the ref that has the usual name on the session remote.
 func DivergedRef(session, ref string) string {
 	return DivergedPrefix + session + "/" + strings.TrimPrefix(ref, "refs/")
 }
 
-// DivergedPrefix is the prefix of the refs that DivergedRef returns for all sessions.
+// DivergedPrefix is the prefix of the names that DivergedRef returns, for all sessions.
 const DivergedPrefix = Prefix + "diverged/"
 
 // FactsRef returns the name of the ref that stores the facts and the handoff of a session: short texts for the person or
@@ -111,7 +113,7 @@ const (
 	Forking    Reason = "fork"        // another session starts from this checkpoint
 )
 
-// LifeState is the state of a session as a whole; see Meta.Become for the changes that a user can request.
+// LifeState is the state of a session as a whole. See Meta.Become for the changes of the state that a user can request.
 type LifeState string
 
 // States of a session.
@@ -121,8 +123,9 @@ const (
 	Paused   LifeState = "paused"   // the session is not mounted, and can be resumed
 	Resumed  LifeState = "resumed"  // the session became Active again; recorded in a Transition, never in Meta.State
 	Closed   LifeState = "closed"   // the session cannot be resumed until it is reopened
-	Archived LifeState = "archived" // like Closed; in addition, GC keeps no checkpoints but the pinned ones and the newest of each lane
+	Archived LifeState = "archived" // like Closed; GC keeps only pinned checkpoints and the newest one of each lane
 )
 
-// Interrupted is the Transition.Reason of a change to Paused if the mount's process ended without an unmount.
+// Interrupted is the value of Transition.Reason if a session became paused because the process of its mount ended
+// without an unmount.
 const Interrupted = "interrupted"

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// shelf stores objects in memory.
+// shelf is an object store in memory.
 type shelf map[object.ID]struct {
 	t       object.Type
 	content []byte
@@ -233,7 +233,7 @@ func FuzzReadState(f *testing.F) {
 	})
 }
 
-// Many small packs are joined to few packs, and no object is lost.
+// TestPacksAreJoined checks that many small packs are joined to few packs, and that no object is lost.
 func TestPacksAreJoined(t *testing.T) {
 	dir := t.TempDir() + "/s.git"
 	r := open(t, dir, session.RepoOptions{Session: "s"})

@@ -22,11 +22,11 @@ const (
 	stateHead    = "head"     // "ref: NAME\n" if HEAD points to a branch, then "ID\n" if there is a commit
 	stateIndex   = "index"    // tree of all entries of stage 0
 	stateSpecial = "special"  // one JSON object (specialEntry) on each line
-	stateBlobs   = "conflict" // keeps the blobs of stateSpecial reachable: a tree with entries 000000, 000001, ...
-	stateRefs    = "refs"     // lines "ID NAME\n", as in packed-refs
-	stateRemote  = "remotes"  // refs/remotes/, same format as stateRefs
+	stateBlobs   = "conflict" // tree with the blobs that stateSpecial names, which keeps them reachable
+	stateRefs    = "refs"     // lines "ID NAME\n", as in the file packed-refs
+	stateRemote  = "remotes"  // refs below refs/remotes/, in the format of stateRefs
 	stateStashes = "stashes"  // lines "ID MESSAGE\n", newest first
-	stateTags    = "tags"     // a blob with the contents of each tag, named by the tag's ID: a tree cannot refer to tag objects
+	stateTags    = "tags"     // tree with a blob for each tag object, named by its ID, with its contents
 	stateDirs    = "dirs"     // "MODE PATH\0", sorted by path: octal permissions of empty directories
 	stateFiles   = "git"      // tree with files of the git directory, such as MERGE_HEAD
 )
@@ -37,12 +37,12 @@ const (
 	maxStateDeep = 32       // maximum depth of directories below stateFiles
 )
 
-// Objects reads objects by ID. Get fails with odb.ErrTooLarge if the contents are larger than limit, in bytes.
+// Objects reads git objects. Get returns odb.ErrTooLarge if the contents are larger than limit bytes.
 type Objects interface {
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
 }
 
-// specialEntry is the JSON form of an IndexEntry, one line of stateSpecial.
+// specialEntry is the JSON form of an IndexEntry in the file stateSpecial.
 type specialEntry struct {
 	Path         []byte `json:"path"` // base64 in JSON, because a path need not be valid UTF-8
 	Mode         uint32 `json:"mode"`
@@ -53,7 +53,7 @@ type specialEntry struct {
 	IntentToAdd  bool   `json:"intent_to_add,omitempty"`
 }
 
-// Outgoing returns an object of type t with the contents content, ready to be written to an odb.Store.
+// Outgoing returns a git object of type t that can be written to an odb.Store.
 func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
 	id, err := object.Hash(f, t, content)
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
@@ -61,7 +61,7 @@ func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, err
 	}}, err
 }
 
-// EncodeTree returns the contents of a tree object. It sorts the slice entries in git's order.
+// EncodeTree returns the contents of the git tree with the given entries. It sorts the slice entries in git's order.
 func EncodeTree(entries []object.TreeEntry) []byte {
 	slices.SortFunc(entries, object.CompareEntries)
 	b := make([]byte, 0, 48*len(entries))
@@ -73,14 +73,14 @@ func EncodeTree(entries []object.TreeEntry) []byte {
 	return b
 }
 
-// stateWriter collects the objects of a State. err is the first error of add.
+// stateWriter collects the objects of a State that is encoded. err is the first error of the method add.
 type stateWriter struct {
 	format  object.Format
 	objects []odb.Outgoing // objects that were added, in this order
 	err     error
 }
 
-// add adds an object and returns its ID.
+// add adds an object to w.objects and returns its ID. It stores an error in w.err.
 func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	o, err := Outgoing(w.format, t, content)
 	if err != nil && w.err == nil {
@@ -90,8 +90,8 @@ func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	return o.ID
 }
 
-// text adds a blob with the contents text, and appends an entry that refers to the blob to entries. If text is empty, the method adds
-// nothing and returns entries unchanged.
+// text adds a blob with the contents text, and appends an entry for the blob with the given name to entries. If text is
+// empty, it returns entries unchanged.
 func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte) []object.TreeEntry {
 	if len(text) == 0 {
 		return entries
@@ -99,9 +99,9 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState returns the ID of the commit that stores the State s, and all objects that have to be written for this commit. The last
-// object is the commit itself. The list does not contain the objects to which s.Index refers. The parameter parents holds the owned
-// commits that s names. EncodeState makes them parents of the commit, so that they stay reachable, and removes duplicate parents.
+// EncodeState returns the ID of the commit that stores the State s, and all objects that have to be written for it; the
+// last one is the commit itself. The objects of s.Index are not among them. parents are the owned commits that s names:
+// they become parents of the commit, so that they stay reachable. EncodeState removes duplicate parents.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
 	var head bytes.Buffer
@@ -184,7 +184,7 @@ func refLines(refs []packedrefs.Ref) []byte {
 	return b.Bytes()
 }
 
-// files adds the trees and blobs for a map of files by path, and returns the ID of the root tree.
+// files adds trees and blobs for files, a map of files by path, and returns the ID of the root tree.
 func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	var entries []object.TreeEntry
 	below := map[string]map[string]File{}
@@ -218,17 +218,16 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	return w.add(object.Tree, EncodeTree(entries)), nil
 }
 
-// validFileName reports whether name can be one component of a path that git stores. It returns false for .git and its variants, and does
-// not limit the length.
+// validFileName reports whether name is valid as one component of a path that git stores. It does not limit the length.
 func validFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00") && !object.IsDotGit(name)
 }
 
-// errState reports objects that do not have the form in which EncodeState makes them.
+// errState means that a commit, or an object in its tree, does not have the form that EncodeState writes.
 var errState = errors.New("invalid checkpoint state")
 
-// ReadState reads the State that the commit id stores. It limits sizes and depths, because the commit may be from a session
-// remote to which other users can write.
+// ReadState reads the State that the commit id stores. It limits sizes and depths, because other users may write to the
+// session remote from which the commit was fetched.
 func ReadState(src Objects, f object.Format, id object.ID) (s State, err error) {
 	defer func() {
 		if err != nil {
@@ -265,7 +264,8 @@ func readTree(src Objects, f object.Format, id object.ID) ([]object.TreeEntry, e
 	return object.ParseTree(f, content)
 }
 
-// read decodes one entry of a State's tree into s. It ignores unknown entries, which a later version of this program may have written.
+// read decodes one entry of the tree that stores a State, and sets the fields of s. It ignores unknown entries, which a
+// later version of artifactfs may have written.
 func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	switch e.Name {
 	case stateIndex, stateFiles, stateTags:
@@ -308,7 +308,8 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	return err
 }
 
-// readTags reads the tree of the entry stateTags into the map tags. It verifies that the contents of each tag match the tag's ID.
+// readTags reads the annotated tags in the tree id into the map tags. It verifies that the contents of each tag match
+// the tag's ID.
 func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]byte) error {
 	entries, err := readTree(src, f, id)
 	if err != nil {
@@ -332,7 +333,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 	return nil
 }
 
-// TagObjects returns the annotated tags of a State as objects, to be written to a repository that lacks them.
+// TagObjects returns the annotated tags of a State as objects that can be written to a repository.
 func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	var tags []odb.Outgoing
 	for _, content := range s.Tags {
@@ -345,8 +346,8 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	return tags, nil
 }
 
-// readFiles reads the files in a directory below stateFiles into the map files, by path. The parameter deep is the depth of the
-// directory below stateFiles.
+// readFiles reads the files in the tree id, which is the directory dir below stateFiles, into the map files by path.
+// deep is the depth of the directory below stateFiles.
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
 	// Limit the depth of the recursion, because an attacker could nest trees too deeply on the session remote.
 	if deep > maxStateDeep {

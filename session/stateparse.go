@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/refname"
 )
 
-// parseHead parses the text of the entry stateHead.
+// parseHead parses the entry stateHead of a State. It returns the full name of the branch and the commit of HEAD, as
+// far as the entry has them.
 func parseHead(f object.Format, text string) (branch string, head object.ID, err error) {
 	rest := text
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
@@ -32,8 +33,8 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	return branch, head, nil
 }
 
-// parseSpecial parses the text of the entry stateSpecial, which lists entries of the index. Every index entry except an intent to add
-// must have an ID.
+// parseSpecial parses the entry stateSpecial of a State, and returns the index entries in it. It returns an error if an
+// entry other than an intent to add has no ID.
 func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	var list []IndexEntry
 	for line := range bytes.Lines(text) {
@@ -63,7 +64,8 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	return list, nil
 }
 
-// validPath reports whether a path can be in an index: every component is a valid file name, of at most longest bytes.
+// validPath reports whether a path can be in an index: each of its components is a valid file name with at most longest
+// bytes.
 func validPath(path string, longest int) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if len(part) > longest || !validFileName(part) {
@@ -73,7 +75,7 @@ func validPath(path string, longest int) bool {
 	return true
 }
 
-// parseRefs parses the text of the entry stateRefs or stateRemote.
+// parseRefs parses the entry stateRefs or stateRemote of a State.
 func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
@@ -87,7 +89,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// parseStashes parses the text of the entry stateStashes.
+// parseStashes parses the entry stateStashes of a State.
 func parseStashes(f object.Format, text string) ([]Stash, error) {
 	var list []Stash
 	for line := range strings.Lines(text) {
@@ -101,14 +103,14 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 	return list, nil
 }
 
-// parseDirs parses the text of the entry stateDirs, and returns the permissions of the directories by path.
+// parseDirs parses the entry stateDirs of a State, and returns the permissions of directories by path.
 func parseDirs(text string) (map[string]uint32, error) {
 	dirs := map[string]uint32{}
 	for text != "" {
 		var line string
 		var ok bool
 		if line, text, ok = strings.Cut(text, "\x00"); !ok {
-			return nil, fmt.Errorf("%w: entry %.80q has no end", errState, line)
+			return nil, fmt.Errorf("%w: entry %.80q does not end with a NUL byte", errState, line)
 		}
 		mode, path, _ := strings.Cut(line, " ")
 		perm, err := strconv.ParseUint(mode, 8, 12)
@@ -120,8 +122,8 @@ func parseDirs(text string) (map[string]uint32, error) {
 	return dirs, nil
 }
 
-// parseLeft parses the JSON lines in the message of a State's commit. Because the lines are used for display only, parseLeft
-// ignores lines that are invalid.
+// parseLeft parses the left-out paths in the message of a State's commit, one JSON object on each line. It ignores
+// invalid lines, because the paths are only displayed.
 func parseLeft(commit []byte) []LeftOut {
 	_, message, _ := bytes.Cut(commit, []byte("\n\n"))
 	var list []LeftOut

@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// packTable is a pack of the repository with the marks that the search for reachable objects has set.
+// packTable describes a pack of the repository, with a mark for each object that is reachable.
 type packTable struct {
 	path string // path of the pack's files without their suffixes
 	size int64  // size of the .pack file in bytes
-	// promised is set if the pack has a .promisor file. The session remote has all objects of such a pack, and the objects may refer
-	// to objects that are missing on this host.
+	// promised states that the pack has a .promisor file: the session remote has all objects of the pack, and they may
+	// refer to objects that are missing on this host.
 	promised bool
-	kept     bool       // set if the pack has a .keep file: a user or program asks git not to remove it
+	kept     bool       // whether the pack has a .keep file, which states that git must not remove it
 	index    *odb.Index // IDs of the pack's objects
-	live     []bool     // whether each object is reachable, by position in index
+	live     []bool     // whether each object is reachable, in the order of the objects in index
 }
 
 // parsePackTable parses the contents of an .idx file.
@@ -47,13 +47,13 @@ func (t *packTable) dead() (n int) {
 	return n
 }
 
-// marking marks the objects that are reachable from refs.
+// marking finds the objects that are reachable from refs, and marks those in packs. Loose objects have no marks, but
+// objects that are reachable from them are marked.
 type marking struct {
-	// Objects in packs are marked. Loose objects have no mark, but the objects that they refer to are marked.
 	repo  *maintenance
 	packs []*packTable // packs of the repository
 	loose bool         // the repository has loose objects
-	stack []object.ID  // objects that are still to be followed
+	stack []object.ID  // reachable objects that were not read yet
 }
 
 // readTables reads the index files of all packs of the repository itself.
@@ -73,7 +73,7 @@ func (m *maintenance) readTables() ([]*packTable, error) {
 		}
 		t, err := parsePackTable(m.sources.format, text)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return nil, fmt.Errorf("read pack index %s: %w", name, err)
 		}
 		t.path = strings.TrimSuffix(name, ".idx")
 		st, err := os.Stat(t.path + ".pack")
@@ -92,8 +92,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// add marks the object id as reachable, and schedules it to be followed, unless it is a blob, was marked before, or is not in
-// this repository.
+// add marks the object id as reachable. It puts the object on the stack, unless the object is a blob, was marked
+// before, or is not in this repository.
 func (m *marking) add(id object.ID, blob bool) {
 	here, new := false, false
 	// An object may be in several packs. Mark all copies, so that no pack is rewritten because of an unmarked copy.
@@ -112,13 +112,14 @@ func (m *marking) add(id object.ID, blob bool) {
 	}
 }
 
-// refs marks all objects that are reachable from refs, and from HEAD, which may be detached.
+// refs marks all objects that are reachable from the refs and from HEAD, which may be detached. It returns an error
+// that wraps ErrBroken if a ref is broken.
 func (m *marking) refs(ctx context.Context) error {
 	refs, broken, err := m.repo.refs.AllRefs("")
 	if err != nil {
 		return err
 	}
-	if len(broken) > 0 { // without this error, sweep would remove the objects that the broken refs reach
+	if len(broken) > 0 { // otherwise sweep would remove the objects that are reachable only from broken refs
 		return fmt.Errorf("read ref %s: %w", broken[0], ErrBroken)
 	}
 	_, head, err := m.repo.refs.Head()
@@ -149,7 +150,8 @@ func (m *marking) refs(ctx context.Context) error {
 	return nil
 }
 
-// below marks the objects to which one object refers, except the commits of submodules, which are in other repositories.
+// below marks the objects to which the object id refers. It leaves out the commits of submodules, which are in other
+// repositories.
 func (m *marking) below(id object.ID) error {
 	f := m.repo.sources.format
 	t, _, err := m.repo.sources.Size(id)
@@ -191,8 +193,8 @@ func (m *marking) below(id object.ID) error {
 	return nil
 }
 
-// sweep removes packs that contain unreachable objects. Before the removal it copies the reachable objects of these packs to a
-// new pack. It does not remove loose objects, which only stock git writes.
+// sweep removes the packs that contain unreachable objects, after it has copied their reachable objects to a new pack.
+// It returns the number of freed bytes. It does not remove loose objects, which only git itself writes.
 func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	m.maintaining.Lock()
 	defer m.maintaining.Unlock()
@@ -237,8 +239,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds the packs that were written after m.packs was read. It leaves out the pack whose path is the parameter but, because
-// that pack contains only copies of objects in other packs.
+// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because it
+// contains only copies of objects in other packs.
 func (m *marking) takeUp(but string) error {
 	now, err := m.repo.readTables()
 	if err != nil {
@@ -252,15 +254,15 @@ func (m *marking) takeUp(but string) error {
 	return nil
 }
 
-// looseDirs returns the directories of loose objects in dir.
+// looseDirs returns the directories with loose objects below the objects directory dir.
 func looseDirs(dir string) []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "[0-9a-f][0-9a-f]"))
 	return names
 }
 
-// wasteful returns the packs to remove, and the reachable objects in them, which have to be copied first. A pack with a .promisor file
-// is removed only if none of its objects is reachable. Its objects must not be copied to an ordinary pack, because git permits
-// references to missing objects only in a pack with a .promisor file.
+// wasteful returns the packs that are to be removed, and the reachable objects in them, which have to be copied first.
+// A pack with a .promisor file is removed only if none of its objects is reachable: its objects must not be copied to
+// an ordinary pack, because git permits references to missing objects only in packs with a .promisor file.
 func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	wanted = map[object.ID]bool{}
 	for _, t := range m.packs {
@@ -281,8 +283,8 @@ func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	return old, wanted
 }
 
-// spare reports whether the pack t can be removed, because every reachable object of t is in another pack that remains. The set packed
-// holds the objects of the new pack, and the list old holds the packs to remove.
+// spare reports whether the pack t can be removed, because every reachable object of t is also in another pack that
+// remains. packed is the set of the objects in the new pack, and old are the packs that are to be removed.
 func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]bool) bool {
 	for i, live := range t.live {
 		if !live {
@@ -305,8 +307,8 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 	return true
 }
 
-// repack runs git pack-objects to write the objects in the set wanted to a new pack. It returns the path of the pack without a
-// suffix, or "" if the set is empty.
+// repack writes the objects wanted to a new pack by git pack-objects. It returns the path of the pack without a suffix,
+// or "" if wanted is empty.
 func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
 	if len(wanted) == 0 {
 		return "", nil
@@ -320,13 +322,13 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	}
 	path = base + "-" + strings.TrimSpace(string(out))
 	if !exists(path+".pack") || !exists(path+".idx") {
-		return "", fmt.Errorf("run git pack-objects: %w: %s", fs.ErrNotExist, path)
+		return "", fmt.Errorf("run git pack-objects: no pack %s was written: %w", path, fs.ErrNotExist)
 	}
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
-// removePacks removes the packs in the list old. It removes the multi-pack-index and the .idx files first, because readers find a
-// pack through these files. A process that has opened the files of a pack can still read them.
+// removePacks removes the given packs. It removes the multi-pack-index and the .idx files first, because readers find
+// packs through these files. A process that has opened the files of a pack can still read them.
 func (m *maintenance) removePacks(old []*packTable) error {
 	dir := filepath.Join(m.sources.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -355,7 +357,7 @@ func (m *maintenance) removePacks(old []*packTable) error {
 	return s.Refresh()
 }
 
-// PackIDs returns the IDs of all objects in a pack from the contents of its .idx file.
+// PackIDs returns the IDs of all objects in a pack. The parameter index is the contents of the pack's .idx file.
 func PackIDs(f object.Format, index []byte) ([]object.ID, error) {
 	t, err := parsePackTable(f, index)
 	if err != nil {

@@ -12,13 +12,15 @@ import (
 )
 
 const (
-	// manyPacks is the number of packs above which small packs are joined: git and this package search every pack for an object.
+	// manyPacks is the number of packs above which small packs are joined, because every pack is searched for an
+	// object.
 	manyPacks = 50
-	// tidyEvery is the number of written packs after which the packs are counted again.
+	// tidyEvery is the number of written packs after which tidy counts the packs again.
 	tidyEvery = 8
 )
 
-// maintenance joins small packs of a Repo, and removes unreachable objects from its packs. Lock order: maintaining before sweeping.
+// maintenance joins small packs of a Repo, and removes unreachable objects from its packs. The lock maintaining is
+// acquired before sweeping.
 type maintenance struct {
 	dir     string   // directory of the Repo
 	refs    *RefDir  // reads the refs of the Repo
@@ -27,10 +29,10 @@ type maintenance struct {
 
 	maintaining sync.Mutex   // held while packs are joined or removed
 	sweeping    sync.RWMutex // locked for reading by Repo.Working, and for writing by sweep while it removes packs
-	tidying     tidying      // background goroutine that joins small packs
+	tidying     tidying      // state of the background goroutine that joins small packs
 }
 
-// tidying is the state of the background goroutine that keeps the number of packs small.
+// tidying is the state of the background goroutine that joins small packs.
 type tidying struct {
 	ctx    context.Context    // canceled by stop
 	cancel context.CancelFunc // cancels ctx
@@ -38,13 +40,13 @@ type tidying struct {
 
 	// mu protects the fields below.
 	mu      sync.Mutex
-	written int  // packs that were written since the Repo was opened
+	written int  // number of packs that were written since the Repo was opened
 	busy    bool // whether the goroutine runs
 	closed  bool // whether stop was called
 }
 
-// wrote counts a pack that was written. After the first pack, and then after every tidyEvery packs, it starts the method tidy in the
-// background, unless tidy is running already.
+// wrote counts a pack that was written. At the first pack, and then at every tidyEvery-th pack, it starts the method
+// tidy in the background, unless it is running.
 func (t *tidying) wrote(m *maintenance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +66,7 @@ func (t *tidying) wrote(m *maintenance) {
 	})
 }
 
-// stop cancels the background work and waits for its end.
+// stop cancels the background goroutine and waits until it has ended.
 func (t *tidying) stop() {
 	t.mu.Lock()
 	t.closed = true
@@ -73,8 +75,8 @@ func (t *tidying) stop() {
 	t.work.Wait()
 }
 
-// tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of the old
-// packs before those are removed, so a concurrent reader finds every object in the new pack or in an old one.
+// tidy joins small packs if there are more than manyPacks packs. It loses no object, and removes the old packs only
+// after the new one was written, so that a concurrent reader always finds every object.
 func (m *maintenance) tidy(ctx context.Context) error {
 	if !m.maintaining.TryLock() { // the method sweep holds the lock, and rewrites packs itself
 		return nil
@@ -109,8 +111,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	return m.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 
-// small returns the packs to join, so that each pack that remains is at least twice as large as all smaller packs together. So
-// the number of times that an object is rewritten grows with the logarithm of the total size.
+// small returns the packs to join: after that, each remaining pack is at least twice as large as all smaller packs
+// together. So each object is rewritten O(log n) times, where n is the total size. small sorts packs by size.
 func small(packs []*packTable) []*packTable {
 	slices.SortFunc(packs, func(a, b *packTable) int { return cmp.Compare(a.size, b.size) })
 	var sum int64

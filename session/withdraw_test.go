@@ -7,7 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Withdraw returns a lane to the writer that held it before the claim, and records that in the session's history.
+// TestWithdraw checks that Withdraw gives a lane back to the writer that held it before the claim, and records this in
+// the history of the session.
 func TestWithdraw(t *testing.T) {
 	r := begun(t)
 	ctx, first, second := t.Context(), here(t, t.TempDir()), here(t, t.TempDir())
@@ -19,7 +20,7 @@ func TestWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, _ := r.Ref(session.MetaRef("s"))
-	for _, before := range []object.ID{left, held} { // at held, the writer has died without a release
+	for _, before := range []object.ID{left, held} { // in the version held, the writer has died without a release
 		was, err := session.MetaAt(r, r.Format(), before)
 		if err != nil {
 			t.Fatal(err)

@@ -6,12 +6,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// ancestryMost is the maximum number of commits that Within reads.
+// ancestryMost is the maximum number of commits that the function Within reads.
 const ancestryMost = 200_000
 
-// Within reports whether the commit wanted is the commit tip or an ancestor of tip, as far as the history of tip is on
-// this host. It does not follow the parents of commits whose committer dates are more than a day before the date of
-// wanted, and it gives up after ancestryMost commits.
+// Within reports whether the commit wanted is the commit tip or one of its ancestors. It knows only ancestors that are
+// on this host. It does not visit the parents of commits that are more than a day older than wanted, by committer date,
+// and it returns false after ancestryMost commits.
 func Within(repo *Repo, tip, wanted object.ID) bool {
 	if tip == wanted {
 		return true

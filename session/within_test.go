@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// A commit is within its descendants, also by their second parents, and not beyond a history that is missing.
+// TestWithin checks that a commit is found in the history of its descendants, including by their second parents, but
+// not if a part of the history is missing.
 func TestWithin(t *testing.T) {
 	repo, err := OpenRepo(filepath.Join(t.TempDir(), "session.git"), RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {

@@ -14,20 +14,22 @@ import (
 	"github.com/artifactfs/artifactfs/git/refname"
 )
 
-// Worktree is a linked worktree (git worktree add) inside the mount, at a checkpoint. Its files are in the tree of the commit Files, at
-// Path. A State stores it as files below worktreesDir, which older versions of this program ignore:
+// Worktree describes a linked worktree (git worktree add) inside the mount, as it was at a checkpoint. Its files are in
+// the tree of the commit Files, at Path. A State stores the rest as files below worktreesDir, which older versions of
+// artifactfs ignore:
 //
 //	artifactfs-worktrees/NAME/worktree   lines "path QUOTED", "branch REF", "commit ID", "files ID", "index ID"
 //	artifactfs-worktrees/NAME/special    entries of the index that a tree cannot express, as in the entry stateSpecial
 //	artifactfs-worktrees/NAME/git/       files that record an operation in progress, such as MERGE_HEAD
 type Worktree struct {
-	Name   string    // name of its directory below worktrees/ in the git directory
+	Name   string    // name of the worktree's directory below worktrees/ in the git directory
 	Path   string    // path relative to the root of the main working tree
-	Branch string    // full name of the ref that its HEAD points to; "" if its HEAD is detached
-	Commit object.ID // commit of its HEAD; zero if its HEAD is on a branch without a commit
-	Files  object.ID // commit whose tree has the files of the main working tree and of all linked worktrees in it
-	Index  Index     // its index
-	// Operation are the files of its directory in the git directory that record an operation in progress, such as MERGE_HEAD, by path.
+	Branch string    // full name of the ref to which the worktree's HEAD points; "" if HEAD is detached
+	Commit object.ID // commit of the worktree's HEAD; zero if HEAD is on a branch without a commit
+	Files  object.ID // commit whose tree contains the files of the main and all linked worktrees
+	Index  Index     // index of the worktree
+	// Operation contains the files that record an operation in progress, such as MERGE_HEAD, by their paths in the
+	// worktree's directory below worktrees/.
 	Operation map[string]File
 }
 
@@ -41,18 +43,18 @@ const (
 	MaxWorktrees = 1000
 )
 
-// Valid reports whether a State can store l: names and paths are those that git and a working tree can have.
+// Valid reports whether l has a valid name, path and HEAD, so that a State can store it.
 func (l Worktree) Valid() bool {
 	head := l.Branch == "" && !l.Commit.IsZero() || strings.HasPrefix(l.Branch, "refs/") && refname.Valid(l.Branch)
 	return head && ValidWorktree(l.Name, l.Path)
 }
 
-// ValidWorktree reports whether a linked worktree can have this name and this path.
+// ValidWorktree reports whether name and at can be the name and the path of a linked worktree.
 func ValidWorktree(name, at string) bool {
 	return validPath(at, object.MaxNameLen) && path.Clean(at) == at && validPath(name, object.MaxNameLen) && !strings.Contains(name, "/")
 }
 
-// AddWorktrees adds linked worktrees, which must be valid, to the files of the State.
+// AddWorktrees adds linked worktrees to the files of the State. The worktrees must be valid.
 func (s *State) AddWorktrees(list []Worktree) error {
 	if s.Files == nil && len(list) > 0 {
 		s.Files = map[string]File{}
@@ -83,8 +85,8 @@ func (s *State) AddWorktrees(list []Worktree) error {
 	return nil
 }
 
-// Worktrees returns the linked worktrees that the State contains, sorted by path. It returns an error if one of them is invalid, or two
-// have the same path.
+// Worktrees returns the linked worktrees of the State, sorted by path. It returns an error if one of them is invalid,
+// if two have the same path, or if there are more than MaxWorktrees.
 func (s *State) Worktrees(f object.Format) ([]Worktree, error) {
 	var list []Worktree
 	for name, file := range s.Files {
@@ -119,7 +121,8 @@ func (s *State) Worktrees(f object.Format) ([]Worktree, error) {
 	return list, nil
 }
 
-// HasWorktrees reports whether the State that belongs to a checkpoint contains linked worktrees. It reads trees only.
+// HasWorktrees reports whether the State of a checkpoint contains linked worktrees. It is faster than reading the
+// State.
 func (l *Lanes) HasWorktrees(p Checkpoint) (bool, error) {
 	content, err := typed(l.objects, p.State, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -144,7 +147,8 @@ func (l *Lanes) HasWorktrees(p Checkpoint) (bool, error) {
 	return true, nil
 }
 
-// parseWorktree parses the text of one linked worktree. It ignores unknown lines, which a later version of this program may have written.
+// parseWorktree parses the file worktreeFile of the linked worktree name. It ignores unknown lines, which a later
+// version of artifactfs may have written.
 func parseWorktree(f object.Format, name, text string) (Worktree, error) {
 	l := Worktree{Name: name}
 	for line := range strings.Lines(text) {
@@ -172,7 +176,7 @@ func parseWorktree(f object.Format, name, text string) (Worktree, error) {
 	return l, nil
 }
 
-// encodeSpecial returns special entries of an index as one JSON object on each line.
+// encodeSpecial returns special entries of an index as JSON, one object on each line.
 func encodeSpecial(list []IndexEntry) ([]byte, error) {
 	var special bytes.Buffer
 	lines := json.NewEncoder(&special)
@@ -186,8 +190,8 @@ func encodeSpecial(list []IndexEntry) ([]byte, error) {
 	return special.Bytes(), nil
 }
 
-// conflicts returns the entries of a tree that keeps the blobs of conflicts reachable: the tree of the index refers to the blobs of
-// stage 0 only.
+// conflicts returns the entries of a tree that contains the blobs of the conflicts in an index. The tree keeps them
+// reachable, because the tree of the index contains only blobs of stage 0.
 func conflicts(list []IndexEntry) (blobs []object.TreeEntry) {
 	for _, e := range list {
 		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
@@ -197,9 +201,9 @@ func conflicts(list []IndexEntry) (blobs []object.TreeEntry) {
 	return blobs
 }
 
-// WorktreeFiles returns the ids of two commits, and all objects that have to be written for them: the commit Worktree.Files, whose tree is
-// the parameter files, and a commit that keeps the indexes of the linked worktrees in list reachable. Neither has a parent, so that nothing
-// is compared with them. Equal parameters give equal objects.
+// WorktreeFiles returns the ids of two commits, and all objects that have to be written for them. The commit full has
+// the tree files; it is the value for Worktree.Files. The commit indexes keeps the indexes of the linked worktrees in
+// list reachable. Neither has a parent. Equal parameters give equal objects.
 func WorktreeFiles(f object.Format, files object.ID, list []Worktree) (full, indexes object.ID, objects []odb.Outgoing, err error) {
 	w := &stateWriter{format: f}
 	commit := func(tree object.ID) object.ID {

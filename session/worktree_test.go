@@ -9,12 +9,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// linkedState returns a state whose linked worktree called name is stored as text.
+// linkedState returns a State that contains the linked worktree name with the given text.
 func linkedState(name, text string) session.State {
 	return session.State{Files: map[string]session.File{"artifactfs-worktrees/" + name + "/worktree": {Content: []byte(text)}}}
 }
 
-// Linked worktrees that another user may have written are refused unless their names and paths are those of a linked worktree.
+// TestWorktreesAreValid checks that linked worktrees with invalid names or paths, which another user may have written,
+// are refused.
 func TestWorktreesAreValid(t *testing.T) {
 	id := object.EmptyTree(object.SHA1).String()
 	rest := "\nbranch refs/heads/a\nfiles " + id + "\nindex " + id + "\n"

@@ -17,28 +17,28 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Life states whether the process of a Writer runs.
+// Life states whether the process of a Writer still runs.
 type Life int
 
 // Values of Life.
 const (
-	Unknown Life = iota // not known, because the process is on another machine or in another PID namespace
+	Unknown Life = iota // cannot be found out, because the process is on another machine or in another PID namespace
 	Lives               // the process is running
 	Dead                // the process has ended, or its machine was booted after the start of the process
 )
 
-// writerFile is the name of the file in a state directory that holds the random ID of that directory. The path of a state
-// directory cannot serve as its ID, because the path is the same in all containers of one image.
+// writerFile is the name of the file in a state directory that contains the random ID of the directory. The path cannot
+// be the ID, because it is the same in all containers of one image.
 const writerFile = "writer-id"
 
-// Here returns the Writer for the state directory stateDir on this machine. pid is the ID of the process that runs until
-// the daemon ends. If the state directory has no ID yet, Here creates it.
+// Here returns the Writer for the state directory stateDir on this machine. pid is the ID of the process of the daemon
+// that runs as long as the daemon. If the state directory has no ID yet, Here creates it.
 func Here(stateDir string, pid int) (Writer, error) {
 	w := Writer{Machine: machine(), Boot: bootID(), PIDs: pidNamespace(), PID: pid}
 	w.Host, _ = os.Hostname()
 	name, err := writerID(stateDir)
 	if err != nil {
-		return Writer{}, fmt.Errorf("read name of the state directory: %w", err)
+		return Writer{}, fmt.Errorf("read ID of the state directory: %w", err)
 	}
 	w.State = name
 	if w.Started, err = startOf(pid); err != nil {
@@ -47,8 +47,8 @@ func Here(stateDir string, pid int) (Writer, error) {
 	return w, nil
 }
 
-// writerID returns the ID of the state directory dir, and creates the ID if there is none. If several processes call writerID at
-// the same time, all calls return the same ID.
+// writerID returns the ID of the state directory dir. It creates the ID if there is none. Concurrent calls of several
+// processes return the same ID.
 func writerID(dir string) (string, error) {
 	path := filepath.Join(dir, writerFile)
 	for range 2 {
@@ -68,11 +68,11 @@ func writerID(dir string) (string, error) {
 			return "", err
 		}
 	}
-	return "", fmt.Errorf("read %s: file contains no name", path)
+	return "", fmt.Errorf("read %s: file contains no ID of a state directory", path)
 }
 
-// newWriterID creates the file path in the directory dir, with a new random ID. It returns fs.ErrExist if another process
-// has created the file first.
+// newWriterID creates the file path in the state directory dir with a new random ID. It returns fs.ErrExist if another
+// process has created the file first.
 func newWriterID(dir, path string) error {
 	f, err := os.CreateTemp(dir, "."+writerFile+"-*")
 	if err != nil {
@@ -92,8 +92,8 @@ func newWriterID(dir, path string) error {
 	return os.Link(f.Name(), path) // unlike rename(2), link(2) does not replace the file that another process has just created
 }
 
-// machine returns a keyed hash of the host's machine ID, or "" if the host has no machine ID. machine-id(5) recommends to publish
-// only such a hash, not the ID itself.
+// machine returns a keyed hash of the host's machine ID, or "" if the host has none. According to machine-id(5), only
+// such a hash may be published.
 func machine() string {
 	id, ok := proc.MachineID()
 	if !ok {
@@ -104,20 +104,21 @@ func machine() string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// bootID returns an ID that changes with every boot of the host, or "" if it is not known.
+// bootID returns an ID that changes with every boot of the host, or "" if it cannot be read.
 func bootID() string {
 	id, _ := proc.BootID()
 	return id
 }
 
-// pidNamespace returns the name of this process's PID namespace, or "" if it is not known.
+// pidNamespace returns the name of this process's PID namespace, or "" if it cannot be read.
 func pidNamespace() string {
 	name, _ := proc.Self.Namespace("pid")
 	return name
 }
 
-// startOf returns the start time of a running process in clock ticks since boot, which distinguishes the process from a later
-// process with the same PID. If the process is a zombie, startOf returns fs.ErrNotExist, because a zombie has ended.
+// startOf returns the start time of a running process in clock ticks since boot, by which the process can be
+// distinguished from a later one with the same PID. It returns fs.ErrNotExist if the process has ended, even if it is
+// still a zombie.
 func startOf(pid int) (uint64, error) {
 	s, err := proc.Of(pid).Stat()
 	if err == nil && s.Ended() { // the process is a zombie
@@ -126,10 +127,11 @@ func startOf(pid int) (uint64, error) {
 	return s.Start, err
 }
 
-// Same reports whether the writers w and o use the same state directory, so that one can continue the lane of the other.
+// Same reports whether the writers w and o use the same state directory, so that the later one can continue the lane of
+// the earlier one.
 func (w Writer) Same(o Writer) bool { return w.State != "" && w.State == o.State }
 
-// Life reports whether the writer's process runs.
+// Life reports whether the writer's process still runs.
 func (w Writer) Life() Life {
 	host, _ := os.Hostname()
 	switch {
@@ -150,8 +152,8 @@ func (w Writer) Life() Life {
 	return Unknown
 }
 
-// Actor returns the name that transitions record for the user of this process: the value of $ARTIFACTFS_ACTOR if it is
-// set, otherwise USER@HOST.
+// Actor returns the name of the user of this process, for the history of sessions: the value of $ARTIFACTFS_ACTOR if it
+// is set, otherwise USER@HOST.
 func Actor() string {
 	if a := strings.TrimSpace(os.Getenv("ARTIFACTFS_ACTOR")); a != "" {
 		return a
