@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Turn is the state that is passed from one event of an agent's conversation to the next, because a separate process handles
-// each event. It is stored in the git directory as artifactfs-hooks/CONVERSATION.json until the conversation ends or the
-// hooks are uninstalled. CONVERSATION is a hash of the conversation's name.
+// Turn is the state that one event of an agent's conversation leaves for the next event. A separate process handles
+// each event, so the state is stored in the git directory as artifactfs-hooks/CONVERSATION.json until the conversation
+// ends or the hooks are uninstalled. CONVERSATION is a hash of the conversation's name.
 type Turn struct {
 	Prompt string `json:"prompt"` // prompt that began the turn, shortened and with secrets removed
 	Reflog int64  `json:"reflog"` // number of bytes of logs/HEAD that were searched for commits
@@ -84,13 +84,14 @@ func missingIsFine(err error) error {
 // maxReflog is the maximum number of bytes of the reflog that one event reads. The next event reads the rest.
 const maxReflog = 1 << 20
 
-// making lists prefixes of the reflog messages that git writes when it creates a commit. Messages with other prefixes mean
-// that HEAD was set to an existing commit.
-var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
+// commitPrefixes lists the prefixes of the reflog messages that git writes when it creates a commit. A message with
+// another prefix means that HEAD was set to an existing commit.
+var commitPrefixes = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
 	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
-// Commits returns the commits that were made in the git directory since the previous call, oldest first. It sets t.Reflog to the
-// position in the reflog behind these commits. A fast-forward merge does not create a commit.
+// Commits returns the commits that were made in the git directory since the previous call, oldest first. It reads the
+// reflog of HEAD from the offset t.Reflog, and then adds the number of bytes that were read to t.Reflog. Fast-forward
+// merges are skipped, because they create no commit.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
 	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
 	if err != nil {
@@ -118,7 +119,7 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 		if !ok || len(words) < 2 || words[0] == words[1] || strings.HasSuffix(message, ": Fast-forward") {
 			continue
 		}
-		for _, prefix := range making {
+		for _, prefix := range commitPrefixes {
 			if strings.HasPrefix(message, prefix) {
 				made = append(made, words[1])
 				break

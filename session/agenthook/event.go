@@ -23,7 +23,8 @@ const (
 	SessionEnd   Kind = "agent_end"
 )
 
-// kinds maps the event names of all agents to kinds. No two agents use the same name for different kinds.
+// kinds maps the names that the agents give to events to the kinds of events. No two agents use the same name for
+// different kinds.
 var kinds = map[string]Kind{
 	"SessionStart":        SessionStart,
 	"UserPromptSubmit":    Prompt,
@@ -91,7 +92,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 	}
 	e := Event{
 		Agent: a, Kind: kinds[w.Event], Session: w.Session, Dir: w.Dir, Model: w.Model,
-		Tool: w.Tool, Call: w.Call, Input: present(w.ToolInput), Output: present(w.ToolResponse),
+		Tool: w.Tool, Call: w.Call, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
 	}
 	switch e.Kind {
 	case Prompt:
@@ -105,14 +106,14 @@ func Parse(a Agent, text []byte) (Event, error) {
 		e.Failed = w.Event == "PostToolUseFailure"
 		// If a tool has failed, the event contains an error instead of an output, so use the error as the output.
 		if e.Output == nil {
-			e.Output = present(w.Error)
+			e.Output = nonNull(w.Error)
 		}
 	}
 	return e, nil
 }
 
-// present returns v, or nil if v is missing or null.
-func present(v json.RawMessage) json.RawMessage {
+// nonNull returns v, or nil if v is missing or null.
+func nonNull(v json.RawMessage) json.RawMessage {
 	if t := bytes.TrimSpace(v); len(t) == 0 || string(t) == "null" {
 		return nil
 	}

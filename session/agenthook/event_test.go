@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The documented events of all agents are parsed to the same kinds of events.
+// TestParseEvents checks that the documented events of all agents are parsed to the same kinds of events.
 func TestParseEvents(t *testing.T) {
 	for _, a := range Agents() {
 		text, err := os.ReadFile(filepath.Join("testdata", string(a)+".jsonl"))
@@ -50,7 +50,7 @@ func TestParseEvents(t *testing.T) {
 	}
 }
 
-// The size of a record has a limit, independent of the output of a tool.
+// TestRecordIsBounded checks that the size of a record has a limit, however much output a tool has.
 func TestRecordIsBounded(t *testing.T) {
 	long := strings.Repeat("é", 1<<20)
 	output, err := json.Marshal(map[string]any{"stdout": long, "list": strings.Split(strings.Repeat("word ", 100_000), " ")})
@@ -63,7 +63,8 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// The commits of a conversation are those that git commands created, and not commits that HEAD was moved to.
+// TestCommits checks that Commits returns the commits that git commands have created, and not commits to which HEAD was
+// set.
 func TestCommits(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {

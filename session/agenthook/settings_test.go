@@ -20,7 +20,8 @@ const users = `{
 }
 `
 
-// Uninstall removes exactly the bytes that Install added, for all kinds of existing settings.
+// TestUninstallRestoresSettings checks that Uninstall removes exactly the bytes that Install added, for all kinds of
+// existing settings.
 func TestUninstallRestoresSettings(t *testing.T) {
 	for name, before := range map[string]string{
 		"other hooks": users,
@@ -69,7 +70,7 @@ func TestInstallRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// Install and uninstall in a directory without a configuration leave no files behind.
+// TestUninstallLeavesNoTrace checks that Install and Uninstall leave no files in a directory that had no configuration.
 func TestUninstallLeavesNoTrace(t *testing.T) {
 	for _, a := range Agents() {
 		dir := t.TempDir()
@@ -107,7 +108,8 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// The plugin for opencode, run by node, sends the events that testdata/opencode.jsonl records.
+// TestOpenCodePlugin runs the plugin for opencode in node, and compares the events that it sends with
+// testdata/opencode.jsonl.
 func TestOpenCodePlugin(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -151,8 +153,9 @@ await hooks.event({ event: { type: "file.edited", properties: {} } })
 	}
 }
 
-// FuzzUninstall: a failed install or uninstall does not change the settings file, and after a successful install and uninstall the file
-// has the same bytes as before, unless it has an empty list to which a hook was added.
+// FuzzUninstall checks that a failed Install or Uninstall does not change the settings file, and that after a
+// successful Install and Uninstall the file has the same bytes as before, unless a hook was added to an empty list in
+// it.
 func FuzzUninstall(f *testing.F) {
 	for _, seed := range []string{users, "{}", `{"hooks":{}}`, `{"hooks":{"Stop":[]}}`, `{"a":"é\u00e9"}`, "{ }\n"} {
 		f.Add(seed)

@@ -1,15 +1,15 @@
-// Package annotate defines the annotations of a session: threads of comments on the whole session, on a checkpoint, a commit, a file
-// or lines of a file. It only parses, merges and decides where an annotated line is in another version of the file. Package reffile
-// reads and writes the file with the annotations.
+// Package annotate defines the annotations of a session: threads of comments on the whole session, on a checkpoint, a
+// commit, a file or lines of a file. The functions parse and merge annotations, and find an annotated line in another
+// version of the file. Package reffile reads and writes the file with the annotations on a session remote.
 //
 // The annotations of a session are lines of JSON in the file LogFile of the ref session.AnnotationsRef, sorted by id. Each line is
 // one act, which is never changed:
 //
 //	{"v":1,"id":"01M8...","time":"...","actor":"alice","op":"open","thread":"01M8...","on":{...},"text":"..."}
 //
-// The act "open" begins a thread, which has the id of this act; "reply", "resolve" and "reopen" refer to it. Two copies of the file
-// are merged by the union of their lines, so no copy loses an act. Lines, fields and operations that this version does not know are
-// kept and ignored.
+// The act "open" begins a thread, which has the id of this act; "reply", "resolve" and "reopen" refer to the thread.
+// Two copies of the file are merged by the union of their lines, so no copy loses an act. Lines, fields and operations
+// that this version does not know are kept and ignored.
 package annotate
 
 import (
@@ -45,7 +45,7 @@ var (
 	// ErrNoThread means that no thread has the requested id.
 	ErrNoThread = errors.New("no such thread")
 	// ErrAmbiguous means that several threads have ids that begin with the requested text.
-	ErrAmbiguous = errors.New("several threads have ids that begin like this")
+	ErrAmbiguous = errors.New("several threads have ids that begin with this text")
 	// ErrInvalid means that an act has an invalid text, actor or place.
 	ErrInvalid = errors.New("invalid annotation")
 	// ErrFull means that the annotations of the session have reached MaxFile.
@@ -63,8 +63,8 @@ const (
 	Reopen  Op = "reopen"  // marks a thread as open again; the text may be empty
 )
 
-// Place is the object of a thread. Without Checkpoint and Commit it is the session. With Path it is a file, or lines of a file, in
-// the tree of the checkpoint or commit.
+// Place states what a thread is about: the session if Checkpoint and Commit are empty, otherwise that checkpoint or
+// commit. If Path is set, the thread is about a file, or lines of a file, in the tree of the checkpoint or commit.
 type Place struct {
 	Checkpoint string `json:"checkpoint,omitempty"` // id of a checkpoint
 	Commit     string `json:"commit,omitempty"`     // id of a commit
@@ -76,7 +76,8 @@ type Place struct {
 	Quote      string `json:"quote,omitempty"`      // beginning of these lines, for people
 }
 
-// Act is one line of the file.
+// Act is one entry of the annotations of a session, such as a comment or a reply. It is stored as one line of the file
+// LogFile.
 type Act struct {
 	Version int       `json:"v"`
 	ID      string    `json:"id"` // ULID
@@ -93,11 +94,11 @@ type Thread struct {
 	ID       string // id of the first act
 	On       Place
 	Resolved bool
-	Acts     []Act // all acts, oldest first; the first one is Open
+	Acts     []Act // all acts, oldest first; the Op of the first act is Open
 }
 
-// Parse returns the acts in a file, sorted by id. It skips lines that this version does not understand. If an id occurs twice, the
-// first line with this id counts.
+// Parse returns the acts in the contents of an annotations file, sorted by id. It skips lines that this version does
+// not understand. If several lines have the same id, it returns the first of them.
 func Parse(file []byte) []Act {
 	var acts []Act
 	for line := range bytes.Lines(file) {
@@ -114,11 +115,11 @@ func Parse(file []byte) []Act {
 func (a Act) check() error {
 	switch {
 	case a.Version < version:
-		return fmt.Errorf("%w: no version", ErrInvalid)
+		return fmt.Errorf("%w: version is missing", ErrInvalid)
 	case !ulid.Valid(a.ID), !ulid.Valid(a.Thread):
-		return fmt.Errorf("%w: no id", ErrInvalid)
+		return fmt.Errorf("%w: id or thread is not a ULID", ErrInvalid)
 	case a.Actor == "" || len(a.Actor) > maxActor || !utf8.ValidString(a.Actor):
-		return fmt.Errorf("%w: no valid actor", ErrInvalid)
+		return fmt.Errorf("%w: invalid actor", ErrInvalid)
 	case len(a.Text) > MaxText:
 		return fmt.Errorf("%w: text is longer than %d KiB", ErrInvalid, MaxText>>10)
 	case !utf8.ValidString(a.Text):
@@ -129,7 +130,7 @@ func (a Act) check() error {
 	switch a.Op {
 	case Open:
 		if a.On == nil || a.Thread != a.ID {
-			return fmt.Errorf("%w: no place", ErrInvalid)
+			return fmt.Errorf("%w: place is missing, or thread is not the id", ErrInvalid)
 		}
 		return a.On.check()
 	case Reply, Resolve, Reopen:
@@ -151,8 +152,8 @@ func (p Place) check() error {
 	return nil
 }
 
-// Merge returns a file with the lines of both files, each once, sorted by id. The result does not depend on the order of the
-// arguments. Lines without an id, which this version does not understand, come first.
+// Merge returns the union of the lines of two annotations files, sorted by id. The result does not depend on the order
+// of the arguments. Lines without an id, which this version does not understand, come first.
 func Merge(a, b []byte) []byte {
 	type keyed struct{ id, line string }
 	var all []keyed
@@ -185,9 +186,10 @@ func Merge(a, b []byte) []byte {
 	return out.Bytes()
 }
 
-// Append returns the file with one more act. It sets the version, the id, the thread of an act Open, and the time of the act; the id
-// sorts after all others of the file. It returns ErrInvalid for an invalid act, ErrNoThread if the act refers to a thread that the
-// file does not contain, and ErrFull if the result is larger than MaxFile.
+// Append returns the contents of an annotations file with one more act, and the act. It sets the version, the id, the
+// time, and for an act Open the thread of the act. The id sorts after all other ids in the file. Append returns
+// ErrInvalid for an invalid act, ErrNoThread if the act refers to a thread that the file does not contain, and ErrFull
+// if the result is larger than MaxFile.
 func Append(file []byte, a Act, now time.Time) ([]byte, Act, error) {
 	acts := Parse(file)
 	var after session.CheckpointID
@@ -215,7 +217,8 @@ func Append(file []byte, a Act, now time.Time) ([]byte, Act, error) {
 	return Merge(file, line.Bytes()), a, nil
 }
 
-// Threads returns the threads of the acts, oldest first. The acts are sorted by id. Acts of threads that do not exist are skipped.
+// Threads groups acts by thread, and returns the threads, oldest first. The parameter acts is sorted by id. Acts of
+// threads that do not exist are skipped.
 func Threads(acts []Act) []Thread {
 	var all []Thread
 	at := map[string]int{}
@@ -239,14 +242,15 @@ func Threads(acts []Act) []Thread {
 			t.Resolved = false
 		}
 	}
-	// An act before the first one of its thread can only come from a clock that was wrong. The first act stays the first.
+	// If a clock was wrong, an act may have a lower id than the act that began its thread. Put the act Open first
+	// anyway.
 	for i := range all {
 		slices.SortStableFunc(all[i].Acts, func(a, b Act) int { return opens(b) - opens(a) })
 	}
 	return all
 }
 
-// opens returns 1 for the act that begins a thread, and 0 for all others.
+// opens returns 1 if the act begins a thread, otherwise 0.
 func opens(a Act) int {
 	if a.Op == Open {
 		return 1
@@ -254,8 +258,8 @@ func opens(a Act) int {
 	return 0
 }
 
-// Find returns the thread that contains an act whose id is, or begins with, the text. It returns ErrNoThread if there is none, and
-// ErrAmbiguous if there is more than one.
+// Find returns the thread that contains an act whose id begins with text. It returns ErrNoThread if there is no such
+// thread, and ErrAmbiguous if there are several.
 func Find(threads []Thread, text string) (Thread, error) {
 	text = strings.ToUpper(text)
 	var found []Thread
@@ -273,7 +277,8 @@ func Find(threads []Thread, text string) (Thread, error) {
 	return Thread{}, ErrAmbiguous
 }
 
-// Quote returns the beginning of the lines first to last of a text, counted from 1, for Place.Quote.
+// Quote returns the beginning of the lines from number first to number last of a text, counted from 1, for the field
+// Place.Quote.
 func Quote(text []byte, first, last int) string {
 	var lines []string
 	n := 0

@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// add adds an act to a file and returns its id.
+// add appends an act to the contents of an annotations file and returns its id.
 func add(t testing.TB, file *[]byte, a Act) string {
 	t.Helper()
 	if a.Actor == "" {
@@ -87,7 +87,8 @@ func TestInvalidActsAreRefused(t *testing.T) {
 	}
 }
 
-// Lines, fields and operations of later versions stay in the file, and hide nothing.
+// TestLaterVersionsAreKept checks that lines, fields and operations of later versions are kept in the file, and that
+// other lines can be read nevertheless.
 func TestLaterVersionsAreKept(t *testing.T) {
 	var file []byte
 	one := add(t, &file, Act{Op: Open, On: &Place{}, Text: "first"})
@@ -109,7 +110,8 @@ func TestLaterVersionsAreKept(t *testing.T) {
 	}
 }
 
-// The merge of two copies that have changed independently has each line once, in either order.
+// TestMergeLosesNothing checks that the merge of two copies that were changed independently has each line once,
+// whichever copy comes first.
 func TestMergeLosesNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
@@ -137,7 +139,8 @@ func TestMergeLosesNothing(t *testing.T) {
 	}
 }
 
-// Acts with the same id and different contents are both kept, and the same one counts on each machine.
+// TestSameIDTwice checks that acts with the same id and different contents are both kept, and that Parse returns the
+// same one of them on each machine.
 func TestSameIDTwice(t *testing.T) {
 	var file []byte
 	one := add(t, &file, Act{Op: Open, On: &Place{}, Text: "aaa"})

@@ -23,7 +23,7 @@ var (
 	ErrLines = errors.New("file is larger than 16 MiB: its lines cannot be annotated")
 )
 
-// Contents reads files for On.
+// Contents reads trees and file contents for the function On.
 type Contents interface {
 	// Entry returns the entry of a path in a tree; its mode is 0 if the tree does not contain the path.
 	Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error)
@@ -31,8 +31,9 @@ type Contents interface {
 	Content(ctx context.Context, blob object.ID) ([]byte, error)
 }
 
-// On returns the place of a file in the tree of the checkpoint or commit in the parameter at, or of its lines first to last;
-// first is 0 for the whole file, and last is 0 for one line.
+// On returns the Place of a file in a tree, or of the lines first to last of the file. The parameter at is the Place of
+// the checkpoint or commit that has the tree; On sets its fields about the file. first is 0 for the whole file, and
+// last is 0 for one line.
 func On(ctx context.Context, files Contents, at Place, tree object.ID, path string, first, last int) (Place, error) {
 	e, err := files.Entry(ctx, tree, path)
 	switch {
@@ -58,8 +59,9 @@ func On(ctx context.Context, files Contents, at Place, tree object.ID, path stri
 	return at, nil
 }
 
-// Add returns the file with one more act, the act, and its thread. Unless the act begins a thread, a.Thread is the id of an act
-// of the thread, or the beginning of the id. Errors are those of Find and Append.
+// Add returns the contents of an annotations file with one more act, the act, and its thread. Unless the act begins a
+// thread, a.Thread is the id of an act of the thread, or the beginning of the id. Add returns the errors of Find and
+// Append.
 func Add(file []byte, a Act, now time.Time) ([]byte, Act, Thread, error) {
 	if a.Op != Open {
 		t, err := Find(Threads(Parse(file)), a.Thread)

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// tree implements Contents: the entries of a tree by their paths, and the text of all files.
+// tree implements Contents. It has the entries of a tree by path, and one text as the contents of all files.
 type tree struct {
 	entries map[string]object.TreeEntry
 	text    string

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// State says how an annotated file or line was found in another tree.
+// State states how an annotated file or line was found in another tree.
 type State string
 
 // The states of an annotation.
@@ -21,8 +21,8 @@ const (
 	Unknown  State = "unknown"  // objects that are needed to find the lines are not available
 )
 
-// Now is the position of an annotation in a tree. Path, Blob, Line and End have the meaning of the fields of Place. Line and
-// End are 0 if State is Outdated, and all are empty if it is Unknown.
+// Now is the position of an annotation in a tree. Path, Blob, Line and End have the meaning of the fields of Place.
+// Line and End are 0 if State is Outdated. All four fields are empty if State is Unknown.
 type Now struct {
 	State     State
 	Path      string
@@ -30,14 +30,14 @@ type Now struct {
 	Line, End int
 }
 
-// Files reads trees and contents for Where.
+// Files reads trees and compares file contents for the function Where.
 type Files interface {
 	// Entry returns the entry of a path in a tree; its mode is 0 if the tree does not contain the path.
 	Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error)
-	// Renamed returns the path that a file has in the tree to, if the file has the path in the parameter path, and the contents blob,
-	// in the tree from, and was renamed between the two. It returns "" if the file was removed.
+	// Renamed returns the path in the tree to of a file that has the given path and contents in the tree from. It
+	// returns "" if the file was removed.
 	Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error)
-	// Hunks returns the differences between two contents. The result text is false if they are not texts.
+	// Hunks returns the differences between two blobs. The result text is false if one of them is not a text.
 	Hunks(ctx context.Context, from, to object.ID) (hunks []diff.Hunk, text bool, err error)
 }
 
@@ -47,9 +47,9 @@ type File struct {
 	Blob object.ID
 }
 
-// Likely sorts the files that only a later tree has by how likely they are the file that had a path: files with the same
-// name are the first ones, and those with the same extension follow. It also returns the path of the first of them with the
-// contents blob, which is the renamed file, "" if there is none.
+// Likely sorts the files that were added between two trees by the likelihood that a removed file, whose path is name,
+// was renamed to them: first files with the same file name, then those with the same extension. The result same is the
+// path of the first file with the contents blob, "" if there is none.
 func Likely(added []File, name string, blob object.ID) (sorted []File, same string) {
 	distance := func(f File) int {
 		switch {
@@ -68,7 +68,8 @@ func Likely(added []File, name string, blob object.ID) (sorted []File, same stri
 	return sorted, same
 }
 
-// Where returns the position of a place in a tree. The place must be a file or lines of a file. Errors are those of files.
+// Where returns the position of an annotated file, or of its annotated lines, in another tree. It returns the errors of
+// files, and ErrInvalid if the ids in the parameter on are invalid.
 func Where(ctx context.Context, files Files, on Place, tree object.ID) (Now, error) {
 	blob, err := object.ParseID(on.Blob)
 	if err != nil {
@@ -113,8 +114,9 @@ func Where(ctx context.Context, files Files, on Place, tree object.ID) (Now, err
 	return now, nil
 }
 
-// mapRange returns the lines of the new text that the lines first to last of the old text became. If some of them were removed or
-// changed, it returns the range from the first to the last of the others, and false if there are no others.
+// mapRange returns the lines of the new text that correspond to the lines first to last of the old text. If some of
+// these lines were removed or changed, it returns the range from the first to the last line that still exists; ok is
+// false if none exists.
 func mapRange(hunks []diff.Hunk, first, last int) (from, to int, ok bool) {
 	shift := 0
 	next := 1 // first line of the old text after the previous hunk

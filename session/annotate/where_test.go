@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// id returns an object id that is made of one digit.
+// id returns an object id that consists of one repeated digit.
 func id(digit string) object.ID {
 	v, err := object.ParseID(strings.Repeat(digit, 40))
 	if err != nil {
@@ -24,7 +24,7 @@ func id(digit string) object.ID {
 	return v
 }
 
-// memory implements Files by maps.
+// memory implements Files by maps in memory.
 type memory struct {
 	entries map[string]object.ID // by path, in each tree
 	renamed string
@@ -85,7 +85,7 @@ func TestLikely(t *testing.T) {
 	}
 }
 
-// Lines that two random texts share are found where git finds them.
+// TestLinesAreMappedLikeGit checks that lines that two random texts have in common are found where git finds them.
 func TestLinesAreMappedLikeGit(t *testing.T) {
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(3, 4))

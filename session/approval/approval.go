@@ -1,13 +1,15 @@
-// Package approval defines the approvals of a session and the policy that says which changes need them. It only parses, checks and
-// decides: clients and the server use the same rules. Package reffile reads and writes the files.
+// Package approval defines the approvals of a session, and the policy that states which changes need approvals. Clients
+// and the server use this package to parse and check the records of approvals, and to decide whether a change is
+// allowed. Package reffile reads and writes the files on a session remote.
 //
-// An approval is bound to content: to the tree that will be the new state of a branch, to the commit of the session that was reviewed, to
-// the commit of the branch at that time (the base), and to the action. A request describes these; grants and denials refer to the request.
-// If anything of it changes, the approval does not apply any more and a new request is necessary.
+// An approval is bound to content: to the tree that will be the new state of a branch, to the commit of the session
+// that was reviewed, to the commit of the branch at that time (the base), and to the action. A request names these;
+// grants and denials refer to the request. If one of these changes, the approval is no longer valid and a new request
+// is necessary.
 //
-// The records of a session are lines of JSON in the file LogFile of the ref Ref(SESSION), oldest first. Each record contains the hash
-// of the line before, so a changed or removed line is detected. A server with the policy also checks each line when it is pushed: the
-// actor and the token must be those of the push, and existing lines must stay.
+// The records of a session are lines of JSON in the file LogFile of the ref Ref(SESSION), oldest first. Each record
+// contains the hash of the previous line, so a changed or removed line is detected. A server also checks each pushed
+// line: its actor and token must be those of the push, and the push must not change or remove older lines.
 package approval
 
 import (
@@ -84,15 +86,16 @@ func (s *Subject) Reviews(p session.Checkpoint) {
 	s.Checkpoint, s.Files, s.Commit = string(p.ID), p.Tree.String(), headOf(p)
 }
 
-// VoidedBy reports whether the newest checkpoint of the session voids a request: it has other files, or another commit as HEAD, than the
-// checkpoint that was reviewed. Records of older versions do not name these, so that any newer checkpoint voids them. newest is zero if
-// the session has no checkpoint that can be read.
+// VoidedBy reports whether newest, the newest checkpoint of the session, makes the request void: whether it has other
+// files, or another commit as HEAD, than the checkpoint that was reviewed. A request of an older version does not name
+// files and commit, so any newer checkpoint makes it void. newest is zero if the session has no checkpoint that can be
+// read.
 func (s Subject) VoidedBy(newest session.Checkpoint) bool {
 	return s.Checkpoint != "" && string(newest.ID) > s.Checkpoint &&
 		(s.Files == "" || newest.Tree.String() != s.Files || headOf(newest) != s.Commit)
 }
 
-// headOf returns the commit of HEAD at a checkpoint, "" if there is none.
+// headOf returns the id of the HEAD commit of a checkpoint, "" if the checkpoint has none.
 func headOf(p session.Checkpoint) string {
 	if p.Head.IsZero() {
 		return ""
@@ -100,7 +103,8 @@ func headOf(p session.Checkpoint) string {
 	return p.Head.String()
 }
 
-// Record is one line of the file.
+// Record is an entry of the approvals of a session: a request, or a grant, denial or withdrawal. It is stored as one
+// line of the file LogFile.
 type Record struct {
 	Version int       `json:"v"`
 	ID      string    `json:"id"`   // ULID
@@ -127,14 +131,14 @@ type Log struct {
 	last    string // hash of the last line
 }
 
-// ParseLog parses the log of the approvals of a session, and checks that each record names the hash of the one before. It returns
-// errors that wrap ErrLog.
+// ParseLog parses the file with the approvals of a session, and checks that each record contains the hash of the
+// previous line. It returns errors that wrap ErrLog.
 func ParseLog(name string, file []byte) (Log, error) {
 	l := Log{Session: name}
 	for len(file) > 0 {
 		line, rest, ended := bytes.Cut(file, []byte("\n"))
 		if !ended {
-			return l, fmt.Errorf("%w: line %d has no end", ErrLog, len(l.Records)+1)
+			return l, fmt.Errorf("%w: line %d does not end with a newline", ErrLog, len(l.Records)+1)
 		}
 		if err := l.add(line); err != nil {
 			return l, fmt.Errorf("%w: line %d: %w", ErrLog, len(l.Records)+1, err)
@@ -144,7 +148,7 @@ func ParseLog(name string, file []byte) (Log, error) {
 	return l, nil
 }
 
-// add parses and checks one more line.
+// add parses a line, checks it, and appends its record to the log.
 func (l *Log) add(line []byte) error {
 	var r Record
 	decoder := json.NewDecoder(bytes.NewReader(line))
@@ -153,7 +157,7 @@ func (l *Log) add(line []byte) error {
 		return err
 	}
 	if decoder.More() {
-		return errors.New("more than one object")
+		return errors.New("line has more than one JSON object")
 	}
 	if r.Prev != l.last {
 		return errors.New("hash of the previous line does not match")
@@ -166,7 +170,7 @@ func (l *Log) add(line []byte) error {
 	return nil
 }
 
-// check returns an error unless a record can follow those of the log.
+// check returns an error if a record cannot be the next record of the log.
 func (l *Log) check(r Record) error {
 	switch {
 	case len(l.Records) == maxRecords:
@@ -180,9 +184,9 @@ func (l *Log) check(r Record) error {
 	case l.find(r.ID) != nil:
 		return fmt.Errorf("id %s occurs twice", r.ID)
 	case r.Time.IsZero():
-		return errors.New("no time")
+		return errors.New("time is missing")
 	case !validName(r.Actor):
-		return errors.New("no valid actor")
+		return errors.New("invalid actor")
 	case len(r.Text) > maxText || !utf8.ValidString(r.Text):
 		return errors.New("invalid text")
 	}
@@ -192,11 +196,11 @@ func (l *Log) check(r Record) error {
 	request := l.find(r.Request)
 	switch {
 	case r.Op != Grant && r.Op != Deny && r.Op != Withdraw:
-		return fmt.Errorf("unknown kind %.40q", r.Op)
+		return fmt.Errorf("unknown op %.40q", r.Op)
 	case r.Subject != nil || len(r.Reviewers) > 0 || !r.Expires.IsZero():
 		return fmt.Errorf("%s has fields of a request", r.Op)
 	case request == nil || request.Op != Request:
-		return fmt.Errorf("there is no request %.40q", r.Request)
+		return fmt.Errorf("no request with the id %.40q", r.Request)
 	}
 	return nil
 }
@@ -225,7 +229,7 @@ func (r Record) checkRequest() error {
 	case s.Files != "" && !object.ValidID(s.Files):
 		return fmt.Errorf("invalid files %.70q", s.Files)
 	case s.Action == Delete && (s.Target != "" || s.Base != "" || s.Checkpoint == ""):
-		return errors.New("request to delete names a branch, or no checkpoint")
+		return errors.New("request for a deletion names a branch, or names no checkpoint")
 	case s.Action != Delete && (!refname.Valid(s.Target) || !strings.HasPrefix(s.Target, "refs/heads/")):
 		return fmt.Errorf("invalid branch %.200q", s.Target)
 	}
@@ -242,7 +246,7 @@ func validName(name string) bool {
 	return name != "" && len(name) <= maxName && utf8.ValidString(name) && !strings.ContainsFunc(name, control)
 }
 
-// find returns the record with an id, or nil.
+// find returns the record with the id, or nil if the log does not contain it.
 func (l *Log) find(id string) *Record {
 	for i := range l.Records {
 		if l.Records[i].ID == id {
@@ -252,7 +256,7 @@ func (l *Log) find(id string) *Record {
 	return nil
 }
 
-// Find returns the request whose id is, or begins with, the text. It returns false if there is none, or more than one.
+// Find returns the request whose id begins with text. It returns false if there is no such request, or more than one.
 func (l *Log) Find(text string) (found Record, ok bool) {
 	text = strings.ToUpper(text)
 	for _, r := range l.Records {
@@ -266,7 +270,8 @@ func (l *Log) Find(text string) (found Record, ok bool) {
 	return found, ok
 }
 
-// Append returns the file with one more record. It sets Version, ID, Prev and Session of the record, and the time if it is zero.
+// Append returns the contents of the file with one more record, and the record. It sets Version, ID, Prev and Session
+// of the record, and the time if it is zero.
 func (l *Log) Append(file []byte, r Record, now time.Time) ([]byte, Record, error) {
 	r.Version, r.Prev, r.Session = version, l.last, l.Session
 	after := session.CheckpointID("")
@@ -287,7 +292,8 @@ func (l *Log) Append(file []byte, r Record, now time.Time) ([]byte, Record, erro
 	return append(append(bytes.Clone(file), line...), '\n'), r, nil
 }
 
-// Person returns the name of a user in commits: the name without the characters that cannot be part of one.
+// Person returns the name of a user as git writes it in commits: without the characters that git does not allow in a
+// name. It returns "unknown" if no character remains.
 func Person(actor string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '<' || r == '>' {
@@ -298,7 +304,8 @@ func Person(actor string) string {
 	return cmp.Or(strings.Trim(clean, " .,:;\"'"), "unknown") // git removes these characters, and refuses an empty name
 }
 
-// Address returns the address of a user in commits. A name that is no address gets a host that never exists.
+// Address returns the mail address of a user for a commit. If the actor's name is not an address, the result is an
+// address at the host artifactfs.invalid, which cannot exist.
 func Address(actor string) string {
 	if strings.Contains(actor, "@") {
 		return Person(actor)

@@ -17,11 +17,11 @@ var (
 	tree  = strings.Repeat("1", 40)
 	other = strings.Repeat("2", 40)
 	base  = strings.Repeat("3", 40)
-	files = strings.Repeat("4", 40) // tree of the checkpoint that is reviewed
-	head  = strings.Repeat("5", 40) // its HEAD
+	files = strings.Repeat("4", 40) // tree of the reviewed checkpoint
+	head  = strings.Repeat("5", 40) // HEAD of the reviewed checkpoint
 )
 
-// checkpointOf returns a checkpoint with a tree and a commit as HEAD.
+// checkpointOf returns a checkpoint with the given id, tree and HEAD.
 func checkpointOf(id, tree, head string) session.Checkpoint {
 	p := session.Checkpoint{ID: session.CheckpointID(id)}
 	for text, id := range map[string]*object.ID{tree: &p.Tree, head: &p.Head} {
@@ -35,7 +35,7 @@ const (
 	newer = "01M80Q4Z50EZKC5YR3HTMPRYYR"
 )
 
-// written is a file of records under construction.
+// written is a file of approval records to which a test adds records.
 type written struct {
 	t    testing.TB
 	log  Log
@@ -67,7 +67,8 @@ func (w *written) add(r Record) string {
 	return r.ID
 }
 
-// A file that was changed in any way that adds no line at the end is refused.
+// TestChainShowsEachChange checks that ParseLog refuses a file that was changed in any other way than by new lines at
+// the end.
 func TestChainShowsEachChange(t *testing.T) {
 	w := write(t)
 	id := w.add(Record{Op: Request, Actor: "agent", Text: "a <b> text\nof two lines"})
@@ -162,7 +163,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// Each case adds records to a request for main and says what the policy decides.
+// TestDecisions adds records to a request for the branch main, and checks what the policy decides.
 func TestDecisions(t *testing.T) {
 	const one = `{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice","bob"]}]}`
 	const two = `{"version":1,"branches":[{"match":"*","quorum":2},{"match":"main","paths":["/infra/**"],"quorum":1,"reviewers":["ops"],"ttl":"1h"}]}`
@@ -174,7 +175,7 @@ func TestDecisions(t *testing.T) {
 		records      []Record
 		change       func(*Change)
 		newest       session.Checkpoint
-		uncovered    string // why the request does not cover the commit
+		uncovered    string // reason why the request does not cover the commit
 		after        time.Duration
 		want         string // part of the refusal; "" if the change is allowed
 	}{
@@ -241,7 +242,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// A rule for paths finds the paths that its globs match, and applies after too many comparisons.
+// TestRulesForPaths checks that a rule for paths applies if one of its globs matches a path, and after too many
+// comparisons.
 func TestRulesForPaths(t *testing.T) {
 	var paths []string
 	for i := range 100_000 {
@@ -268,7 +270,8 @@ func TestRulesForPaths(t *testing.T) {
 	}
 }
 
-// A request of an earlier version, which does not name the contents of the checkpoint, is void after any newer one.
+// TestRequestWithoutContents checks that a request of an older version, which does not name the files of the
+// checkpoint, is void after any newer checkpoint.
 func TestRequestWithoutContents(t *testing.T) {
 	s := Subject{Checkpoint: older}
 	if s.VoidedBy(checkpointOf(older, files, head)) || !s.VoidedBy(checkpointOf(newer, files, head)) {
@@ -276,7 +279,7 @@ func TestRequestWithoutContents(t *testing.T) {
 	}
 }
 
-// The request to delete a session is void if the session has changed.
+// TestDeletion checks that the request to delete a session is void if the session has changed.
 func TestDeletion(t *testing.T) {
 	w := write(t)
 	id := w.add(Record{Op: Request, Actor: "agent", Subject: &Subject{Action: Delete, Checkpoint: older, Files: files, Commit: head, Tree: tree}})

@@ -16,29 +16,29 @@ type Status string
 const (
 	Open      Status = "open"      // waits for reviewers
 	Granted   Status = "granted"   // has the approvals that the policy requires
-	Denied    Status = "denied"    // a reviewer has denied it
+	Denied    Status = "denied"    // a reviewer has denied the request
 	Withdrawn Status = "withdrawn" // the user who requested has taken it back
 	Expired   Status = "expired"
 	Void      Status = "void" // the session has other contents than at the checkpoint that was reviewed (Subject.VoidedBy)
 )
 
-// Verdict is what the records and the policy say about a request at one moment.
+// Verdict is the state of a request at one moment, computed from the records of the session and the policy.
 type Verdict struct {
 	Request Record
 	Status  Status
 	Grants  []Record // the grants that are in force, oldest first
 	Denials []Record // the denials that are in force, oldest first
-	Missing string   // what is missing for Granted, as a text for people; "" if nothing is
+	Missing string   // approvals that are missing for the status Granted, as a text for people; "" if none
 	Expires time.Time
 }
 
-// Change is a change of a repository that a policy may protect: of a branch, or the deletion of a session.
+// Change is a change of a repository that a policy may protect: an update of a branch, or the deletion of a session.
 type Change struct {
 	Branch string   // full name of the branch
 	Base   string   // commit of the branch before the change; "" if it does not exist
 	Tree   string   // tree of the branch after the change
-	Paths  []string // paths whose files differ between the two
-	// Covers returns why a request does not cover the commit that the branch gets, "" if it does.
+	Paths  []string // paths whose files differ between the trees of Base and of the change
+	// Covers returns "" if a request covers the new commit of the branch, otherwise the reason why it does not.
 	Covers func(request Record) string
 
 	Session string             // session that is deleted; "" for a change of a branch
@@ -50,9 +50,10 @@ type Refused string
 
 func (r Refused) Error() string { return string(r) }
 
-// Check returns the request whose approvals allow a change, the zero Record if the change needs none, and an error of type Refused if
-// the policy does not allow the change. logs are the approvals of all sessions in the repository. The function newest returns the newest
-// checkpoint of a session in the repository, the zero Checkpoint if there is none.
+// Check returns the request whose approvals allow a change, or the zero Record if the change needs no approval. It
+// returns an error of type Refused if the policy does not allow the change. logs are the approvals of all sessions in
+// the repository. The function newest returns the newest checkpoint of a session in the repository, or the zero
+// Checkpoint if there is none.
 func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Checkpoint, now time.Time) (Record, error) {
 	needs := p.needs(c)
 	if len(needs) == 0 {
@@ -85,12 +86,12 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Che
 	return Record{}, cmp.Or(uncovered, error(c.refuse(needs, best)))
 }
 
-// rank orders the states of requests by how near they are to Granted.
+// rank returns a number that is larger the nearer the status of a request is to Granted.
 func rank(s Status) int {
 	return slices.Index([]Status{Withdrawn, Expired, Void, Denied, Open, Granted}, s)
 }
 
-// is reports whether a request is for exactly this change.
+// is reports whether a request asks for exactly this change.
 func (c Change) is(r Record) bool {
 	s := r.Subject
 	if c.Session != "" {
@@ -99,7 +100,8 @@ func (c Change) is(r Record) bool {
 	return s.Action != Delete && s.Target == c.Branch && s.Base == c.Base && s.Tree == c.Tree
 }
 
-// refuse returns the reason why a change is not allowed. best is the request that is nearest to allow it.
+// refuse returns the reason why a change is not allowed. best is the request that is nearest to being granted, zero if
+// no request asks for this change.
 func (c Change) refuse(needs []Need, best Verdict) Refused {
 	what, of := strings.TrimPrefix(c.Branch, "refs/heads/")+" is protected", "this tree and base"
 	if c.Session != "" {
@@ -118,7 +120,7 @@ func (c Change) refuse(needs []Need, best Verdict) Refused {
 	return Refused(fmt.Sprintf("%s: request %s %s", what, best.Request.ID, reason))
 }
 
-// describe says what rules require.
+// describe returns the approvals that rules require as a text, such as "2 users of alice, bob".
 func describe(needs []Need) string {
 	var texts []string
 	for _, n := range needs {
@@ -136,8 +138,8 @@ func describe(needs []Need) string {
 	return strings.Join(texts, " and by ")
 }
 
-// Judge returns the state of a request. paths are those that the requested change touches, and newest is the newest checkpoint of
-// the session in the repository, the zero Checkpoint if there is none.
+// Judge returns the state of a request. The parameter paths are the paths that the requested change touches. newest is
+// the newest checkpoint of the session in the repository, or the zero Checkpoint if there is none.
 func (p Policy) Judge(l Log, request Record, paths []string, newest session.Checkpoint, now time.Time) Verdict {
 	c := Change{Branch: request.Subject.Target, Paths: paths}
 	if request.Subject.Action == Delete {
@@ -146,7 +148,7 @@ func (p Policy) Judge(l Log, request Record, paths []string, newest session.Chec
 	return l.judge(request, p.needs(c), newest, now)
 }
 
-// judge returns the state of a request under the rules that match it. Without rules, one grant is enough.
+// judge returns the state of a request under the rules that match its change. If no rule matches, one grant is enough.
 func (l Log) judge(request Record, needs []Need, newest session.Checkpoint, now time.Time) Verdict {
 	if len(needs) == 0 {
 		needs = []Need{{Quorum: 1}}
@@ -158,6 +160,8 @@ func (l Log) judge(request Record, needs []Need, newest session.Checkpoint, now 
 			v.Expires = end
 		}
 	}
+	// votes returns the last grant or denial of each user for a request, oldest first, and reports whether the request
+	// was withdrawn.
 	votes, withdrawn := l.votes(request)
 	for _, r := range votes {
 		entitled := slices.ContainsFunc(needs, func(n Need) bool { return n.entitles(r.Actor) })
@@ -210,12 +214,13 @@ func (l Log) votes(request Record) (votes []Record, withdrawn bool) {
 	return votes, withdrawn
 }
 
-// entitles reports whether a user may grant.
+// entitles reports whether a user may grant or deny requests under the rule.
 func (n Need) entitles(actor string) bool {
 	return len(n.Reviewers) == 0 || slices.Contains(n.Reviewers, actor)
 }
 
-// missing says which grants a request still needs. Only one grant for each token counts, so that one user cannot grant under two names.
+// missing returns a text that states how many approvals a request still needs under the rule, "" if it needs none. Only
+// one grant for each token counts, so that one user cannot grant under two names.
 func (n Need) missing(request Record, grants []Record) string {
 	tokens := map[string]bool{"": false}
 	count := 0

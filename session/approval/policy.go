@@ -25,10 +25,11 @@ const (
 	maxRules  = 1000
 )
 
-// ErrPolicy means that the policy is not valid. Nobody can change what it may protect until it is repaired.
+// ErrPolicy means that the policy is not valid. Until it is repaired, no user can change the branches and sessions that
+// it may protect.
 var ErrPolicy = errors.New("invalid policy")
 
-// Policy says which changes of a repository need approvals.
+// Policy states which changes of a repository need approvals.
 type Policy struct {
 	Version int `json:"version"`
 	// Branches are the rules for branches. A change must satisfy every rule that matches its branch and one of its paths.
@@ -40,18 +41,18 @@ type Policy struct {
 	Locks string `json:"locks,omitempty"`
 }
 
-// Need is the number and the kind of approvals that a rule requires.
+// Need states how many approvals a rule requires, and of which users.
 type Need struct {
 	Quorum    int      `json:"quorum"`              // number of different users who must grant, at least 1
 	Reviewers []string `json:"reviewers,omitempty"` // users who may grant; empty: all
-	Self      bool     `json:"self,omitempty"`      // the user who requested may grant too
+	Self      bool     `json:"self,omitempty"`      // the user who made the request may grant it too
 	TTL       TTL      `json:"ttl,omitempty"`       // maximum lifetime of a request; 0: DefaultTTL
 }
 
 // BranchRule protects branches.
 type BranchRule struct {
 	Match string   `json:"match"`           // glob of branches without refs/heads/, such as release/*
-	Paths []string `json:"paths,omitempty"` // globs of paths; the rule is for changes of these only; empty: for all changes
+	Paths []string `json:"paths,omitempty"` // globs; the rule is for changes of matching paths; empty: all changes
 	Need
 }
 
@@ -74,7 +75,8 @@ func (t *TTL) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParsePolicy parses a policy. An empty text is a policy without rules. It returns errors that wrap ErrPolicy.
+// ParsePolicy parses the contents of a policy file. An empty text is a policy without rules. It returns errors that
+// wrap ErrPolicy.
 func ParsePolicy(text []byte) (Policy, error) {
 	p := Policy{Version: version}
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -117,7 +119,7 @@ func (p Policy) check() error {
 	return nil
 }
 
-// check checks what a rule requires, and its globs.
+// check returns an error if the globs or the other fields of a rule are invalid.
 func (n Need) check(globs []string) error {
 	for _, g := range globs {
 		if err := refname.CheckGlob(g); err != nil {
@@ -140,7 +142,8 @@ func (n Need) check(globs []string) error {
 	return nil
 }
 
-// Protects reports whether a rule matches a branch, by its full name.
+// Protects reports whether the policy has a rule that matches a branch. The parameter branch is the full name, such as
+// refs/heads/main.
 func (p Policy) Protects(branch string) bool {
 	return slices.ContainsFunc(p.Branches, func(r BranchRule) bool { return r.matches(branch) })
 }
@@ -155,12 +158,13 @@ func (r BranchRule) matches(branch string) bool {
 	return ok && refname.Match(r.Match, name)
 }
 
-// NeedsPaths reports whether a rule for a branch, which is given by its full name, is only for changes of certain paths.
+// NeedsPaths reports whether a rule that matches the branch applies only to changes of certain paths. The parameter
+// branch is the full name, such as refs/heads/main.
 func (p Policy) NeedsPaths(branch string) bool {
 	return slices.ContainsFunc(p.Branches, func(r BranchRule) bool { return len(r.Paths) > 0 && r.matches(branch) })
 }
 
-// needs returns what the rules require for a change.
+// needs returns the requirements of all rules that match a change.
 func (p Policy) needs(c Change) (all []Need) {
 	if c.Session != "" {
 		for _, r := range p.Sessions {
@@ -182,14 +186,15 @@ func (p Policy) needs(c Change) (all []Need) {
 	return all
 }
 
-// maxMatches is the maximum number of times that a path is compared with a glob to find the rules for one change, so that no policy
-// makes a server busy for more than about a second. After that, every rule for paths applies.
+// maxMatches is the maximum number of comparisons of a path with a glob that are made to find the rules for one change.
+// The limit keeps a policy from making a server busy for more than about a second. When it is reached, every rule for
+// paths applies.
 const maxMatches = 5_000_000
 
 // changedPaths are the paths that a change touches.
 type changedPaths struct {
 	sorted []string
-	left   int // number of comparisons that may follow
+	left   int // number of comparisons that may still be made, see maxMatches
 }
 
 // match reports whether a glob of a rule matches one of the paths. It compares only the paths that begin with the glob's part before

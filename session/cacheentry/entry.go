@@ -34,7 +34,7 @@ const (
 	MaxKey = 1 << 10
 	// MaxValue is the maximum size of a value in bytes.
 	MaxValue = 64 << 20
-	// None, as an expected hash, means that there must be no entry.
+	// None can be used instead of the expected hash of an entry. It means that the entry must not exist.
 	None = "none"
 
 	// maxInfo is the maximum size of a description in bytes. A key of MaxKey bytes can be six times as long in JSON.
@@ -49,11 +49,11 @@ const (
 )
 
 var (
-	// ErrNone means that there is no entry with the requested key, or that it has expired.
-	ErrNone = errors.New("no entry")
+	// ErrNone means that the session remote has no entry with the requested key, or that the entry has expired.
+	ErrNone = errors.New("no entry with this key")
 	// ErrKey means that a text cannot be a key.
 	ErrKey = errors.New("invalid key")
-	// ErrExpect means that a text is not an expected hash.
+	// ErrExpect means that a text is neither the hash of a value nor None.
 	ErrExpect = errors.New("invalid expected hash: want 64 hexadecimal digits or " + None)
 	// ErrTooLarge means that a value is larger than MaxValue.
 	ErrTooLarge = errors.New("value is larger than 64 MiB")
@@ -78,20 +78,20 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	if e.Present.Hash == "" {
-		return "expected another value: there is no entry"
+		return "entry does not have the expected hash: it does not exist"
 	}
-	return "expected another value: the entry has the hash " + e.Present.Hash
+	return "entry does not have the expected hash: it has the hash " + e.Present.Hash
 }
 
-// Entry describes an entry.
+// Entry describes a cache entry: everything except the value.
 type Entry struct {
 	Key     string
 	Size    int64     // size of the value in bytes
 	Hash    string    // SHA-256 of the value, as 64 hexadecimal digits
 	Time    time.Time // time at which the value was stored
 	Expires time.Time // time from which the entry counts as missing; zero: it does not expire
-	// Actor is the user or program that stored the value, and Session its session. Both are statements of the writer, which nothing
-	// verifies. Session is "" if the writer used no session.
+	// Actor is the user or program that stored the value, and Session its session. Both are claims of the writer that
+	// are not verified. Session is "" if the writer used no session.
 	Actor, Session string
 }
 
@@ -119,9 +119,9 @@ func Ref(key string) string {
 func ValidKey(key string) error {
 	switch {
 	case key == "":
-		return fmt.Errorf("%w: it is empty", ErrKey)
+		return fmt.Errorf("%w: key is empty", ErrKey)
 	case len(key) > MaxKey:
-		return fmt.Errorf("%w: it has %d bytes, limit is %d", ErrKey, len(key), MaxKey)
+		return fmt.Errorf("%w: key has %d bytes, limit is %d", ErrKey, len(key), MaxKey)
 	case !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl):
 		return fmt.Errorf("%w: want text in UTF-8 without control characters", ErrKey)
 	}

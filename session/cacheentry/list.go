@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// listed is the maximum number of descriptions that one request fetches.
+	// listed is the maximum number of entries whose descriptions one request to the session remote fetches.
 	listed = 5000
-	// removals is the maximum number of refs that one push removes.
+	// removals is the maximum number of refs that one push to the session remote removes.
 	removals = 1000
 )
 
-// found is an entry that a listing has found.
+// found is a ref that may contain an entry, with the entry or the error that reading it returned.
 type found struct {
 	Entry
 	ref  transport.Ref
@@ -95,12 +95,12 @@ type GCOptions struct {
 type GCResult struct {
 	Removed []Entry // entries that were removed or would be removed, oldest first
 	Damaged int     // number of removed refs that contained no entry
-	Kept    int     // number of entries that are still there
-	Size    int64   // size in bytes of their values
+	Kept    int     // number of entries that were not removed
+	Size    int64   // size in bytes of the values of the kept entries
 }
 
-// GC removes expired and damaged entries, and the entries beyond the limits of o, oldest first. Entries that change at the same time, and
-// those of later versions of artifactfs, stay.
+// GC removes expired and damaged entries, and the oldest of the other entries until the limits of o are kept. It keeps
+// entries that change at the same time, and entries of later versions of artifactfs.
 func (s *Store) GC(ctx context.Context, o GCOptions) (r GCResult, err error) {
 	all, err := s.all(ctx)
 	if err != nil {
@@ -149,7 +149,8 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (r GCResult, err error) {
 	return r, nil
 }
 
-// remove removes the refs of entries, and reports for each whether it was removed. An entry that was changed since it was listed stays.
+// remove removes the refs of entries, and reports for each entry whether it was removed. It keeps an entry that was
+// changed since it was listed. If dryRun is set, it removes nothing and reports that all were removed.
 func (s *Store) remove(ctx context.Context, entries []found, dryRun bool) ([]bool, error) {
 	removed := slices.Repeat([]bool{true}, len(entries))
 	if dryRun {

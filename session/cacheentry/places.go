@@ -18,10 +18,11 @@ type Place interface {
 	Format(ctx context.Context) (object.Format, error)
 	// Refs returns the refs whose names begin with a prefix.
 	Refs(ctx context.Context, prefix string) ([]transport.Ref, error)
-	// Read calls the function use with a store that has the objects of commits, including those of their ancestors up to a depth. A depth
-	// of 1 means the commits themselves.
+	// Read calls the function use with a store that contains the objects of the commits and of their ancestors up to a
+	// depth. A depth of 1 means only the commits themselves.
 	Read(ctx context.Context, commits []object.ID, depth int, use func(*odb.Store) error) error
-	// Update stores objects and changes refs by compare-and-swap. It returns the result of each update: nil, or a *transport.Rejected.
+	// Update stores objects and changes refs by compare-and-swap. It returns the result of each update: nil, or a
+	// *transport.Rejected if the ref was not changed.
 	Update(ctx context.Context, updates []transport.RefUpdate, objects []odb.Outgoing) ([]error, error)
 }
 
@@ -42,13 +43,13 @@ func (r Remote) Format(ctx context.Context) (object.Format, error) {
 	return caps.Format, err
 }
 
-// Refs requests refs of the session remote.
+// Refs requests the refs of the session remote whose names begin with prefix.
 func (r Remote) Refs(ctx context.Context, prefix string) ([]transport.Ref, error) {
 	refs, err := r.Remote.Refs(ctx, []string{prefix})
 	return refs.List, err
 }
 
-// Read fetches the commits into a temporary store by one request.
+// Read fetches the commits by one request into a temporary store, and calls use with the store.
 func (r Remote) Read(ctx context.Context, commits []object.ID, depth int, use func(*odb.Store) error) (err error) {
 	caps, err := r.Remote.Capabilities(ctx)
 	if err != nil {
@@ -113,7 +114,7 @@ type Embedded struct {
 // Format returns the object format of the repository.
 func (e Embedded) Format(context.Context) (object.Format, error) { return e.Repo.Format(), nil }
 
-// Refs reads refs of the repository.
+// Refs returns the refs of the repository whose names begin with prefix.
 func (e Embedded) Refs(_ context.Context, prefix string) ([]transport.Ref, error) {
 	all, err := e.Repo.Refs(prefix)
 	var refs []transport.Ref
@@ -123,7 +124,7 @@ func (e Embedded) Refs(_ context.Context, prefix string) ([]transport.Ref, error
 	return refs, err
 }
 
-// Read calls use with the repository's own objects. They stay in the repository until use returns.
+// Read calls use with the repository's object store. No gc removes objects until use returns.
 func (e Embedded) Read(_ context.Context, _ []object.ID, _ int, use func(*odb.Store) error) error {
 	defer e.Repo.Working()()
 	objects, err := e.Repo.Packs()

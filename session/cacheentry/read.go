@@ -10,9 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// describe reads the description of an entry from the commit of its ref. It also returns the commit of the value, which the store need
-// not have. It returns an error that wraps ErrDamaged or ErrNewer if the commit is not a version of the entry with the ref name ref, and
-// odb.ErrNotFound if the store does not have the commit itself.
+// describe reads the description of an entry from the commit of its ref. It also returns the id of the commit that
+// contains the value; the store may lack this commit. It returns an error that wraps ErrDamaged or ErrNewer if the
+// commit is not a version of the entry with the ref name ref, and odb.ErrNotFound if the store does not have the commit
+// itself.
 func describe(objects *odb.Store, ref string, commit object.ID) (e Entry, value object.ID, err error) {
 	info, err := commitIn(objects, commit)
 	if err != nil {
@@ -35,7 +36,8 @@ func describe(objects *odb.Store, ref string, commit object.ID) (e Entry, value 
 	return e, info.Parents[0], nil
 }
 
-// copyValue writes the value of an entry to w and verifies it. The result written reports whether w has received a part of the value.
+// copyValue writes the value of an entry to w, and verifies its size and hash. commit is the commit that contains the
+// value. The result written reports whether w has received at least a part of the value.
 func copyValue(objects *odb.Store, e Entry, commit object.ID, w io.Writer) (written bool, err error) {
 	info, err := commitIn(objects, commit)
 	if err != nil {
@@ -63,7 +65,8 @@ func copyValue(objects *odb.Store, e Entry, commit object.ID, w io.Writer) (writ
 	return true, nil
 }
 
-// commitIn reads a commit.
+// commitIn returns a parsed commit of the store. It returns an error that wraps ErrDamaged if the object is not a valid
+// commit.
 func commitIn(objects *odb.Store, id object.ID) (object.CommitInfo, error) {
 	text, err := typed(objects, id, object.Commit, maxInfo)
 	if err != nil {
@@ -76,7 +79,8 @@ func commitIn(objects *odb.Store, id object.ID) (object.CommitInfo, error) {
 	return info, nil
 }
 
-// fileIn returns the blob of the file name in a tree.
+// fileIn returns the id of the blob of the file name in a tree. It returns an error that wraps ErrDamaged if the tree
+// is missing or does not contain the file.
 func fileIn(objects *odb.Store, tree object.ID, name string) (object.ID, error) {
 	text, err := typed(objects, tree, object.Tree, maxInfo)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // Store reads and changes the entries of one session remote. It must not be used by several goroutines at the same time.
 type Store struct {
 	Place Place
-	// Now returns the present time, by which entries expire; nil: time.Now.
+	// Now returns the present time, which decides whether an entry has expired; nil stands for time.Now.
 	Now func() time.Time
 }
 
@@ -30,24 +30,25 @@ func (s *Store) now() time.Time {
 	return time.Now()
 }
 
-// Value is a value to store.
+// Value is the value of an entry that is to be stored.
 type Value struct {
 	Size int64
 	// Open returns a reader of the value. It is called several times and must return the same bytes each time.
 	Open func() (io.ReadCloser, error)
 }
 
-// PutRequest describes an entry to store.
+// PutRequest is the request to store an entry.
 type PutRequest struct {
 	Key   string
 	Value Value
 	TTL   time.Duration // time after which the entry expires; 0: it does not expire
-	// Expect is the hash that the entry must have, None if there must be no entry, or "" for any.
+	// Expect is the hash that the present value of the entry must have. None means that the entry must not exist; ""
+	// means that the present value does not matter.
 	Expect         string
-	Actor, Session string // see Entry
+	Actor, Session string // fields of the stored Entry
 }
 
-// present is the present version of an entry.
+// present is the state of an entry before a change.
 type present struct {
 	commit object.ID // commit of the ref; zero if the ref does not exist
 	entry  Entry     // description; the zero value if there is no entry, or if it has expired or is damaged
@@ -72,7 +73,7 @@ func (s *Store) Get(ctx context.Context, key string, w io.Writer) (Entry, error)
 	}
 }
 
-// get makes one attempt for Get. The result written reports whether w has received a part of the value.
+// get makes one attempt of Store.Get. The result written reports whether w has received at least a part of the value.
 func (s *Store) get(ctx context.Context, key string, w io.Writer) (e Entry, written bool, err error) {
 	commit, err := s.commit(ctx, key)
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *Store) get(ctx context.Context, key string, w io.Writer) (e Entry, writ
 	return e, false, nil
 }
 
-// commit returns the commit of the ref of an entry; it is zero if the ref does not exist.
+// commit returns the id of the commit that the ref of an entry points to. The id is zero if the ref does not exist.
 func (s *Store) commit(ctx context.Context, key string) (object.ID, error) {
 	refs, err := s.Place.Refs(ctx, Ref(key))
 	if err != nil {
@@ -119,7 +120,8 @@ func (s *Store) commit(ctx context.Context, key string) (object.ID, error) {
 	return object.ID{}, nil
 }
 
-// present returns the present version of an entry. An entry that has expired or is damaged counts as missing, so that it can be replaced.
+// present returns the present state of an entry. An entry that has expired or is damaged counts as missing, so that it
+// can be replaced.
 func (s *Store) present(ctx context.Context, key string) (p present, err error) {
 	if p.commit, err = s.commit(ctx, key); err != nil || p.commit.IsZero() {
 		return p, err
@@ -137,7 +139,7 @@ func (s *Store) present(ctx context.Context, key string) (p present, err error) 
 	return p, err
 }
 
-// check returns a *ConflictError unless the entry has the expected hash. An empty expectation matches everything.
+// check returns a *ConflictError unless the entry has the expected hash. See PutRequest.Expect.
 func (p present) check(expect string) error {
 	if expect == "" || expect == None && p.entry.Hash == "" || expect == p.entry.Hash {
 		return nil
@@ -172,7 +174,8 @@ func (s *Store) Put(ctx context.Context, r PutRequest) (Entry, error) {
 	})
 }
 
-// Delete removes an entry. It returns ErrNone if there is no entry, and a *ConflictError if the entry does not have the expected hash.
+// Delete removes an entry. It returns ErrNone if the entry does not exist, and a *ConflictError if the entry does not
+// have the expected hash. See PutRequest.Expect for the parameter expect.
 func (s *Store) Delete(ctx context.Context, key, expect string) error {
 	if err := errors.Join(ValidKey(key), ValidExpect(expect)); err != nil {
 		return err
@@ -185,8 +188,9 @@ func (s *Store) Delete(ctx context.Context, key, expect string) error {
 	})
 }
 
-// change changes the ref of an entry to the commit that the function next returns, which is zero if the ref is to be removed. If another
-// writer changes the ref at the same time, it tries again.
+// change sets the ref of an entry to the commit that the function next returns, and stores the objects that next
+// returns. If the commit is zero, change removes the ref. If another writer changes the ref at the same time, change
+// tries again, up to maxTries times.
 func (s *Store) change(ctx context.Context, key, expect string, next func(p present) (object.ID, []odb.Outgoing, error)) error {
 	for try := range reffile.MaxTries {
 		if try > 0 && !reffile.Pauses.Wait(ctx, try) {
@@ -212,8 +216,8 @@ func (s *Store) change(ctx context.Context, key, expect string, next func(p pres
 	return ErrBusy
 }
 
-// expected returns the present version of an entry, or a *ConflictError if it does not have the expected hash. The description is read
-// only if there is an expectation.
+// expected returns the present state of an entry, or a *ConflictError if the entry does not have the expected hash. It
+// reads the description of the entry only if expect is not "".
 func (s *Store) expected(ctx context.Context, key, expect string) (p present, err error) {
 	if expect == "" {
 		p.commit, err = s.commit(ctx, key)
@@ -225,7 +229,7 @@ func (s *Store) expected(ctx context.Context, key, expect string) (p present, er
 	return p, p.check(expect)
 }
 
-// hash reads a value once and returns it as a blob, and its SHA-256.
+// hash reads a value once, and returns it as a git blob, and its SHA-256 in hexadecimal.
 func (v Value) hash(format object.Format) (blob odb.Outgoing, hash string, err error) {
 	r, err := v.Open()
 	if err != nil {
@@ -243,7 +247,7 @@ func (v Value) hash(format object.Format) (blob odb.Outgoing, hash string, err e
 	return blob, hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// objects returns the commit of an entry and all objects of the entry.
+// objects returns all git objects of an entry, and the id of the commit for its ref.
 func (e Entry) objects(format object.Format, blob odb.Outgoing) (object.ID, []odb.Outgoing, error) {
 	text, err := e.encode()
 	if err != nil {
@@ -265,7 +269,7 @@ func (e Entry) objects(format object.Format, blob odb.Outgoing) (object.ID, []od
 	return entry[1].ID, append(append(value, blob, info), entry...), nil
 }
 
-// commitOf returns a tree with one file and a commit with this tree, in this order.
+// commitOf returns two new objects: a tree that contains one file, and a commit with this tree.
 func commitOf(
 	format object.Format, name string, file odb.Outgoing, parent object.ID, at time.Time, message string,
 ) ([]odb.Outgoing, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// bare returns an empty repository.
+// bare creates an empty bare repository and returns its path.
 func bare(t *testing.T, format string) string {
 	t.Helper()
 	repo := filepath.Join(t.TempDir(), "r.git")
@@ -30,7 +30,7 @@ func bare(t *testing.T, format string) string {
 	return repo
 }
 
-// remote returns a store of the repository at a URL or path.
+// remote returns a Store for the repository at a URL or path.
 func remote(t *testing.T, url string) *Store {
 	t.Helper()
 	r, err := transport.Open(url, transport.Options{})
@@ -41,7 +41,8 @@ func remote(t *testing.T, url string) *Store {
 	return &Store{Place: Remote{Remote: r, Dir: t.TempDir()}}
 }
 
-// each runs a test with an empty repository, reached by its path and by HTTP, and with an embedded session remote.
+// each runs a test with three empty session remotes: one that is reached by its path, one that is reached by HTTP, and
+// an embedded one.
 func each(t *testing.T, test func(t *testing.T, repo string, open func() *Store)) {
 	for _, format := range []string{"sha1", "sha256"} {
 		t.Run("path "+format, func(t *testing.T) {
@@ -74,7 +75,7 @@ func each(t *testing.T, test func(t *testing.T, repo string, open func() *Store)
 	}
 }
 
-// serve returns an HTTP server of git http-backend that does not support filters, as is git's default.
+// serve returns an HTTP server for git repositories that does not support filters, as by default.
 func serve(t *testing.T, root string, count func(gittest.Request)) *gittest.Server {
 	t.Helper()
 	s, err := gittest.Serve(gittest.ServerOptions{Root: root, Config: []string{"uploadpack.allowFilter=false"}, Each: count})
@@ -85,7 +86,7 @@ func serve(t *testing.T, root string, count func(gittest.Request)) *gittest.Serv
 	return s
 }
 
-// text returns a value.
+// text returns a Value with the given text.
 func text(s string) Value {
 	return Value{Size: int64(len(s)), Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(s)), nil }}
 }
@@ -102,7 +103,7 @@ func put(t *testing.T, s *Store, r PutRequest) Entry {
 	return e
 }
 
-// want fails the test unless the entry has a value.
+// want fails the test unless the entry with the key has the value.
 func want(t *testing.T, s *Store, key, value string) {
 	t.Helper()
 	var got bytes.Buffer
@@ -112,7 +113,7 @@ func want(t *testing.T, s *Store, key, value string) {
 	}
 }
 
-// gone fails the test unless there is no entry.
+// gone fails the test if an entry with the key exists.
 func gone(t *testing.T, s *Store, key string) {
 	t.Helper()
 	var got bytes.Buffer
@@ -121,7 +122,7 @@ func gone(t *testing.T, s *Store, key string) {
 	}
 }
 
-// conflict fails the test unless err is a ConflictError with a hash.
+// conflict fails the test unless err is a *ConflictError whose present entry has the given hash.
 func conflict(t *testing.T, err error, present string) {
 	t.Helper()
 	var c *ConflictError
@@ -171,10 +172,11 @@ func TestPutGetDelete(t *testing.T) {
 	})
 }
 
-// second returns the second of two values.
+// second returns its second argument.
 func second[T any](_ T, err error) error { return err }
 
-// Of writers that expect the same value exactly one wins, and writers without an expectation all succeed.
+// TestWritersAtTheSameTime checks that of several writers that expect the same present value exactly one succeeds, and
+// that writers without an expected value all succeed.
 func TestWritersAtTheSameTime(t *testing.T) {
 	each(t, func(t *testing.T, _ string, open func() *Store) {
 		const writers = 4
@@ -254,7 +256,8 @@ func TestExpiryAndGC(t *testing.T) {
 	})
 }
 
-// keys of 1,000 entries takes 4 requests at most, and fetches no value, also from a server without filters.
+// TestListFetchesNoValues checks that List of 1,000 entries takes at most 4 requests and fetches no value, even from a
+// server without filters.
 func TestListFetchesNoValues(t *testing.T) {
 	repo := bare(t, "sha1")
 	gittest.Must(t, repo, "config", "core.fsync", "none")
@@ -302,7 +305,8 @@ func TestListFetchesNoValues(t *testing.T) {
 	}
 }
 
-// Refs that are not entries are counted, never returned, and removed by GC, unless a later version has written them.
+// TestForeignRefs checks that refs that contain no entry are counted and never returned, and that GC removes them,
+// unless a later version has written them.
 func TestForeignRefs(t *testing.T) {
 	each(t, func(t *testing.T, repo string, open func() *Store) {
 		s := open()
