@@ -12,35 +12,35 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// edit is the construction of a checkpoint's tree: it applies the frozen entries of a view (the paths that differ, with their
-// contents at one moment) to the tree that the view starts from.
+// edit constructs the tree of a checkpoint: it takes the tree that a view starts from, and applies the frozen entries
+// of the view, which are the changed paths with their contents at one moment.
 type edit struct {
 	c *Capturer
 	v *view
-	// The output out collects the objects that are to be written. The Copier copies collects objects that git created. The field
-	// trees holds the checkpoint's tree, which is under construction.
+	// out collects the new objects of the checkpoint. copies collects objects that git created and that are copied to
+	// the Repo. trees holds the checkpoint's tree while it is constructed.
 	out    *output
-	copies *session.Copier
+	copier *session.Copier
 	trees  *trees
-	// The set left contains the paths that exist in the working tree but that the checkpoint's tree leaves out.
+	// left is the set of paths that exist in the working tree, but not in the checkpoint's tree.
 	left *leftSet
-	// The map ignore holds the texts of ignore files that the tree leaves out, by directory. The rules of these ignore files still
-	// apply, as those in memory.Ignore.
+	// ignore maps directories to the texts of their ignore files, for ignore files that the checkpoint's tree does not
+	// contain. The rules of these files still apply.
 	ignore map[string]string
 	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
 	// contents of cleaned files first.
 	plain, cleaned []source
 	// attributes is the set of directories whose .gitattributes file differs from the .gitattributes file in the base tree.
 	attributes map[string]bool
-	// The map dirs holds the permissions of directories other than 0755. The method emptyDirs later drops the entries of
-	// directories that contain a file.
+	// dirs maps directories to their permissions, except directories with the permissions 0755. The method emptyDirs
+	// later removes the entries of directories that contain a file.
 	dirs map[string]uint32
 }
 
-// apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file were not
-// frozen.
-func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
+// apply applies the entries of v to the tree that v starts from, and returns the edit with the new tree. It returns
+// errUnpinned if the contents of a large file were not frozen.
+func (c *Capturer) apply(ctx context.Context, v *view, out *output, copier *session.Copier) (*edit, error) {
+	e := &edit{c: c, v: v, out: out, copier: copier, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
 		attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
 		// The entries of v are everything that differs from the base tree, so the state of the previous checkpoint is not needed.
@@ -104,7 +104,8 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	return e, e.contents(ctx)
 }
 
-// entry applies one entry to the tree. The result passed reports that the entry and everything below it were left out.
+// entry applies one entry of the view to the tree. The result passed is true if the path and all paths below it were
+// left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
 	// The path was removed. Its parent directory exists, and may be empty now, so record the permissions of the parent.
@@ -152,8 +153,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		}
 		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
 	}
-	// The file is larger than FreezeOptions.MaxPinned, so its contents were not frozen. The method shoot handles errUnpinned: it
-	// freezes the working tree again without that limit.
+	// The file is larger than FreezeOptions.MaxPinned, so its contents were not frozen. The method makeShot handles
+	// errUnpinned: it freezes the working tree again without that limit.
 	if f.Content == nil {
 		return false, errUnpinned
 	}
@@ -167,8 +168,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	return false, nil
 }
 
-// movedTree adds a directory that was renamed with its contents unchanged. It leaves out files that the ignore rules at the new
-// path exclude.
+// movedTree adds a directory to the tree that was renamed with its contents unchanged. It leaves out the files that the
+// ignore rules exclude at the new path.
 func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
@@ -205,9 +206,9 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
-// moved handles a file that was renamed and whose blob is unchanged. Git may convert the file differently at its new path, so
-// moved adds the file to e.cleaned, with the contents that the working tree shows. It returns false if the blob can be used
-// unchanged.
+// moved handles a file that was renamed and whose blob is unchanged. Git may convert the file differently at its new
+// path; if so, moved adds the file, with the contents that the working tree shows, to e.cleaned and returns true. It
+// returns false if the blob can be used unchanged.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
 	// Either the file was not renamed, or git converts its contents neither at the old path nor at the new path.
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
@@ -230,7 +231,8 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	return true, nil
 }
 
-// other reports whether the attributes that apply to path may differ from those that apply to path in the base tree.
+// other reports whether the git attributes of path may differ from its attributes in the base tree, because a
+// .gitattributes file that applies to it was changed.
 func (e *edit) other(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
@@ -248,8 +250,9 @@ func (e *edit) converts(ctx context.Context, path string) bool {
 	return e.other(path) || e.c.converts(ctx, relative(path, e.c.roots.above(path)))
 }
 
-// likeBase reports whether f, a .gitattributes file in a linked worktree, equals the file at the same path of the base tree, so that the
-// attributes of the base tree apply. It returns false for a file in the main working tree.
+// likeBase reports whether f, a .gitattributes file in a linked worktree, has the same contents as the file at the same
+// path of the base tree. If so, the attributes of the base tree apply. It returns false for a file in the main working
+// tree.
 func (e *edit) likeBase(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
 	t, rel := e.v.of(f.Path)
 	if t.path == "" || f.Kind != worktree.FrozenContent {
@@ -270,7 +273,7 @@ func (e *edit) likeBase(ctx context.Context, f *worktree.FrozenEntry) (bool, err
 // ext returns the extension of path with the dot, or the base name of path if there is no extension.
 func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
 
-// readerAt reads the current contents of a file in the working tree.
+// readerAt is an io.ReaderAt that reads the current contents of a file in the working tree.
 type readerAt struct {
 	tree *worktree.Tree
 	ctx  context.Context
@@ -308,7 +311,7 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	return e.leaveOut(ctx, f, session.NoFile)
 }
 
-// judge returns the reason for which a file or link is left out, or "" if the checkpoint contains the file or link.
+// judge returns the reason why the checkpoint leaves out a file or symbolic link, or "" if the checkpoint contains it.
 func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
 	// Include overrides every other rule. Exclude overrides every rule except Include.
@@ -346,8 +349,9 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	return "", nil
 }
 
-// forgotten removes paths of a working tree from the tree that are now untracked and ignored, but were tracked in the tree of was. The
-// directory of the working tree is top.
+// forgotten removes from the checkpoint's tree the paths that are untracked and ignored now, but that the index in was
+// tracks. It does so for the working tree in the directory top: the main working tree if top is "", otherwise a linked
+// worktree. now has the current index.
 func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
@@ -394,7 +398,8 @@ func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) err
 	return e.v.failure
 }
 
-// committed reports whether path is in the base tree or in HEAD's tree, not only in the index.
+// committed reports whether the base tree or the tree of HEAD contains a file at path. A path that is only in the index
+// is not committed.
 func (e *edit) committed(ctx context.Context, path string) bool {
 	t, rel := e.v.of(path)
 	for _, root := range []object.ID{e.c.o.BaseTree, t.head} {
@@ -432,7 +437,7 @@ func (e *edit) leaveOut(ctx context.Context, f *worktree.FrozenEntry, reason ses
 	return e.trees.remove(ctx, f.Path)
 }
 
-// contents makes the blobs of the files in e.plain and e.cleaned and adds them to the tree.
+// contents makes the blobs of the files in e.plain and e.cleaned, and adds the blobs to the tree.
 func (e *edit) contents(ctx context.Context) error {
 	e.c.steps.done("apply")
 	if err := e.out.hash(ctx, e.plain); err != nil {
@@ -468,8 +473,8 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known reports whether the base tree or the previous checkpoint has the blob id at path, or HEAD of the linked worktree. Such a blob need
-// not be written again, even if only the mounted remote has it and this host does not.
+// known reports whether the base tree, the previous checkpoint or HEAD of the linked worktree already has the blob id
+// at path. Such a blob need not be written again, even if only the mounted remote has it and this host does not.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
 	t, rel := e.v.of(path)
 	places := []struct {

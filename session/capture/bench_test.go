@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// BenchmarkCheckpoint makes checkpoints of ten changed files in a repository of 100,000.
+// BenchmarkCheckpoint makes checkpoints of ten changed files in a repository of 100,000 files.
 func BenchmarkCheckpoint(b *testing.B) {
 	w := largeWorld(b, 1000, 100)
 	w.checkpoint(session.Manual)

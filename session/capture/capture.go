@@ -2,7 +2,7 @@
 // them, reads the state that git stores beside the files (index, HEAD, refs, stashes), and writes all of it to the session's
 // Repo.
 //
-// It promises:
+// Package capture promises the following:
 //   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that moment with
 //     the current index. The differences: directories without files have an entry of the empty tree, and paths that Rules
 //     leave out and nested repositories are missing. Files of linked worktrees are in another tree. Files that git converts (line
@@ -17,18 +17,18 @@
 //
 // # How a checkpoint is made
 //
-// First, a dry run of Tree.Freeze returns the changed names. The ignore rules that these names need are fetched, so that
-// writers do not have to wait for the fetch. Then the Tree is frozen. Ignored directories without tracked files are skipped.
-// Usually only the changes since the previous checkpoint are read and applied to its tree. Everything that differs from the
-// base tree is read again after a change of an ignore file or of other rules, and if the memory file (type memory) is lost.
-// Then git's state is read. If the index now tracks a path that the new tree leaves out, or no longer tracks an ignored path that
-// the new tree contains, the new tree is corrected.
+// First, a dry run of Tree.Freeze returns the changed names. The ignore rules that these names need are fetched, so
+// that writers do not have to wait for the fetch. Then the Tree is frozen. Ignored directories without tracked files
+// are skipped. Usually only the changes since the previous checkpoint are read and applied to its tree. After a change
+// of an ignore file or of other rules, or if the file with the type memory is lost, everything that differs from the
+// base tree is read again. Then git's state (index, HEAD, refs, stashes) is read. If the index now tracks a path that
+// the new tree leaves out, or no longer tracks an ignored path that the new tree contains, the new tree is corrected.
 //
 // Terms: a path is tracked if it is in the index, as in git. A path is left out if the checkpoint's tree does not contain it
 // although the file exists. Each left-out path is listed with a reason; a directory that is left out as a whole is listed once.
 //
-// Locks: the goroutine that makes a checkpoint holds Capturer.token. The lock Capturer.mu protects the fields that are declared
-// below it; the goroutine that holds the token may use all other fields.
+// Locks: a goroutine that makes a checkpoint first receives the value of the channel Capturer.token. The lock
+// Capturer.mu protects the fields that are declared below mu; the goroutine with the token may use all other fields.
 package capture
 
 import (
@@ -75,10 +75,10 @@ type Options struct {
 	GitDir string
 	// Repo stores the checkpoints of the session.
 	Repo *session.Repo
-	// Memory is the name of the file that stores the state from which the next checkpoint continues; if Memory is empty, the
-	// state is not stored.
+	// Memory is the name of a file that stores what the next checkpoint needs to know about the previous one (type
+	// memory), so that it reads only the changes since then. If Memory is empty, this is not stored.
 	Memory string
-	// Lane is the lane of the checkpoints, the chain to which this writer adds them; "" means "main".
+	// Lane is the name of the lane (chain of checkpoints) to which checkpoints are added; "" means "main".
 	Lane string
 	// Segment is the lowest segment number of the lane that this writer may use. Lower numbers belong to another writer.
 	Segment int
@@ -90,21 +90,21 @@ type Options struct {
 	// unknown.
 	InitialState *InitialState
 	Rules        Rules
-	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file then stays a symbolic link in git if it
-	// was one.
+	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file whose path is a symbolic
+	// link in the previous checkpoint is then stored as a symbolic link.
 	LinksAsFiles bool
 	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob differs
 	// from the file's contents. If Converts is nil, no file is converted.
 	Converts func(ctx context.Context, path string) (bool, error)
-	// Blob returns the contents of a blob of the base tree that is not in the Repo: an ignore file or a .gitattributes file. Blob
-	// may fetch these contents. If Blob is nil, such blobs count as missing.
+	// Blob returns the contents of an ignore file or .gitattributes file of the base tree whose blob is not in the
+	// Repo. Blob may fetch the contents. If Blob is nil, such blobs count as missing.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
 	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched. If Trees is nil, such trees
 	// count as missing.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it, or zero if no such
-	// merge was made. If nothing else has changed, a ref with that value is not a reason to make a checkpoint. OthersNotes is nil
-	// if there are no other sessions.
+	// OthersNotes returns the commit that a git notes ref got when notes of other sessions were merged into it, or zero
+	// if no such merge was made. A notes ref that changed to this commit is not a reason to make a checkpoint.
+	// OthersNotes is nil if there are no other sessions.
 	OthersNotes func(ref string) object.ID
 	Log         *zap.Logger // nil disables logging
 }
@@ -117,7 +117,8 @@ type Report struct {
 	// Made is false if nothing had changed. In this case no checkpoint was made, and Checkpoint has returned the previous
 	// checkpoint.
 	Made bool
-	// Left holds at most 100 of the left-out paths, those with the most surprising reasons first.
+	// Left lists at most 100 paths that the checkpoint leaves out, sorted by reason: first the reasons that a user
+	// expects least.
 	Left []LeftOut
 	// Unread are the ignore files that could not be read. The checkpoint contains the files that they ignore, and the next
 	// checkpoint reads them again.
@@ -126,7 +127,7 @@ type Report struct {
 	Paused time.Duration
 	// Took is the total duration of the call of Checkpoint.
 	Took time.Duration
-	// Steps are the parts of Took, in order.
+	// Steps are the durations of the parts of the call, in order.
 	Steps []Step
 }
 
@@ -140,14 +141,15 @@ type Capturer struct {
 	// The channel token holds one value. The goroutine that has received the value makes a checkpoint and may use the fields from
 	// mem to settled.
 	token chan struct{}
-	// mem is the state from which the next checkpoint continues. The set left contains the paths that the tree in mem leaves out.
+	// mem is what the next checkpoint needs to know about the previous one. left is the set of paths that the previous
+	// checkpoint left out.
 	mem      memory
 	left     *leftSet
 	user     userIgnore
-	baseDirs map[string]uint32 // State.Dirs of the checkpoint that the mount started from
+	baseDirs map[string]uint32 // State.Dirs of the checkpoint from which the mount was resumed
 	// steps are the durations of the checkpoint in progress.
 	steps steps
-	// roots are the linked worktrees inside the mount, sorted by path. The method look sets it.
+	// roots are the linked worktrees inside the mount, sorted by path. The method freezeView sets it.
 	roots roots
 	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no limit.
 	pinned int64
@@ -156,7 +158,7 @@ type Capturer struct {
 	treeCacheSize int // number of entries in treeCache
 	// pending holds encoded trees that are not in the Repo yet, by id.
 	pending map[object.ID][]byte
-	// The field tracking contains the trees that determine which paths are tracked.
+	// tracking contains HEAD's tree and the index, which determine the tracked paths.
 	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
@@ -226,7 +228,8 @@ func (c *Capturer) Last() (session.Checkpoint, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next checkpoint start a new segment in the lane called lane. The number of the segment is at least segment.
+// SetLane sets the lane to which checkpoints are added. The next checkpoint starts a new segment of the lane, whose
+// number is at least segment.
 func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,34 +274,36 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// tracking determines which paths are tracked: those in HEAD's tree and in the index.
+// tracking determines which paths git tracks: the paths in HEAD's tree and in the index.
 type tracking struct {
 	head  object.ID
 	index session.Index
 }
 
-// shot holds the parts of a checkpoint that is being made.
+// shot collects the parts of one checkpoint while it is made.
 type shot struct {
 	view   *view
 	edit   *edit
 	out    *output
-	copies *session.Copier
+	copier *session.Copier
 	state  gitState
 	tree   object.ID // tree of the frozen files
-	full   object.ID // the same as in the field tree, or that tree with the files that were just removed
-	shown  object.ID // tree of the checkpoint: the tree in the field full without linked worktrees
-	left   []LeftOut // the left-out paths that leftSet.first returns
+	full   object.ID // tree of the frozen files and of files that were just removed
+	shown  object.ID // tree of the checkpoint: the tree full without the files of linked worktrees
+	left   []LeftOut // at most 100 of the left-out paths, for Report.Left
 	at     time.Time // time at which the Tree was frozen
 }
 
-// emit adds a tree to the objects of the checkpoint. The tree can be read before it is in the Repo.
+// emit adds an encoded tree to the objects of the checkpoint. The Capturer can read the tree from now on, although it
+// is not in the Repo yet.
 func (s *shot) emit(id object.ID, content []byte) error {
 	s.out.raw(id, object.Tree, content)
 	s.edit.c.pending[id] = content
 	return nil
 }
 
-// checkpoint makes a checkpoint. The caller holds token.
+// checkpoint makes one checkpoint, unless nothing has changed. See Checkpoint for the parameters and results. The
+// caller holds c.token.
 func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	// With a write-back cache, the kernel may cache written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {
@@ -361,15 +366,15 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// shoot freezes the working tree and reads git's state. It repeats both steps until the paths that the view treats as tracked are
-// those that the index tracks.
+// shoot freezes the working tree, reads git's state and makes the tree of the checkpoint. If git changes the index in
+// the meantime, so that other paths are tracked than before, shoot repeats all of this.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
-	// If git commands keep changing the index, the view and the index may never agree. After several attempts, use the last
-	// reading.
+	// If git commands change the index all the time, the tracked paths of the view and of the index may never agree.
+	// After five attempts, use the last one.
 	for try := 0; ; try++ {
 		out := &output{format: c.format, have: c.o.Repo.Remotes, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
-		s := &shot{out: out, copies: session.NewCopier(c.o.Repo)}
+		s := &shot{out: out, copier: session.NewCopier(c.o.Repo)}
 		var err error
 		if s.view, err = c.look(ctx, whole); err != nil {
 			return nil, fmt.Errorf("read the working tree: %w", err)
@@ -392,20 +397,20 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	}
 }
 
-// verdict is the result of develop.
+// verdict is the result of develop: agree, or lookAgain.
 type verdict int
 
 const (
-	// The verdict agree means that the tree is complete. The verdict lookAgain means that everything that differs from the base
-	// tree has to be read again.
+	// agree means that the tree is complete. lookAgain means that everything that differs from the base tree has to be
+	// read again, because other paths are tracked now.
 	agree verdict = iota
 	lookAgain
 )
 
-// develop reads git's state and makes the tree of the shot s.
+// develop reads git's state (index, HEAD, refs) and makes the tree of the checkpoint s.
 func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	var err error
-	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
+	if s.state, err = c.readState(ctx, s.out, s.copier); err != nil {
 		return agree, err
 	}
 	c.steps.done("git")
@@ -432,7 +437,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			}
 		}
 	}
-	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
+	if s.edit, err = c.apply(ctx, s.view, s.out, s.copier); err != nil {
 		return agree, err
 	}
 	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint. Do not

@@ -19,7 +19,7 @@ import (
 )
 
 // errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
-var errUnpinned = errors.New("contents are too large to be frozen")
+var errUnpinned = errors.New("contents of a large file were not frozen")
 
 // converts reports whether git may convert the file at path. If the attributes cannot be read, it logs the error and returns
 // false.
@@ -37,7 +37,8 @@ func (c *Capturer) converts(ctx context.Context, path string) bool {
 // cleanPrefix is the name prefix of the temporary directories, inside the Repo's directory, in which git converts files.
 const cleanPrefix = "artifactfs-clean-"
 
-// sweepClean removes the temporary directories with cleanPrefix that a killed process left behind.
+// sweepClean removes the temporary directories that killed processes left in the Repo's directory. Their names begin
+// with cleanPrefix. It logs errors.
 func (c *Capturer) sweepClean() {
 	entries, err := os.ReadDir(c.o.Repo.Dir())
 	if err != nil {
@@ -61,12 +62,13 @@ type cleaning struct {
 	top string // directory of the linked worktree that contains the files; "" for the main working tree
 }
 
-// work returns the name in the temporary working tree of the file at path.
+// work returns the name of the temporary copy of the file at path.
 func (l *cleaning) work(path string) string {
 	return filepath.Join(l.dir, "work", filepath.FromSlash(relative(path, l.top)))
 }
 
-// clean converts the files of e.cleaned, those of each working tree by themselves.
+// clean converts the files in e.cleaned. It converts the files of each working tree, main or linked, by separate git
+// commands.
 func (e *edit) clean(ctx context.Context) error {
 	if len(e.c.roots) == 0 {
 		return e.c.clean(ctx, e, "", e.cleaned)
@@ -86,8 +88,8 @@ func (e *edit) clean(ctx context.Context) error {
 	return nil
 }
 
-// clean converts the files of list, which are in the working tree with the directory top, and sets the id of each file to the id of
-// the blob that the command "git add" would make.
+// clean converts the files of list as the command "git add" does, and sets the id of each file to that of the converted
+// blob. All files are in the working tree whose directory is top.
 func (c *Capturer) clean(ctx context.Context, e *edit, top string, list []source) error {
 	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
 	if err != nil {
@@ -131,7 +133,8 @@ func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
 	}
 }
 
-// attributes writes those .gitattributes files of the new tree that apply to the files of list.
+// attributes writes the .gitattributes files that apply to the files of list into the temporary working tree. It reads
+// them from the new tree.
 func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	done := map[string]bool{}
 	if l.top != "" {
@@ -196,8 +199,8 @@ func (l *cleaning) put(s *source) error {
 	return errors.Join(err, f.Close())
 }
 
-// add runs git with a temporary index and sets the ids of list. The index starts with the user's index entries of the files,
-// because git's conversion of line ends depends on the staged blob.
+// add lets git convert the files of list, with a temporary index, and sets the ids of their blobs. The temporary index
+// first gets the user's index entries of the files, because git's conversion of line ends depends on the staged blob.
 func (l *cleaning) add(ctx context.Context, list []source) error {
 	var staged, paths bytes.Buffer
 	for i := range list {
@@ -257,12 +260,12 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	return nil
 }
 
-// take adds to the output the blob that git made of a file. If git did not write the blob, the git directory already had the blob.
-// In this case take copies the blob from the git directory, unless the mounted remote has it.
+// take adds the blob that git made of a file to the objects of the checkpoint. If git did not write the blob, the git
+// directory already had it; then take copies the blob from the git directory, unless the mounted remote has it.
 func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	_, size, err := loose.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
-		return l.e.copies.Blob(id)
+		return l.e.copier.Blob(id)
 	}
 	if err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Files that git converts have the same blobs in the checkpoint's tree as after git add, also if their attributes changed since.
+// TestConvertedFiles checks that files that git converts have the same blobs in the tree of a checkpoint as after git
+// add, even after their attributes have changed.
 func TestConvertedFiles(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitattributes": text("*.txt text\n*.up filter=upper\n*.id ident\nraw.txt -text\n*.u16 text working-tree-encoding=UTF-16LE\n*.auto text=auto\n"),
@@ -73,7 +74,7 @@ func TestConvertedFiles(t *testing.T) {
 	}
 }
 
-// in returns the mode and contents of a file in a tree of the session.
+// in returns the mode and the contents of a file in a tree of the session repository.
 func (w *world) in(tree object.ID, path string) (object.Mode, string) {
 	w.t.Helper()
 	dir, name, deep := strings.Cut(path, "/")

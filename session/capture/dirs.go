@@ -7,10 +7,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// plainDir holds the permissions of the directories that git creates. Permissions with this value are not recorded.
+// plainDir is the permissions that git gives to the directories that it creates. Checkpoints record only other
+// permissions.
 const plainDir = 0o755
 
-// mode records the permissions perm of the directory dir, except for the root.
+// mode records that the directory dir has the permissions perm. It ignores the root directory.
 func (e *edit) mode(dir string, perm uint32) {
 	if dir == "" {
 		return
@@ -40,7 +41,8 @@ func (e *edit) rememberDirs() {
 	}
 }
 
-// emptyDirs drops the permissions of directories that are not empty in the tree, because git creates such directories with 0755.
+// emptyDirs removes the recorded permissions of directories that contain a file in the checkpoint's tree. Git creates
+// such directories itself, with plainDir.
 func (e *edit) emptyDirs(ctx context.Context) error {
 	for dir := range e.dirs {
 		empty, err := e.trees.isEmpty(ctx, dir)
@@ -67,7 +69,7 @@ func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 	return err == nil, err
 }
 
-// errFile is the error by which anyFile stops at the first file.
+// errFile is the result of anyFile if it has found a file.
 var errFile = errors.New("directory contains a file")
 
 // anyFile returns errFile if there is a file in d or in a directory below d.

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// For all ignore rules, both ways to query a path have the same result, and all paths in an ignored directory are ignored.
+// FuzzIgnore checks that both ways to ask whether a path is ignored have the same result, and that all paths in an
+// ignored directory are ignored.
 func FuzzIgnore(f *testing.F) {
 	f.Add([]byte("*.o\n!keep.o\nbuild/\n/a/**\n"), "a/build/x.o")
 	f.Add([]byte("\xef\xbb\xbf\\!x \\ \r\n[a-]\n**/x/**\n"), "x/y")
@@ -78,7 +79,7 @@ func FuzzParseStaged(f *testing.F) {
 	})
 }
 
-// A memory file is read only if it belongs to the requested checkpoint.
+// FuzzRecall checks that the file with a memory is used only if it belongs to the requested checkpoint.
 func FuzzRecall(f *testing.F) {
 	checkpoint := object.MustID(strings.Repeat("1", 40))
 	f.Add([]byte(`{"version":1,"point":"` + checkpoint.String() + `","token":"t","tree":"` + checkpoint.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))

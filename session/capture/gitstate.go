@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// operation lists the files and directories of the git directory that record an operation in progress, such as a merge, and
-// the user's settings for this working tree. The names of directories end in a slash.
+// operation lists the files and directories of the git directory that checkpoints record: those of an operation in
+// progress, such as a merge, and the user's settings for the working tree. The names of directories end in a slash.
 var operation = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
 	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN",
@@ -44,10 +44,10 @@ type gitState struct {
 }
 
 // readState reads git's state. If HEAD or refs changed during the reading, it reads again, up to three times.
-func (c *Capturer) readState(ctx context.Context, out *output, copies *session.Copier) (gitState, error) {
+func (c *Capturer) readState(ctx context.Context, out *output, copier *session.Copier) (gitState, error) {
 	if isIncomplete(c.o.GitDir) {
 		if s, known, err := c.lastState(out); known || err != nil {
-			return s, errors.Join(err, c.readTips(ctx, &s, copies))
+			return s, errors.Join(err, c.readTips(ctx, &s, copier))
 		}
 	}
 	for try := 0; ; try++ {
@@ -61,10 +61,10 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 				s.head = info.Tree
 			}
 		}
-		if s.Index, s.stat, err = c.readIndex(ctx, out, copies, s.head); err != nil {
+		if s.Index, s.stat, err = c.readIndex(ctx, out, copier, s.head); err != nil {
 			return gitState{}, err
 		}
-		rootReader{c, out, copies}.all(ctx)
+		rootReader{c, out, copier}.all(ctx)
 		if s.Files, err = c.readFiles(); err != nil {
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
@@ -79,19 +79,21 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		if !same && try < 3 {
 			continue
 		}
-		return s, c.readTips(ctx, &s, copies)
+		return s, c.readTips(ctx, &s, copier)
 	}
 }
 
-// isIncomplete reports whether a git directory has no HEAD: it is being created, could not be created, or has lost its index. git then does
-// not take it for a repository, and its missing index does not mean that the user has removed all files from the index.
+// isIncomplete reports whether a git directory has no HEAD: it is being created, could not be created, or has lost its
+// index. Git does not accept such a directory as a repository. If its index is missing, this does not mean that the
+// user has removed all files from the index.
 func isIncomplete(gitDir string) bool {
 	_, err := os.Lstat(filepath.Join(gitDir, "HEAD"))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// lastState returns the state that git had at the newest checkpoint, at the checkpoint that the mount started from, or in the new mount. It
-// returns false if none of them is known.
+// lastState returns the newest git state that is known without reading the git directory: that of the newest
+// checkpoint, otherwise that of the checkpoint from which the mount was resumed, otherwise that of the new mount. known
+// is false if there is none.
 func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
 	p, have := c.Last()
 	if !have {
@@ -107,7 +109,8 @@ func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
 		if err != nil {
 			return s, false, fmt.Errorf("read state of checkpoint %s: %w", p.ID, err)
 		}
-		s.Left, s.Dirs, s.parents = nil, nil, slices.Clone(info.Parents) // the first two belong to the files of that checkpoint
+		// Left and Dirs describe the files of that checkpoint, not git's state.
+		s.Left, s.Dirs, s.parents = nil, nil, slices.Clone(info.Parents)
 	case b == nil:
 		return s, false, nil
 	default:
@@ -127,7 +130,7 @@ func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
 	return s, true, nil
 }
 
-// readRefs reads HEAD, the refs and the stashes.
+// readRefs returns a state in which only HEAD, the refs and the stashes are set, as they are in the git directory now.
 func (c *Capturer) readRefs() (gitState, error) {
 	var s gitState
 	var err error
@@ -193,7 +196,8 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 	return list
 }
 
-// readFiles reads the files that operation lists, and the part of the configuration that portableConfig returns.
+// readFiles returns the files of the git directory that checkpoints record, by name: those that the variable operation
+// lists, and the part of the configuration that portableConfig returns.
 func (c *Capturer) readFiles() (map[string]session.File, error) {
 	files, err := readOperation(c.o.GitDir)
 	if err != nil {
@@ -210,7 +214,8 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	return files, nil
 }
 
-// readOperation reads the files that operation lists, from the git directory of the main or of a linked working tree.
+// readOperation returns the contents of the files that the variable operation lists, by name. gitDir is the git
+// directory of the main or of a linked working tree.
 func readOperation(gitDir string) (map[string]session.File, error) {
 	files := map[string]session.File{}
 	read := func(name string) error {
@@ -261,7 +266,8 @@ func readOperation(gitDir string) (map[string]session.File, error) {
 	return files, nil
 }
 
-// branchKeys are the settings of a branch that checkpoints record. Other settings may name commands to run.
+// branchKeys lists the settings of a branch that checkpoints record. Other settings are not recorded, because they may
+// name commands that git would run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
 // portableConfig returns the branch settings in branchKeys and the user's name and email from a git configuration. It returns nil
@@ -298,9 +304,9 @@ func hasSecret(value string) bool {
 	return ok && strings.Contains(host, "@")
 }
 
-// readTips collects the objects that State names, copies those that were created in the session, and determines the parents
-// of the checkpoint state.
-func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Copier) error {
+// readTips prepares the objects that the state s names by id. It copies the objects that were created in the session to
+// the Repo, and sets s.tips and s.parents.
+func (c *Capturer) readTips(ctx context.Context, s *gitState, copier *session.Copier) error {
 	seen := map[object.ID]bool{}
 	add := func(id object.ID) {
 		if !id.IsZero() && !seen[id] {
@@ -341,7 +347,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			c.settled[id] = true
 			continue
 		}
-		err := copies.Commits(ctx, []object.ID{id})
+		err := copier.Commits(ctx, []object.ID{id})
 		if err != nil {
 			// Without the commit of HEAD, the checkpoint could not be restored, so return an error.
 			if id == s.Head {
@@ -357,14 +363,15 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		if !made[id] {
 			continue
 		}
-		if err := c.readTip(ctx, id, s, copies); err != nil {
+		if err := c.readTip(ctx, id, s, copier); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// operationTips returns the ids of commits in files of operations in progress.
+// operationTips returns the ids of the commits that are named in the files of operations in progress, such as
+// MERGE_HEAD.
 func (c *Capturer) operationTips(files map[string]session.File) (ids []object.ID) {
 	for name, f := range files {
 		// Of the recorded files, only those that are tested here contain ids of commits, one per line.
@@ -384,10 +391,10 @@ func (c *Capturer) operationTips(files map[string]session.File) (ids []object.ID
 // mostNested is the maximum number of tags in a chain of tags that point to tags.
 const mostNested = 16
 
-// readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent of
-// the state. A tag object is stored in the state itself, because its ref may be pushed later or never; then readTip continues with
-// the target of the tag.
-func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
+// readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes
+// a parent of the state. A tag object is stored in the state itself, because its ref may be pushed later or never; then
+// readTip does the same with the target of the tag.
+func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copier *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)
 		if err != nil || t != object.Commit && t != object.Tag {
@@ -414,7 +421,7 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 			return nil
 		}
 		// If git no longer has the target, the tag is recorded without it.
-		if copies.Commits(ctx, []object.ID{id}) != nil {
+		if copier.Commits(ctx, []object.ID{id}) != nil {
 			return nil
 		}
 	}

@@ -20,7 +20,7 @@ type line struct {
 	dirs    bool // the rule matches only directories
 }
 
-// globs are the rules of one ignore file or one option. The last rule that matches a path decides.
+// globs is a list of rules, from one ignore file or one option. The last rule that matches a path decides.
 type globs []line
 
 // parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). If
@@ -84,8 +84,8 @@ func trimSpaces(s string) string {
 	return s
 }
 
-// match applies the rules to path, which is relative to the directory of the rules. The result said reports whether any rule
-// matches; ignored reports whether the deciding rule, the last one that matches, is not negated.
+// match applies the rules to path, which is relative to the directory of the rules. The result said is true if a rule
+// matches. The result ignored is true if the last rule that matches is not negated.
 func (g globs) match(path string, dir bool) (said, ignored bool) {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	for i := len(g) - 1; i >= 0; i-- {
@@ -96,7 +96,8 @@ func (g globs) match(path string, dir bool) (said, ignored bool) {
 	return false, false
 }
 
-// covers reports whether the rules select path: the last rule that matches path, or a directory above it, is not negated.
+// covers reports whether the rules match path. This is so if the last rule that matches path, or the last rule that
+// matches a directory above path, is not negated.
 func (g globs) covers(path string, dir bool) bool {
 	if len(g) == 0 {
 		return false
@@ -127,14 +128,14 @@ type ignores struct {
 	fold  bool                   // paths are compared regardless of case (core.ignoreCase)
 	user  globs                  // rules of core.excludesFile
 	own   globs                  // rules of info/exclude
-	of    func(dir string) globs // returns the rules of the ignore file in dir
+	of    func(dir string) globs // returns the rules of the ignore file in the directory dir
 	print string                 // hash of user, own, fold, the capture rules and the linked worktrees
 	// roots are the linked worktrees. The rules for a path are those in its worktree. The directory of a worktree is never ignored.
 	roots  roots
 	cached map[string]bool // results of the method dir, by path
 }
 
-// dir reports whether the directory at path is ignored, by a rule for the directory itself or for a directory above it.
+// dir reports whether the directory at path is ignored, by a rule for this directory or for a directory above it.
 func (x *ignores) dir(path string) bool {
 	if path == "" || x.roots.has(path) {
 		return false

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
-// While the git directory has no HEAD, checkpoints have the state that git had before. A missing index is not an empty one.
+// TestIncompleteGitDirectory checks that checkpoints contain the previous state of git while the git directory has no
+// HEAD, and that a missing index then does not count as an empty one.
 func TestIncompleteGitDirectory(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": {Data: []byte("a\n")}, "d/b": {Data: []byte("b\n")}})
 	w.o.InitialState = &capture.InitialState{Branch: "refs/heads/main", Commit: w.commit, Tree: w.root}

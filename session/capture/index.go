@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// fileStat holds the attributes that change whenever a file is replaced by a new one. Git always replaces the index that way,
-// so equal attributes mean equal contents.
+// fileStat holds the attributes of a file that change whenever it is replaced by a new file. Git always replaces the
+// index by a new file, so equal attributes mean that the index has not changed.
 type fileStat struct {
 	Ino, Size    int64
 	Mtime, Ctime int64 // nanoseconds since 1970
@@ -38,16 +38,17 @@ func statOf(name string) (fileStat, error) {
 type staging struct {
 	c      *Capturer
 	out    *output
-	copies *session.Copier
-	// The methods have a parameter against, which is a list of trees, or of directories at the same path in these trees. The field
-	// tracked is the number of trees at the start of this list whose entries count as tracked: HEAD's tree and the base tree. An
-	// index entry that equals the entry at the same path in any of the trees needs no further check.
+	copier *session.Copier
+	// tracked states how many of the trees in the parameter against of the methods determine which paths are tracked:
+	// the first ones, HEAD's tree and the base tree. An index entry that equals the entry at the same path of any tree
+	// in against needs no check.
 	tracked int
 }
 
-// readIndex returns the index and the attributes of the index file. The parameter head is the id of HEAD's tree. If the attributes
-// and head are the same as for the previous reading, readIndex returns the previous result.
-func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.Copier, head object.ID) (session.Index, fileStat, error) {
+// readIndex returns the user's index and the attributes of the index file. The parameter head is the id of HEAD's tree.
+// If neither the attributes nor head have changed since the previous checkpoint, readIndex returns the index of that
+// checkpoint without reading the file.
+func (c *Capturer) readIndex(ctx context.Context, out *output, copier *session.Copier, head object.ID) (session.Index, fileStat, error) {
 	name := filepath.Join(c.o.GitDir, "index")
 	st, err := statOf(name)
 	if err != nil {
@@ -60,7 +61,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 			return x, st, nil
 		}
 	}
-	s := &staging{c: c, out: out, copies: copies, tracked: 2}
+	s := &staging{c: c, out: out, copier: copier, tracked: 2}
 	made, err := s.file(ctx, name, st, []object.ID{head, c.o.BaseTree, c.mem.Index.tracking().index.Tree})
 	if err != nil {
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
@@ -68,7 +69,8 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 	return made, st, nil
 }
 
-// file makes the tree of an index file; a missing file is an empty index.
+// file makes the tree of the index file called name, which has the attributes st. A missing file counts as an empty
+// index.
 func (s *staging) file(ctx context.Context, name string, st fileStat, against []object.ID) (session.Index, error) {
 	if st == (fileStat{}) {
 		return s.index(ctx, &index.Index{Format: s.c.format}, against)
@@ -94,11 +96,12 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	return s.index(ctx, x, against)
 }
 
-// entries are the entries of an index, sorted by path.
+// entries is a list of index entries that is sorted by path.
 type entries interface {
 	// Entry returns entry i.
 	Entry(i int) (index.Entry, error)
-	// Search returns the first index in [lo, hi) whose path is not less than path, or hi.
+	// Search returns the number of the first of the entries lo to hi-1 whose path is not less than path, or hi if there
+	// is none.
 	Search(lo, hi int, path string) int
 }
 
@@ -133,7 +136,7 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 		made.Special = append(made.Special, special)
 		// The blobs of a conflict may exist only in the mount's git directory.
 		if e.Stage != 0 && e.Mode.IsBlob() {
-			if err := s.copies.Blob(e.ID); err != nil {
+			if err := s.copier.Blob(e.ID); err != nil {
 				return made, err
 			}
 		}
@@ -146,7 +149,7 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	return made, err
 }
 
-// root makes the root tree from n entries; without entries it makes the empty tree.
+// root makes the root tree from the first n entries of all. It makes the empty tree if n is 0.
 func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
 	id, err := s.dir(ctx, all, 0, n, "", cached, against)
 	if err == nil && id.IsZero() {
@@ -155,9 +158,10 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 	return id, err
 }
 
-// dir makes the tree of one directory from the entries lo to hi-1, which are all entries below that directory. The directory's
-// path ends in a slash, or is "" for the root. dir returns the zero id if there are no entries. The parameter cached is the
-// directory's cached tree in the index; the list against holds the ids of the same directory in other trees.
+// dir makes the tree of one directory from the entries lo to hi-1, which are all entries below that directory. The
+// directory's path ends in a slash, or is "" for the root. dir returns the zero id if there are no entries. The
+// parameter cached is the tree that git has cached for the directory in the index, or nil. The list against contains
+// the trees of the same directory in HEAD, in the base tree and in the previous index.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree,
 	against []object.ID) (object.ID, error) {
 	// If git's cached tree is valid and exists on this host or on the mounted remote, its entries need not be examined.
@@ -221,8 +225,9 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 	return s.out.tree(made)
 }
 
-// entry reports whether an index entry belongs in the tree, and copies its blob if the blob is new. A file that was staged but
-// never committed is left out if it looks like a secret or is excluded.
+// entry reports whether an index entry belongs in the tree, and copies its blob if the blob is new. A file that was
+// staged but never committed does not belong in the tree if it looks like a secret or is excluded. refs are the entries
+// of the same directory in other trees.
 func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEntry) (keep bool, err error) {
 	tracked := false
 	for i, r := range refs {
@@ -238,12 +243,12 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 		return false, nil
 	}
 	if e.Mode.IsBlob() {
-		return true, s.copies.Blob(e.ID)
+		return true, s.copier.Blob(e.ID)
 	}
 	return true, nil
 }
 
-// joinedIndex reads a split index, which consists of two files. It makes git join the two parts in a copy of the index.
+// joinedIndex reads a split index, which consists of two files. It lets git join the two parts in a temporary copy.
 func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, error) {
 	dir, err := os.MkdirTemp("", "artifactfs-index-")
 	if err != nil {

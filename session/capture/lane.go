@@ -20,8 +20,8 @@ func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	return n, nil
 }
 
-// follow updates c.last if gc has dropped older checkpoints of the segment. gc then rewrites the rest of the chain, so the newest
-// checkpoint has the same checkpoint id but another commit.
+// follow updates c.last if gc has removed older checkpoints of the segment. gc then rewrites the other checkpoints of
+// the segment, so the newest checkpoint has the same id, but another commit.
 func (c *Capturer) follow() error {
 	last, have := c.Last()
 	if !have {

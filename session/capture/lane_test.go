@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A segment ends when another writer takes the lane over, and a lane that was left keeps its checkpoints.
+// TestSegments checks that a segment ends when another writer takes over the lane, and that a lane that is no longer
+// used keeps its checkpoints.
 func TestSegments(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	n := 0
@@ -61,7 +62,7 @@ func TestSegments(t *testing.T) {
 			}
 			if got, err := w.repo.Find(name); err != nil || got != p {
 				if len(name) == 25 && err != nil {
-					continue // several ids may have that prefix
+					continue // several ids may begin with this prefix
 				}
 				t.Errorf("checkpoint named %s: got %+v, %v", name, got, err)
 			}
@@ -69,8 +70,9 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// A checkpoint with a message is made even if nothing changed since the last one. The same message a second time makes none.
-func TestMessageOfWhatIsKeptAlready(t *testing.T) {
+// TestMessageWithoutChanges checks that a checkpoint with a new message is made although nothing has changed, and
+// that no second one is made with the same message.
+func TestMessageWithoutChanges(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	w.write("a", "1")
 	before, _ := w.checkpoint(session.Idle)
@@ -88,7 +90,8 @@ func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 	}
 }
 
-// gc may rewrite the previous checkpoints without an effect on the next one.
+// TestGCBetweenCheckpoints checks that gc may rewrite the previous checkpoints without an effect on the contents of the
+// next one.
 func TestGCBetweenCheckpoints(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	for i := range 4 {
@@ -113,7 +116,8 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// If a checkpoint fails, for example because the disk is full, nothing is lost, and the next checkpoint has all changes.
+// TestCheckpointThatFails checks that nothing is lost if a checkpoint fails, for example because the disk is full, and
+// that the next checkpoint has all changes.
 func TestCheckpointThatFails(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n"), ".gitignore": text("*.o\n")})
 	w.write("a", "1")

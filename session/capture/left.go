@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// leftSet is the set of paths that a tree leaves out. The path of a directory ends in a slash and covers everything below it.
+// leftSet is the set of the paths that exist in the working tree, but not in a checkpoint's tree. The path of a
+// directory ends in a slash; it stands for everything below the directory.
 type leftSet struct {
 	all   map[string]LeftOut
 	below map[string]int // number of the set's paths below each directory
@@ -31,7 +32,7 @@ func (s *leftSet) add(l LeftOut) {
 	s.all[l.Path] = l
 }
 
-// count adds n to the counters of the directories that contain path.
+// count adds n to the counters in s.below of all directories above path.
 func (s *leftSet) count(path string, n int) {
 	for dir := parent(strings.TrimSuffix(path, "/")); dir != ""; dir = parent(dir) {
 		if s.below[dir] += n; s.below[dir] == 0 {
@@ -63,15 +64,16 @@ func (s *leftSet) forget(path string) {
 	}
 }
 
-// reported is the maximum number of left-out paths that a checkpoint lists.
+// reported is the maximum number of left-out paths that a checkpoint stores and reports.
 const reported = 100
 
-// why returns the rank of a reason. More surprising reasons have lower ranks.
+// why returns the rank of a reason, by which left-out paths are sorted. Reasons that a user expects less have lower
+// ranks.
 func why(w session.Why) int {
 	return slices.Index([]session.Why{session.Linked, session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
-// first returns the paths of the set with the most surprising reasons, at most as many as the constant reported states.
+// first returns at most reported paths of the set, sorted by reason: first the reasons that a user expects least.
 func (s *leftSet) first() []LeftOut {
 	list := make([]LeftOut, 0, reported+1)
 	order := func(a, b LeftOut) int {

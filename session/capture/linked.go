@@ -20,7 +20,8 @@ import (
 // which the next checkpoint continues contains these files at their paths. The tree that a checkpoint shows does not contain them: they
 // are in the tree of another commit, to which the checkpoint's state refers (session.Worktree).
 
-// root is a linked worktree inside the mount. The field head of tracking is the tree of its HEAD.
+// root is a linked worktree inside the mount. Its field head, from the embedded struct, is the tree of the worktree's
+// HEAD.
 type root struct {
 	name, path string // name below worktrees/ of the git directory, and path in the working tree
 	tracking
@@ -29,11 +30,11 @@ type root struct {
 	stat   fileStat                // attributes of its index file
 	files  map[string]session.File // files of operations in progress
 	broken error                   // reason why its HEAD or its index cannot be read; checkpoints then do not contain it
-	// gone is the tree of the previous checkpoint if the directory was removed since; otherwise zero.
+	// gone is the tree of the previous checkpoint if the directory was removed since that checkpoint, otherwise zero.
 	gone object.ID
 }
 
-// roots are linked worktrees, sorted by path.
+// roots is a list of linked worktrees, sorted by path.
 type roots []root
 
 // has reports whether path is the directory of a linked worktree.
@@ -41,8 +42,8 @@ func (list roots) has(path string) bool {
 	return slices.ContainsFunc(list, func(r root) bool { return r.path == path })
 }
 
-// above returns the directory of the linked worktree that contains path, or "" if path is in the main working tree. The directory of a
-// linked worktree is itself in the working tree around it.
+// above returns the directory of the innermost linked worktree that contains path, or "" if path is in the main working
+// tree. The directory of a linked worktree itself belongs to the working tree around it.
 func (list roots) above(path string) string {
 	// A path sorts behind the directories above it, so the innermost worktree is found first.
 	for _, r := range slices.Backward(list) {
@@ -53,7 +54,7 @@ func (list roots) above(path string) string {
 	return ""
 }
 
-// gone returns the tree with the files of a linked worktree that was removed and that contains path; zero if there is none.
+// gone returns the tree with the files of the removed linked worktree that contained path, or zero if there is none.
 func (list roots) gone(path string) object.ID {
 	for _, r := range list {
 		if !r.gone.IsZero() && isWithin(path, r.path) {
@@ -68,8 +69,8 @@ func isWithin(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir)
 }
 
-// findRoots returns the linked worktrees whose directories exist in the Tree, sorted by path, with what they tracked at the previous
-// checkpoint. It leaves out those that checkpoints exclude.
+// findRoots returns the linked worktrees whose directories exist in the working tree, sorted by path, with their HEAD
+// trees and indexes at the previous checkpoint. It leaves out worktrees that the rules of checkpoints exclude.
 func (c *Capturer) findRoots(ctx context.Context) (list roots) {
 	for _, l := range linkedTrees(c.o.GitDir, c.o.Dir) {
 		if !session.ValidWorktree(l.name, l.path) || len(list) == session.MaxWorktrees ||
@@ -93,15 +94,16 @@ func (c *Capturer) findRoots(ctx context.Context) (list roots) {
 	return list
 }
 
-// gitFile is the name of the file that makes a directory a linked worktree.
+// gitFile is the name of the file in the directory of a linked worktree that names its git directory.
 const gitFile = ".git"
 
-// isGitFile reports whether path is the file that makes a directory a linked worktree. No tree contains this file.
+// isGitFile reports whether path is the file .git of a linked worktree. No tree contains this file.
 func (list roots) isGitFile(path string) bool {
 	return len(list) > 0 && strings.HasSuffix(path, "/"+gitFile) && list.has(parent(path))
 }
 
-// remembered returns the memory of the indexes of the linked worktrees by path; nil if there are none.
+// remembered returns the data about the indexes of the linked worktrees that the next checkpoint needs, by path, or nil
+// if there are no linked worktrees.
 func (list roots) remembered() (all map[string]*indexMemory) {
 	for _, r := range list {
 		if all == nil {
@@ -112,15 +114,15 @@ func (list roots) remembered() (all map[string]*indexMemory) {
 	return all
 }
 
-// rootReader reads linked worktrees. It collects new objects in out and copies.
+// rootReader reads the state of linked worktrees. It adds new objects to out and copies.
 type rootReader struct {
 	c      *Capturer
 	out    *output
-	copies *session.Copier
+	copier *session.Copier
 }
 
-// all reads the HEADs and indexes of c.roots. If a worktree cannot be read, it sets broken and logs the cause,
-// because one broken worktree must not prevent checkpoints.
+// all reads the HEADs and indexes of the linked worktrees c.roots. If a worktree cannot be read, all sets its field
+// broken and logs the error, so that one broken worktree does not prevent checkpoints.
 func (w rootReader) all(ctx context.Context) {
 	c := w.c
 	for i := range c.roots {
@@ -131,7 +133,7 @@ func (w rootReader) all(ctx context.Context) {
 	}
 }
 
-// read reads the HEAD and the index of a linked worktree.
+// read reads the HEAD, the index and the operations in progress of a linked worktree, and stores them in r.
 func (w rootReader) read(ctx context.Context, r *root) (err error) {
 	c := w.c
 	dir := filepath.Join(c.o.GitDir, "worktrees", r.name)
@@ -152,7 +154,7 @@ func (w rootReader) read(ctx context.Context, r *root) (err error) {
 	}
 	if !r.commit.IsZero() {
 		if !c.o.Repo.Owned(r.commit) && !c.o.Repo.Remotes(r.commit) {
-			if err := w.copies.Commits(ctx, []object.ID{r.commit}); err != nil {
+			if err := w.copier.Commits(ctx, []object.ID{r.commit}); err != nil {
 				return err
 			}
 		}
@@ -175,13 +177,13 @@ func (w rootReader) read(ctx context.Context, r *root) (err error) {
 			return nil
 		}
 	}
-	s := &staging{c: c, out: w.out, copies: w.copies, tracked: 2}
+	s := &staging{c: c, out: w.out, copier: w.copier, tracked: 2}
 	r.index, err = s.file(ctx, name, r.stat, []object.ID{r.head, c.o.BaseTree, was.tracking().index.Tree})
 	return err
 }
 
-// addLinked sets s.shown to s.full without the linked worktrees. It adds the linked worktrees to the state, and those that the checkpoint
-// does not contain to the left-out paths.
+// addLinked sets s.shown to the tree s.full without the files of linked worktrees. It adds the linked worktrees to the
+// state of the checkpoint. Linked worktrees that the checkpoint does not contain are added to the left-out paths.
 func (s *shot) addLinked(ctx context.Context) error {
 	c := s.edit.c
 	s.shown = s.full
@@ -236,7 +238,8 @@ func (s *shot) carried(ctx context.Context) (list []session.Worktree, err error)
 	return list, nil
 }
 
-// withoutRoots returns s.full without the linked worktrees, and without directories that have no other entries.
+// withoutRoots returns the tree s.full without the linked worktrees, and without the directories that contained nothing
+// else.
 func (s *shot) withoutRoots(ctx context.Context) (object.ID, error) {
 	c := s.edit.c
 	t := newTrees(c.readTree, c.format, s.full)
@@ -276,7 +279,8 @@ func (d *directory) isEmpty() bool {
 	return true
 }
 
-// linked adds those linked worktrees inside the mount that are not in carried to the left-out paths, and removes the others.
+// linked updates the left-out paths: the linked worktrees inside the mount that are not in carried are left out, and no
+// others.
 func (e *edit) linked(ctx context.Context, carried []session.Worktree) {
 	var now []string
 	for _, l := range linkedTrees(e.c.o.GitDir, e.c.o.Dir) {
@@ -304,7 +308,8 @@ type linkedTree struct {
 	path string // path relative to the mount
 }
 
-// linkedTrees returns the linked worktrees below dir. gitDir is the git directory of the main worktree. The directories need not exist.
+// linkedTrees returns the linked worktrees of the git directory gitDir whose directories are below dir, by the files
+// that git keeps about them. The directories may no longer exist.
 func linkedTrees(gitDir, dir string) (list []linkedTree) {
 	entries, _ := os.ReadDir(filepath.Join(gitDir, "worktrees")) // usually there is no such directory
 	if dir == "" || len(entries) == 0 {
@@ -322,7 +327,7 @@ func linkedTrees(gitDir, dir string) (list []linkedTree) {
 		if err != nil || filepath.Base(file) != gitFile {
 			continue
 		}
-		if !filepath.IsAbs(file) { // worktree.useRelativePaths
+		if !filepath.IsAbs(file) { // git writes relative paths if worktree.useRelativePaths is set
 			file = filepath.Join(own, file)
 		}
 		at, err := filepath.Rel(filepath.Join(above, filepath.Base(dir)), filepath.Dir(file))

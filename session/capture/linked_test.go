@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// linkedWorld is a world whose checkpoints contain linked worktrees.
+// linkedWorld returns a world with a mount that contains linked worktrees.
 func linkedWorld(t *testing.T, files map[string]gittest.File) *world {
 	w := newWorld(t, object.SHA1, files)
 	w.o.Dir, w.o.Rules = w.plain, capture.Rules{}
@@ -27,7 +27,7 @@ func linkedWorld(t *testing.T, files map[string]gittest.File) *world {
 	return w
 }
 
-// mirror makes the Tree have the files of the clone at a path.
+// mirror copies the files of the clone at a path to the Tree.
 func (w *world) mirror(path string) {
 	w.t.Helper()
 	if dir := filepath.Dir(path); dir != "." {
@@ -56,7 +56,7 @@ func (w *world) mirror(path string) {
 	}))
 }
 
-// mirrorDir creates a directory in the Tree, with those above it.
+// mirrorDir creates a directory and its parents in the Tree.
 func (w *world) mirrorDir(path string) {
 	if _, err := w.tree.Resolve(w.ctx, path); path == "." || err == nil {
 		return
@@ -67,7 +67,7 @@ func (w *world) mirrorDir(path string) {
 	must(w.t, err)
 }
 
-// addWorktree runs git worktree add.
+// addWorktree runs git worktree add in the clone.
 func (w *world) addWorktree(path string, args ...string) {
 	w.t.Helper()
 	w.git(w.plain, slices.Concat([]string{"worktree", "add", "-q", path}, args)...)
@@ -84,7 +84,8 @@ func (w *world) linked(p session.Checkpoint) []session.Worktree {
 	return list
 }
 
-// checkLinked makes a checkpoint and compares the linked worktree at a path with what git adds there.
+// checkLinked makes a checkpoint, and compares the linked worktree at the path in it with the tree that git makes
+// there.
 func (w *world) checkLinked(step, path string) session.Checkpoint {
 	w.t.Helper()
 	p, report := w.checkpoint(session.Manual)
@@ -120,7 +121,7 @@ func (w *world) checkLinked(step, path string) session.Checkpoint {
 	if l.Branch != branch || l.Commit.String() != w.git(dir, "rev-parse", "HEAD") {
 		w.t.Errorf("%s: HEAD of %s: got %q and %s", step, path, l.Branch, l.Commit)
 	}
-	// The checkpoint itself shows the main working tree only.
+	// The tree of the checkpoint contains only the main working tree.
 	if shown := w.git(w.repo.Dir(), "ls-tree", "-r", "-t", "--name-only", p.Tree.String()); strings.Contains(shown, path) {
 		w.t.Errorf("%s: tree of the checkpoint:\n%s\nwant no linked worktree", step, shown)
 	}
@@ -134,7 +135,7 @@ func (w *world) checkLinked(step, path string) session.Checkpoint {
 	return p
 }
 
-// idle checks that no checkpoint is made if nothing has changed, also by a new process.
+// idle checks that no checkpoint is made if nothing has changed, neither by this process nor by a new one.
 func (w *world) idle(step string) {
 	w.t.Helper()
 	for range 2 {
@@ -145,7 +146,8 @@ func (w *world) idle(step string) {
 	}
 }
 
-// Checkpoints contain the files, the index and HEAD of a linked worktree, whether or not its directory is ignored.
+// TestLinkedWorktree checks that checkpoints contain the files, the index and HEAD of a linked worktree, whether or not
+// its directory is ignored.
 func TestLinkedWorktree(t *testing.T) {
 	for _, ignore := range []string{"*.o\n", "*.o\n.agents/\n"} {
 		t.Run(fmt.Sprintf("%q", ignore), func(t *testing.T) {
@@ -195,7 +197,7 @@ func TestLinkedWorktree(t *testing.T) {
 	}
 }
 
-// mirrorGone removes a directory of the Tree that the clone does not have.
+// mirrorGone removes a directory of the Tree that was removed in the clone.
 func (w *world) mirrorGone(path string) {
 	w.t.Helper()
 	n, err := w.tree.Resolve(w.ctx, path)
@@ -217,7 +219,8 @@ func (w *world) mirrorGone(path string) {
 	must(w.t, w.tree.Rmdir(w.ctx, dir, name))
 }
 
-// A conflict and secrets in a linked worktree are treated as in the main working tree.
+// TestLinkedWorktreeRules checks that conflicts and secrets in a linked worktree are treated as in the main working
+// tree.
 func TestLinkedWorktreeRules(t *testing.T) {
 	w := linkedWorld(t, map[string]gittest.File{"a": text("a\n"), ".gitattributes": text("*.txt text eol=lf\n"), "x.txt": text("x\n")})
 	w.o.Converts = func(_ context.Context, path string) (bool, error) { return path == "x.txt", nil }
@@ -260,7 +263,8 @@ func TestLinkedWorktreeRules(t *testing.T) {
 	}
 }
 
-// If a linked worktree is removed with many files that no checkpoint contains, the checkpoint of removed files contains it.
+// TestLinkedWorktreeRemoved checks that the checkpoint of removed files contains a linked worktree that was removed
+// together with many files that no earlier checkpoint contains.
 func TestLinkedWorktreeRemoved(t *testing.T) {
 	for _, ignore := range []string{"*.o\n", "*.o\nt/\n"} {
 		w := linkedWorld(t, map[string]gittest.File{".gitignore": text(ignore), "a": text("a\n")})

@@ -16,18 +16,19 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// memory is the state from which the next checkpoint continues. It is only an optimization: without it, the next checkpoint
-// reads everything that differs from the base tree. Therefore the file that stores it is written without fsync, and an
-// unreadable file is ignored.
+// memory describes the previous checkpoint, so that the next one reads only what has changed since. It is an
+// optimization: without it, the next checkpoint reads everything that differs from the base tree. Therefore it is
+// stored in a file without fsync, and an unreadable file is ignored.
 type memory struct {
 	Version    int    `json:"version"`
-	Checkpoint string `json:"point"` // commit of the checkpoint that the memory belongs to
-	Token      string `json:"token"` // journal position of the Tree
+	Checkpoint string `json:"point"` // commit of the checkpoint that is described
+	Token      string `json:"token"` // position in the change journal of the working tree at that time
 	Tree       string `json:"tree"`  // tree of the files at journal position Token
 	Rules      string `json:"rules"` // hash of the rules that decided which paths were left out
-	// Left holds the paths that Tree leaves out.
+	// Left are the paths of the working tree that Tree does not contain.
 	Left map[string]LeftOut `json:"left,omitempty"`
-	// Ignore holds the texts of ignore files that Tree leaves out, by directory. Their rules still apply.
+	// Ignore maps directories to the texts of their ignore files, for ignore files that Tree does not contain. The
+	// rules of these files still apply.
 	Ignore map[string]string `json:"ignore,omitempty"`
 	// Attributes lists the directories whose .gitattributes file differs from the .gitattributes file in the base tree.
 	Attributes []string `json:"attributes,omitempty"`
@@ -39,18 +40,19 @@ type memory struct {
 	tree   object.ID               // the parsed value of Tree
 }
 
-// indexMemory is the result of reading an index.
+// indexMemory is an index as it was read for the previous checkpoint.
 type indexMemory struct {
 	Stat fileStat `json:"stat"` // attributes of the index file
 	Head string   `json:"head"` // tree of HEAD when the index was read
-	// Tree is the tree of the index.
+	// Tree is the id of the tree that the plain entries of the index form.
 	Tree string `json:"tree"`
 	// Special holds the entries that a tree cannot describe. They are not written to the memory file.
 	Special []session.IndexEntry `json:"-"`
 	Plain   bool                 `json:"plain"` // whether Special is empty
 }
 
-// rememberIndex returns the memory of an index whose file has the attributes st.
+// rememberIndex returns the data about an index that the next checkpoint needs. st has the attributes of the index
+// file.
 func rememberIndex(st fileStat, t tracking) *indexMemory {
 	return &indexMemory{Stat: st, Head: t.head.String(), Tree: t.index.Tree.String(), Special: t.index.Special,
 		Plain: len(t.index.Special) == 0}
@@ -62,22 +64,24 @@ const (
 	maxRemembered = 20_000
 )
 
-// stays reports whether the index file has the remembered attributes st, and HEAD the remembered tree. m may be nil.
+// stays reports whether an index is unchanged: its file has the attributes st, as before, and the tree of HEAD is head,
+// as before. It returns false if m is nil.
 func (m *indexMemory) stays(st fileStat, head object.ID) bool {
 	return m != nil && m.Stat == st && m.Head == head.String()
 }
 
-// index returns the remembered index. It returns an error if the index has special entries that were not written to the file.
+// index returns the index that m describes. It returns an error if the index has special entries, which are not stored
+// in the file.
 func (m *indexMemory) index() (session.Index, error) {
 	if !m.Plain && m.Special == nil {
-		return session.Index{}, errors.New("special entries of the last index are not in memory")
+		return session.Index{}, errors.New("special entries of the previous index are not known")
 	}
 	id, err := object.ParseID(m.Tree)
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// startCheckpoint returns the checkpoint of the session in r from which a mount started whose base tree is the parameter base. It returns
-// false if the mount started from a plain commit or the checkpoint cannot be read.
+// startCheckpoint returns the checkpoint from which a mount with the base tree base was resumed. It returns false if
+// the mount was made from a commit, or if the checkpoint cannot be read.
 func startCheckpoint(r *session.Repo, base object.ID) (session.Checkpoint, bool) {
 	ref, err := r.Ref(session.BaseRef(r.Session()))
 	if err != nil || ref.IsZero() {
@@ -88,8 +92,8 @@ func startCheckpoint(r *session.Repo, base object.ID) (session.Checkpoint, bool)
 	return p, err == nil && p.Tree == base
 }
 
-// startIndex returns the index of the checkpoint that the mount started from. It returns nil if startCheckpoint returns false. It also
-// sets c.baseDirs.
+// startIndex returns the index at the checkpoint from which the mount was resumed, or nil if there is no such
+// checkpoint or it cannot be read. It also sets c.baseDirs.
 func (c *Capturer) startIndex() *indexMemory {
 	p, ok := startCheckpoint(c.o.Repo, c.o.BaseTree)
 	if !ok {
@@ -108,7 +112,7 @@ func (c *Capturer) startIndex() *indexMemory {
 	return rememberIndex(g.stat, tracking{g.head, g.Index})
 }
 
-// tracking returns the remembered HEAD tree and index. It returns the zero value if m is nil.
+// tracking returns HEAD's tree and the index at the previous checkpoint. It returns the zero value if m is nil.
 func (m *indexMemory) tracking() tracking {
 	if m == nil {
 		return tracking{}
@@ -118,13 +122,14 @@ func (m *indexMemory) tracking() tracking {
 	return tracking{head, session.Index{Tree: tree, Special: m.Special}}
 }
 
-// differs reports whether t differs from the remembered HEAD tree and index. It returns true if m is nil.
+// differs reports whether HEAD's tree or the index in t differs from that at the previous checkpoint. It returns true
+// if m is nil.
 func (m *indexMemory) differs(t tracking) bool {
 	return m == nil || m.Head != t.head.String() || m.Tree != t.index.Tree.String() || !slices.Equal(m.Special, t.index.Special)
 }
 
-// recall reads the memory file called name. It returns the zero memory if the file cannot be read, or if it belongs to a commit
-// other than checkpoint.
+// recall reads a memory from the file called name. It returns the zero memory if the file cannot be read, or if it
+// describes another checkpoint than the one with the commit checkpoint.
 func recall(name string, checkpoint object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
@@ -141,7 +146,8 @@ func recall(name string, checkpoint object.ID) memory {
 	return m
 }
 
-// save replaces the memory file. If JSON cannot represent the memory, or the file would be too large, save removes it.
+// save replaces the file called name. If the paths cannot be stored in JSON, or if there are more than maxRemembered,
+// save removes the file.
 func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
@@ -176,8 +182,7 @@ func (m *memory) save(name string) error {
 	return disk.WriteFileUnsynced(name, text, 0o600)
 }
 
-// remember stores the state from which the next checkpoint continues. The parameter commit is the checkpoint that was made from
-// s.
+// remember stores the description of the checkpoint s, which has the commit commit, for the next checkpoint.
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
@@ -193,6 +198,6 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {
-		c.o.Log.Warn("save memory of last checkpoint", zap.Error(err))
+		c.o.Log.Warn("save description of the newest checkpoint", zap.Error(err))
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// onlyOthersRefs reports whether git's state differs from that of the last checkpoint only by refs that the user has not changed: refs
-// below refs/remotes/, tags of the mounted remote, and notes refs into which notes of other sessions were merged. info is the commit of
-// the last checkpoint's state.
+// onlyOthersRefs reports whether git's state differs from that of the last checkpoint only by refs that change without
+// the user: refs below refs/remotes/, tags of the mounted remote, and notes refs into which notes of other sessions
+// were merged. info is the commit that stores the state of the last checkpoint.
 func (c *Capturer) onlyOthersRefs(s *shot, last session.Checkpoint, info object.CommitInfo) (bool, error) {
 	before, err := c.o.Repo.State(last)
 	if err != nil {
@@ -22,7 +22,8 @@ func (c *Capturer) onlyOthersRefs(s *shot, last session.Checkpoint, info object.
 	if c.o.InitialState != nil && c.o.InitialState.Refs != nil {
 		tags = c.o.InitialState.Refs()
 	}
-	// The values of these refs are ignored, and so are they as parents of the states.
+	// names are the refs whose values are ignored, and ids are these values, which are also ignored as parents of the
+	// states.
 	names, ids := map[string]bool{}, map[object.ID]bool{}
 	for _, r := range s.state.Refs {
 		theirs := strings.HasPrefix(r.Name, "refs/tags/") && slices.ContainsFunc(tags, func(t packedrefs.Ref) bool {

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
-// Refs of the mounted remote that arrive later are no reason to make a checkpoint; tags and branches of the user are one.
+// TestRefsOfRemoteMakeNoCheckpoint checks that new refs of the mounted remote cause no checkpoint, but new tags and
+// branches of the user do.
 func TestRefsOfRemoteMakeNoCheckpoint(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	theirs := []packedrefs.Ref{{Name: "refs/tags/v1", ID: w.commit}}

@@ -15,10 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// output collects the objects that a checkpoint writes.
+// output collects the new objects of a checkpoint until they are written.
 type output struct {
 	format object.Format
-	have   func(id object.ID) bool // reports whether a tree already exists on the mounted remote and need not be written
+	have   func(id object.ID) bool // reports whether the mounted remote has a tree, which then need not be written
 	// list holds the objects to write; listed holds their ids.
 	list   []odb.Outgoing
 	listed map[object.ID]bool
@@ -29,14 +29,14 @@ type output struct {
 	keeping int64    // number of bytes of file contents that are kept in memory
 }
 
-// close removes the temporary directories. It ignores errors, because New removes the remaining directories at the next start.
+// close removes the temporary directories. It ignores errors, because New removes directories that remain.
 func (w *output) close() {
 	for _, dir := range w.temps {
 		os.RemoveAll(dir)
 	}
 }
 
-// add adds the object o, unless it was added before or is a tree that exists already.
+// add adds an object. It ignores an object that was added before, and a tree that the mounted remote has.
 func (w *output) add(o odb.Outgoing) {
 	if w.listed[o.ID] || o.Type == object.Tree && w.have(o.ID) {
 		return
@@ -58,7 +58,7 @@ func (w *output) raw(id object.ID, t object.Type, content []byte) {
 	}})
 }
 
-// tree adds a tree and returns its id.
+// tree encodes the entries as a tree, adds the tree to the output and returns its id.
 func (w *output) tree(entries []object.TreeEntry) (object.ID, error) {
 	content := session.EncodeTree(entries)
 	id, err := object.Hash(w.format, object.Tree, content)
@@ -68,7 +68,7 @@ func (w *output) tree(entries []object.TreeEntry) (object.ID, error) {
 	return id, err
 }
 
-// blob adds a blob and returns its id.
+// blob adds a blob with these contents to the output, and returns its id.
 func (w *output) blob(content []byte) (object.ID, error) {
 	id, err := object.Hash(w.format, object.Blob, content)
 	if err == nil {
@@ -79,7 +79,7 @@ func (w *output) blob(content []byte) (object.ID, error) {
 
 const (
 	smallFile = 1 << 20   // maximum size in bytes of a file that is read once and kept in memory until it is written
-	keepMost  = 128 << 20 // maximum number of bytes that are kept in memory for such files together
+	keepMost  = 128 << 20 // maximum number of bytes of all files that are kept in memory
 	// hashers is the number of files that are hashed concurrently. More would occupy all processors of a small host and
 	// thereby delay the threads that answer the kernel.
 	hashers = 2
@@ -95,8 +95,8 @@ type source struct {
 	mode    object.Mode
 }
 
-// hash sets the ids of the sources in list, several files at a time. It keeps the contents of small files in memory, at most
-// keepMost bytes in all.
+// hash reads the files in list and sets their ids, several files at a time. It keeps the contents of small files in
+// memory, at most keepMost bytes in all.
 func (w *output) hash(ctx context.Context, list []source) error {
 	var mu sync.Mutex
 	var failure error
@@ -133,7 +133,8 @@ func (w *output) hash(ctx context.Context, list []source) error {
 	return errors.Join(failure, ctx.Err())
 }
 
-// hash reads the contents and sets s.id. If keep is set, it also sets s.data. The parameter buf is a buffer for the reading.
+// hash reads the contents of the file and sets s.id. If keep is set, it also sets s.data. The parameter buf is a buffer
+// for reading.
 func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	if keep {
 		s.data = make([]byte, s.size)
@@ -156,7 +157,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	return err
 }
 
-// keep adds the blob of a file that was hashed.
+// keep adds the blob of a file to the output. The id of the file was set by hash.
 func (w *output) keep(s *source) {
 	if s.data != nil {
 		w.raw(s.id, object.Blob, s.data)

@@ -27,7 +27,7 @@ var (
 	ruleLines = []string{"*.o", "build/", "!keep.o", "/a/x.txt", "node_modules", "*", "!.gitignore", "a/**", "!*/", "**/deep/*.txt", "x*", "# no", "", "b/*", "!b/x", `\!x`, "[xy].*", "z.s?", "/build", "x.txt ", "x.txt\r"}
 )
 
-// editor makes random edits.
+// editor makes random changes in a world.
 type editor struct {
 	*world
 	rng *rand.Rand
@@ -35,7 +35,7 @@ type editor struct {
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// paths lists the existing paths, without the git directory.
+// paths returns the existing paths for which want returns true, without the git directory.
 func (e *editor) paths(want func(fs.FileInfo) bool) []string {
 	var list []string
 	filepath.WalkDir(e.plain, func(path string, d fs.DirEntry, err error) error {
@@ -57,7 +57,7 @@ func (e *editor) paths(want func(fs.FileInfo) bool) []string {
 func isRegular(st fs.FileInfo) bool { return st.Mode().IsRegular() }
 func isAny(fs.FileInfo) bool        { return true }
 
-func (e *editor) somewhere(name string) string {
+func (e *editor) randomPath(name string) string {
 	var parts []string
 	for range e.rng.IntN(3) {
 		parts = append(parts, pick(e.rng, dirNames))
@@ -65,7 +65,8 @@ func (e *editor) somewhere(name string) string {
 	return strings.Join(append(parts, name), "/")
 }
 
-// fits reports whether a file can be created at a path: its parents are missing or directories, and the path itself is not a directory.
+// fits reports whether a file can be created at a path: its parents are directories or do not exist, and the path
+// itself is not a directory.
 func (e *editor) fits(path string) bool {
 	for dir := filepath.Dir(path); dir != "."; dir = filepath.Dir(dir) {
 		if st, err := os.Lstat(e.at(dir)); err == nil && !st.IsDir() {
@@ -87,12 +88,12 @@ func (e *editor) text(path string) string {
 	return fmt.Sprintf("%d\n", e.rng.IntN(4))
 }
 
-// step makes one edit and returns its description.
+// step makes one random change and returns its description.
 func (e *editor) step() string {
 	w := e.world
 	switch k := e.rng.IntN(24); {
 	case k < 8:
-		path := e.somewhere(pick(e.rng, fileNames))
+		path := e.randomPath(pick(e.rng, fileNames))
 		if !e.fits(path) {
 			return "nothing"
 		}
@@ -119,7 +120,7 @@ func (e *editor) step() string {
 		if len(all) == 0 {
 			return "nothing"
 		}
-		from, to := pick(e.rng, all), e.somewhere(pick(e.rng, append(dirNames, fileNames...)))
+		from, to := pick(e.rng, all), e.randomPath(pick(e.rng, append(dirNames, fileNames...)))
 		if !e.fits(to) || strings.HasPrefix(to+"/", from+"/") || strings.HasSuffix(to, ".gitignore") {
 			return "nothing"
 		}
@@ -145,14 +146,14 @@ func (e *editor) step() string {
 		w.chmod(path, pick(e.rng, []uint32{0o644, 0o755, 0o700, 0o600}))
 		return "chmod " + path
 	case k < 17:
-		path := e.somewhere("link")
+		path := e.randomPath("link")
 		if _, err := os.Lstat(e.at(path)); err == nil || !e.fits(path) {
 			return "nothing"
 		}
 		w.symlink(path, fmt.Sprint("target", e.rng.IntN(3)))
 		return "link " + path
 	case k < 18:
-		path := e.somewhere("empty")
+		path := e.randomPath("empty")
 		if !e.fits(path) {
 			return "nothing"
 		}
@@ -190,8 +191,8 @@ func (e *editor) step() string {
 	return "git reset"
 }
 
-// After random edits of files, ignore rules and index, the tree of a checkpoint is the tree that git would commit. Now and then the
-// process is replaced by another.
+// TestCheckpointsAreWhatGitWouldCommit checks that after random changes of files, ignore rules and index, the tree of a
+// checkpoint is the tree that git would commit. From time to time, the process is replaced by another.
 func TestCheckpointsAreWhatGitWouldCommit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {

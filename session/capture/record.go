@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// nothingNew reports whether the files and git's state equal those of the last checkpoint. If have is false, there is no last
-// checkpoint, and nothingNew compares with the mounted commit.
+// nothingNew reports whether the files and git's state equal those of the last checkpoint. If have is false, the lane
+// has no checkpoint, and nothingNew compares with the state of a new mount of the base commit.
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
@@ -54,8 +54,9 @@ func (c *Capturer) baseTree() (object.ID, error) {
 	return object.Hash(c.format, object.Tree, nil)
 }
 
-// write writes the objects of a checkpoint to the Repo and moves the lane's ref to it. It starts a new segment if the
-// day, the lane or the writer changed, if the segment is full, or if gc replaced the previous checkpoint's commit.
+// write writes the objects of a checkpoint to the Repo and sets the ref of the lane to the checkpoint. It starts a new
+// segment if the day, the lane or the writer has changed, if the segment is full, or if gc has replaced the commit of
+// the previous checkpoint.
 func (c *Capturer) write(
 	ctx context.Context, s *shot, last session.Checkpoint, reason session.Reason, message string,
 ) (session.Checkpoint, error) {
@@ -114,7 +115,7 @@ func (c *Capturer) write(
 	p.Commit, change.New = commit.ID, commit.ID
 	s.out.add(commit)
 	c.steps.done("compare")
-	if err := c.o.Repo.Record(ctx, append(s.out.list, s.copies.Objects()...), []session.RefChange{change}); err != nil {
+	if err := c.o.Repo.Record(ctx, append(s.out.list, s.copier.Objects()...), []session.RefChange{change}); err != nil {
 		return session.Checkpoint{}, err
 	}
 	c.steps.done("disk")

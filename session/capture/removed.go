@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint. It returns the message said,
-// which states the number of these files, and the function done. The caller calls done, which releases the contents of the files,
-// once the checkpoint was written or has failed. If done is called with saved set to false, the Tree keeps the files for the next
-// checkpoint. The tree in the memory file does not contain these files, so the next checkpoint shows that they were removed.
+// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint s. The result said is
+// a message for the checkpoint, which states the number of these files. When the checkpoint was written or has failed,
+// the caller must call done, which releases the contents of the files; if saved is false, the working tree keeps the
+// files for the next checkpoint. c.mem does not contain these files, so the next checkpoint shows them as removed.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
 	// Take the list after the freeze, so that it contains every file that was removed before the freeze.
 	files, lost, done := c.o.Tree.Removals().Take()
@@ -65,8 +65,8 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	return done, said, err
 }
 
-// takeGone makes the linked worktrees of the previous checkpoint that have lost files with their directories part of this checkpoint, with
-// the files of the previous checkpoint.
+// takeGone handles linked worktrees that were removed together with their directories. If files contains a file of such
+// a worktree, takeGone adds the worktree to this checkpoint, with the files that it has in the previous checkpoint.
 func (s *shot) takeGone(ctx context.Context, files []*removed.File) error {
 	c := s.edit.c
 	last, have := c.Last()
@@ -111,7 +111,7 @@ func (s *shot) takeGone(ctx context.Context, files []*removed.File) error {
 	return nil
 }
 
-// removedEntry returns the entry that a freeze would return for a kept file if the file still existed.
+// removedEntry returns the entry of a removed file as a freeze would have returned it before the removal.
 func removedEntry(k *removed.File) *worktree.FrozenEntry {
 	e := &worktree.FrozenEntry{Path: k.Path, Kind: worktree.FrozenContent, Mode: k.Mode, Size: k.Size, Target: k.Target, Content: k.Content}
 	if k.Mode == object.ModeSymlink {
@@ -120,7 +120,7 @@ func removedEntry(k *removed.File) *worktree.FrozenEntry {
 	return e
 }
 
-// inSkipped reports whether path is below a directory that is left out as a whole.
+// inSkipped reports whether path is below a directory that checkpoints leave out as a whole.
 func (v *view) inSkipped(path string) bool {
 	for dir := parent(path); dir != ""; dir = parent(dir) {
 		if v.skip(dir) {
@@ -130,8 +130,8 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved reports to the Tree which changes checkpoints now contain, and which directories checkpoints leave out because the
-// directories are ignored.
+// saved informs the working tree of the changes that checkpoints now contain, and of the ignored directories that
+// checkpoints leave out.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

@@ -9,9 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A checkpoint before a mass removal that equals the previous checkpoint is not written, so the next one must not start from
-// the tree without the removed files: no repository has that tree. It happens after a takeover, when the Tree does not know
-// yet which files the last checkpoint has.
+// TestRemovalOfFilesThatTheLastCheckpointHas checks a checkpoint before a mass removal that equals the previous
+// checkpoint, so that it is not written. The next checkpoint must then not start from the tree without the removed
+// files, because no repository has that tree. This happens after a takeover, when the Tree does not know yet which
+// files the last checkpoint has.
 func TestRemovalOfFilesThatTheLastCheckpointHas(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a")})
 	must(t, w.tree.Close())

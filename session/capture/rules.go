@@ -52,21 +52,22 @@ _netrc
 credentials.tfrc.json
 `
 
-// withToken maps names of configuration files to words. A file of that name that contains one of its words is a secret.
+// withToken maps names of configuration files to words. If a file of that name contains one of the words, it contains a
+// secret.
 var withToken = map[string][]string{
 	".npmrc":      {"_authToken", "_password", "_auth"},
 	".yarnrc.yml": {"npmAuthToken", "npmAuthIdent"},
 	".yarnrc":     {"_authToken", "_password", "_auth"},
 }
 
-// deny is the parsed form of denied.
+// deny contains the rules in denied.
 var deny = parseIgnore([]byte(denied), false)
 
 // rules is the compiled form of Rules.
 type rules struct {
 	include, exclude globs
-	deny             globs // rules for secrets; if nil, no path looks like a secret
-	max              int64 // maximum size in bytes of new files
+	deny             globs // patterns of secrets; if nil, no path looks like a secret
+	max              int64 // maximum size in bytes of untracked files
 }
 
 // compile parses the globs and sets the defaults. It returns an error for the first invalid glob.

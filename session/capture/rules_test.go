@@ -92,7 +92,8 @@ func TestWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// A file that replaced a tracked directory is untracked for git, so it may be ignored, or excluded as a secret.
+// TestAFileInPlaceOfATrackedDirectory checks that a file that has replaced a tracked directory counts as untracked, as
+// in git, so that it may be ignored, or left out as a secret.
 func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 	for _, path := range []string{"a", ".env"} {
 		w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a/b": text("b\n"), ".env/c": text("c\n")})
@@ -118,7 +119,7 @@ func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 	}
 }
 
-// A staged secret that is in no commit is in none of the objects that are pushed.
+// TestStagedSecrets checks that a secret that was staged but never committed is in none of the objects that are pushed.
 func TestStagedSecrets(t *testing.T) {
 	w := ruledWorld(t, capture.Rules{})
 	w.write("sub/.env", "SECRET=hunter2\n")
@@ -154,7 +155,7 @@ func TestStagedSecrets(t *testing.T) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// If the rules change, they are applied again, also to files that have not changed.
+// TestRulesThatChange checks that changed rules are also applied to files that have not changed.
 func TestRulesThatChange(t *testing.T) {
 	w := ruledWorld(t, capture.Rules{NoDenyList: true})
 	w.write("build/a", "a\n")
@@ -177,7 +178,7 @@ func TestRulesThatChange(t *testing.T) {
 	}
 }
 
-// An ignore file that is not on this host is requested once.
+// TestIgnoreFilesFromAfar checks that an ignore file that is missing on this host is requested once.
 func TestIgnoreFilesFromAfar(t *testing.T) {
 	w, asked, _ := farRules(t)
 	w.openCapturer()
@@ -195,8 +196,8 @@ func TestIgnoreFilesFromAfar(t *testing.T) {
 	}
 }
 
-// While an ignore file cannot be fetched, checkpoints contain the files that it ignores. The first checkpoint after it was fetched does
-// not.
+// TestIgnoreFilesThatCannotBeHad checks that checkpoints contain the ignored files while the ignore file cannot be
+// fetched, and that the first checkpoint after it was fetched does not.
 func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	w, _, away := farRules(t)
 	w.o.Memory = w.dir + "/memory"
@@ -221,7 +222,8 @@ func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// farRules returns a world with a blobless clone. asked counts the requests for the ignore file, which fail while away is true.
+// farRules returns a world with a blobless clone, in which an ignore file is missing on this host. asked counts the
+// requests for the file, which fail while away is true.
 func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 	t.Helper()
 	w, asked, away = ruledWorld(t, capture.Rules{}), new(int), new(bool)
@@ -247,7 +249,8 @@ func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 	return w, asked, away
 }
 
-// The report and the state of a checkpoint name linked worktrees inside the mount, also in an ignored directory, until they are removed.
+// TestLinkedWorktreesAreNamed checks that the report and the state of a checkpoint list linked worktrees inside the
+// mount as left out, even in an ignored directory, until they are removed.
 func TestLinkedWorktreesAreNamed(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text(".claude/\n"), "a": text("a\n")})
 	w.o.Dir = w.plain

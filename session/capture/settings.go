@@ -24,23 +24,23 @@ const attributesName = ".gitattributes"
 // fetchWait is the timeout for fetching the contents of one ignore file or .gitattributes file.
 const fetchWait = 5 * time.Second
 
-// ignoreSettings are the ignore rules that git reads from outside of the working tree.
+// ignoreSettings are the ignore rules that git reads from files outside of the working tree.
 type ignoreSettings struct {
 	fold      bool   // value of core.ignoreCase
 	user, own globs  // rules of core.excludesFile and of info/exclude
 	print     string // hash of these rules and of Options.Rules
 }
 
-// userIgnore caches the values of core.excludesFile and core.ignoreCase. The values are valid while the files in configFiles have
-// the attributes in the field stats.
+// userIgnore caches the values of core.excludesFile and core.ignoreCase. The values are valid while the files that
+// configFiles lists have the attributes in stats.
 type userIgnore struct {
-	stats []fileStat // attributes of configFiles
+	stats []fileStat // attributes of the files that configFiles lists
 	file  string     // path of core.excludesFile
 	fold  bool       // value of core.ignoreCase
 }
 
-// configFiles returns the names of the configuration files that may set core.excludesFile. Files that these configuration files
-// include are not listed, so changes of included files are not noticed.
+// configFiles returns the names of the configuration files that may set core.excludesFile. It does not list files that
+// these files include, so changes of included files are not noticed.
 func configFiles(gitDir string) []string {
 	home, _ := os.UserHomeDir()
 	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
@@ -62,7 +62,8 @@ func configHome() string {
 	return filepath.Join(home, ".config")
 }
 
-// ignoreSettings reads core.excludesFile and info/exclude. It runs git config only if a configuration file has changed.
+// ignoreSettings returns the ignore rules of core.excludesFile and info/exclude. It runs git config only if a
+// configuration file has changed since the previous call.
 func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
 	for _, name := range configFiles(c.o.GitDir) {
@@ -89,11 +90,11 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 		}
 	}
 	user, own := readRules(c.user.file), readRules(filepath.Join(c.o.GitDir, "info", "exclude"))
-	// The hash covers every rule from outside of the working tree. The method look compares this hash with the hash that the
-	// previous checkpoint recorded.
+	// The hash covers every rule from outside of the working tree. The method freezeView compares this hash with the
+	// hash that the previous checkpoint recorded.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
-	// In a directory that has become a linked worktree, or is none any more, other rules apply.
+	// When a directory becomes a linked worktree, or stops being one, other rules apply in it.
 	for _, r := range c.roots {
 		fmt.Fprintf(sum, "\x00%q\x00%q", r.name, r.path)
 	}
@@ -101,7 +102,6 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 		hex.EncodeToString(sum.Sum(nil)[:16])}, nil
 }
 
-// equalStats reports whether a and b are equal, in the same order.
 func equalStats(a, b []fileStat) bool {
 	if len(a) != len(b) {
 		return false
@@ -114,7 +114,7 @@ func equalStats(a, b []fileStat) bool {
 	return true
 }
 
-// readRules returns the text of an ignore file. Like git, it treats an unreadable file as empty.
+// readRules returns the text of an ignore file. Like git, it treats an unreadable file as an empty one.
 func readRules(name string) []byte {
 	st, err := os.Stat(name)
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxIgnoreFile {

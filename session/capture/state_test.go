@@ -52,7 +52,8 @@ func (w *world) staged(s session.State) string {
 	return w.git(dir, "ls-files", "--stage", "-v")
 }
 
-// A checkpoint state contains all data of git: all kinds of index entries, stashes, a merge in progress, refs.
+// TestStateIsGits checks that a checkpoint state contains all data of git: all kinds of index entries, stashes, a merge
+// in progress, and refs.
 func TestStateIsGits(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) { testState(t, f) })
@@ -90,7 +91,7 @@ func testState(t *testing.T, f object.Format) {
 		if got, want := strings.Join(stashes, "\n"), w.git(w.plain, "stash", "list", "--format=%H %gs"); got != want {
 			t.Errorf("%s: stashes: got\n%s\nwant\n%s", step, got, want)
 		}
-		// The session repository has all objects that were created here, and does not need the git directory.
+		// The session repository has all objects that were created in the session, and does not need the git directory.
 		w.git(w.repo.Dir(), "rev-list", "--objects", "--missing=error", p.Commit.String())
 		return s
 	}
@@ -170,8 +171,8 @@ func testState(t *testing.T, f object.Format) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// An unchanged state causes no checkpoint, and has the same tree.
-func TestStateThatStays(t *testing.T) {
+// TestUnchangedState checks that an unchanged state causes no checkpoint, and is encoded as the same tree.
+func TestUnchangedState(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	w.write("a", "b\n")
 	w.git(w.plain, "add", "-A")

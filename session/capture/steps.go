@@ -2,20 +2,20 @@ package capture
 
 import "time"
 
-// Step is the total duration of one part of making a checkpoint.
+// Step is the name and the total duration of one part of making a checkpoint.
 type Step struct {
 	Name string
 	Took time.Duration
 }
 
-// steps measures the durations of consecutive parts.
+// steps measures how long the consecutive parts of making a checkpoint take.
 type steps struct {
 	list []Step
 	last time.Time
 }
 
-// done ends the current part, which is called name, and starts the next part. The durations of parts with the same name are
-// added.
+// done ends the current part, gives it the name, and starts the next part. It adds up the durations of parts with the
+// same name.
 func (s *steps) done(name string) {
 	now := time.Now()
 	took := now.Sub(s.last)

@@ -4,7 +4,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// tracked reports whether the index has an entry for path or for a path below it.
+// tracked reports whether the index has an entry for path, or for a path below it.
 func (v *view) tracked(path string) bool {
 	// Paths with conflicts and paths added with "git add -N" are tracked, but are not in the tree of the index.
 	t, rel := v.of(path)
@@ -24,8 +24,8 @@ func (v *view) trackedFile(path string) bool {
 	return mode != 0 && mode != object.ModeDir
 }
 
-// trackedMode returns the mode of path in the tree of the index, or 0 if that tree has no such path. If a tree cannot be read,
-// trackedMode records the error and returns the mode of a file.
+// trackedMode returns the mode of path in the tree of the index, or 0 if that tree does not contain path. If a tree
+// cannot be read, trackedMode stores the error in v.failure and returns the mode of a file.
 func (v *view) trackedMode(path string) object.Mode {
 	e, err := v.staged(path)
 	if err != nil {
@@ -35,13 +35,14 @@ func (v *view) trackedMode(path string) object.Mode {
 	return e.Mode
 }
 
-// staged returns the entry of path in the tree of the index of its working tree. The mode of the entry is 0 if there is no such entry.
+// staged returns the entry of path in the tree of the index. The index is that of the working tree, main or linked,
+// that contains path. The mode of the entry is 0 if there is no such entry.
 func (v *view) staged(path string) (object.TreeEntry, error) {
 	t, rel := v.of(path)
 	return v.c.lookup(v.ctx, t.index, rel)
 }
 
-// of returns what the working tree tracks that contains path, and path relative to this working tree.
+// of returns what git tracks in the working tree that contains path, and path relative to this working tree.
 func (v *view) of(path string) (t *tracked, rel string) {
 	for i := len(v.roots) - 1; i >= 0; i-- { // as in roots.above
 		if isWithin(path, v.roots[i].path) {
@@ -51,7 +52,8 @@ func (v *view) of(path string) (t *tracked, rel string) {
 	return &v.main, path
 }
 
-// tracked is what one working tree tracks. Its paths are relative to that working tree.
+// tracked describes the paths that git tracks in one working tree, main or linked. The paths are relative to that
+// working tree.
 type tracked struct {
 	path        string    // directory of the linked worktree; "" for the main working tree
 	head, index object.ID // trees of HEAD and of the index
@@ -60,7 +62,8 @@ type tracked struct {
 	special map[string]bool
 }
 
-// track sets the index that determines which paths of the main working tree are tracked, and those of c.roots.
+// track sets the HEAD tree and the index that determine which paths of the main working tree are tracked. It also sets
+// those of the linked worktrees, from c.roots.
 func (v *view) track(by tracking) {
 	v.main, v.roots = by.tracked(""), nil
 	for _, r := range v.c.roots {
@@ -68,7 +71,8 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// tracked returns what the working tree at a path tracks.
+// tracked returns a description of the paths that git tracks in the working tree whose directory is path; "" is the
+// main working tree.
 func (by tracking) tracked(path string) tracked {
 	t := tracked{path: path, head: by.head, index: by.index.Tree, special: map[string]bool{}}
 	for _, e := range by.index.Special {

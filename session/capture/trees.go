@@ -13,15 +13,15 @@ import (
 // child is an entry of a directory. If its mode is zero, the entry was removed.
 type child struct {
 	mode object.Mode
-	id   object.ID // id of the entry; for a directory in memory, the id of the tree that it was read from, or zero
-	// dir is the directory in memory; nil if the entry is not a directory, or was not opened yet.
+	id   object.ID // id of the entry; for a directory in memory, id of the tree from which it was read, or zero
+	// dir is the directory in memory; nil if the entry is not a directory, or was not read yet.
 	dir *directory
 }
 
-// directory is a tree object that was read into memory and may have been changed there.
+// directory is a directory in memory: the entries of a tree object, with changes.
 type directory struct {
 	was []object.TreeEntry // entries that were read, in git's order
-	now map[string]child   // entries that were opened or replaced, by name; mode 0 means removed
+	now map[string]child   // entries that were read into memory or replaced, by name; mode 0 means removed
 	// edited is set if an entry of the directory, or of a directory below it, may have changed.
 	edited bool
 }
@@ -55,7 +55,7 @@ func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// trees is a git tree under construction. It reads only those directories that are accessed.
+// trees is a git tree under construction. It reads only the directories that are accessed.
 type trees struct {
 	read   treediff.Reader
 	format object.Format
@@ -129,7 +129,7 @@ func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, e
 	return c.mode, c.id, nil
 }
 
-// set replaces the entry at path, if any, and creates missing parent directories.
+// set replaces the entry at path, or adds it. It creates missing parent directories.
 func (t *trees) set(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, true)
@@ -140,7 +140,7 @@ func (t *trees) set(ctx context.Context, path string, mode object.Mode, id objec
 	return nil
 }
 
-// clear replaces path with an empty directory.
+// clear replaces the entry at path by an empty directory.
 func (t *trees) clear(ctx context.Context, path string) error {
 	if path == "" {
 		t.root = child{mode: object.ModeDir, dir: &directory{edited: true}}
@@ -149,7 +149,7 @@ func (t *trees) clear(ctx context.Context, path string) error {
 	return t.set(ctx, path, object.ModeDir, object.ID{})
 }
 
-// remove removes the entry at path. It creates the parent directory if the tree lacks that directory: the parent exists in the
+// remove removes the entry at path. If the tree lacks the parent directory, remove creates it: the parent exists in the
 // working tree, and may be a new directory whose files were all removed again.
 func (t *trees) remove(ctx context.Context, path string) error {
 	dir, name := split(path)
@@ -203,8 +203,8 @@ func (t *trees) write(c child, emit func(id object.ID, content []byte) error) (o
 	return id, emit(id, content)
 }
 
-// changed returns the number of paths that differ between the checkpoint and the tree in the parameter before. If before is the
-// zero id, the checkpoint is compared with the base tree.
+// changed returns the number of paths that differ between the tree of the checkpoint and the tree before. If before is
+// zero, it compares with the base tree.
 func (s *shot) changed(ctx context.Context, before object.ID) (int64, error) {
 	c := s.edit.c
 	if before.IsZero() {

@@ -28,8 +28,8 @@ type InitialState struct {
 	Refs func() []packedrefs.Ref
 }
 
-// Untouched reports whether git is still in its initial state, as far as cheap checks show. The result false means that a
-// checkpoint should be made; it does not prove that anything has changed.
+// Untouched reports whether git is still in its initial state. It makes only cheap checks: false means that a
+// checkpoint should be made, although possibly nothing has changed.
 func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if isIncomplete(gitDir) {
 		return true, nil
@@ -71,7 +71,8 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	}), nil
 }
 
-// like reports whether HEAD, refs, stashes and the files of operations in progress are unchanged since the initial state.
+// like reports whether HEAD, refs, stashes and the files of operations in progress in s are the same as in the initial
+// state.
 func (b InitialState) like(s session.State) bool {
 	if s.Branch != b.Branch || s.Head != b.Commit || len(s.Stashes) > 0 {
 		return false

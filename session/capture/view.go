@@ -14,19 +14,20 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// view is one reading of the working tree's changes, together with the ignore rules that apply to the changed paths.
+// view is the list of the changes in the working tree at one moment, together with the ignore rules that apply to the
+// changed paths.
 type view struct {
 	c *Capturer
 	// ctx is the context of the call that makes the view. It is stored because callbacks of the Tree have no context.
 	ctx    context.Context
 	frozen *worktree.Frozen
-	// The field from is the id of the tree to which the frozen entries are applied.
+	// from is the id of the tree to which the frozen entries are applied.
 	from object.ID
-	// The field whole is set if the field from is the base tree. The entries are then everything that differs from the base tree.
+	// whole is set if from is the base tree. The entries are then everything that differs from the base tree.
 	whole bool
-	x     ignores
-	main  tracked   // what the main working tree tracks
-	roots []tracked // what the linked worktrees track, in the order of Capturer.roots
+	x     ignores   // decides which paths are ignored
+	main  tracked   // paths that git tracks in the main working tree
+	roots []tracked // paths that git tracks in the linked worktrees, in the order of Capturer.roots
 	// entries holds the paths of all entries. The value of a FrozenTree is the id of its tree; the value of other kinds is zero.
 	entries map[string]object.ID
 	// changed holds the texts of the ignore files among the entries, by directory.
@@ -40,15 +41,15 @@ type view struct {
 	failure error // first error of a method that cannot return errors
 }
 
-// fail records the error of a method that cannot return one. Only the first error is kept.
+// fail stores the error of a method that cannot return one in v.failure. Only the first error is kept.
 func (v *view) fail(err error) {
 	if v.failure == nil {
 		v.failure = err
 	}
 }
 
-// rulesOf returns the rules of the ignore file in dir. If that file has to be fetched, rulesOf adds the file to v.needs and
-// returns nil.
+// rulesOf returns the rules of the ignore file in the directory dir. If the file has to be fetched first, rulesOf adds
+// it to v.needs and returns nil.
 func (v *view) rulesOf(dir string) globs {
 	if g, ok := v.parsed[dir]; ok {
 		return g
@@ -58,7 +59,7 @@ func (v *view) rulesOf(dir string) globs {
 	return g
 }
 
-// readRules reads and parses the ignore file in dir, as rulesOf documents, but does not look in the cache.
+// readRules does the work of rulesOf without looking in the cache v.parsed.
 func (v *view) readRules(dir string) globs {
 	path := join(dir, ignoreName)
 	// The ignore file itself is among the entries, so its new text applies.
@@ -135,8 +136,8 @@ func (v *view) fetchRules() {
 	clear(v.x.cached)
 }
 
-// skip reports whether the directory dir is left out with everything below it. This is the case if dir is ignored, Include matches
-// no path in dir, and no file in dir is tracked.
+// skip reports whether a checkpoint leaves out the directory dir with everything below it. It does so if dir is
+// ignored, Rules.Include matches no path in dir, and git tracks no file in dir.
 func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
@@ -152,8 +153,9 @@ func (v *view) skip(dir string) bool {
 	return true
 }
 
-// ignoredIn returns the paths below a renamed directory that are ignored and untracked. The contents of the directory are
-// unchanged; id is its tree, and dir is its new path. In the result, the paths of directories end in a slash.
+// ignoredIn returns the paths below a renamed directory that are ignored and untracked at their new paths. The contents
+// of the directory are unchanged: id is its tree, and dir is its new path. In the result, the paths of directories end
+// in a slash.
 func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	entries, err := v.c.readTree(v.ctx, id)
 	if err != nil {
@@ -178,9 +180,10 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	return list, nil
 }
 
-// learn records the paths and the ignore files among entries. The function read returns the text of an ignore file. The result
-// stale is true if rules have changed for paths that have no entry, so that these paths have to be read again. The result differs
-// is true if the ignore files are not the same as in the previous call.
+// learn stores the paths of entries, and the texts of the ignore files among them, in v.entries and v.changed. The
+// function read returns the text of an ignore file. The result stale is true if rules have changed for paths that have
+// no entry, so that these paths have to be read again. The result differs is true if the ignore files differ from those
+// of the previous call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
@@ -219,7 +222,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	return stale, differs, v.failure
 }
 
-// within reports whether the view has an entry that describes the directory dir, or a directory above dir, completely.
+// within reports whether the view has an entry for the directory dir, or for a directory above dir.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
 		if _, ok := v.entries[at]; ok {
@@ -229,8 +232,9 @@ func (v *view) within(dir string) bool {
 	return false
 }
 
-// look freezes the working tree, except for the directories that are left out as a whole. If again is set, the entries are
-// everything that differs from the base tree. The caller releases view.frozen.
+// look freezes the working tree, except for directories that checkpoints leave out as a whole, and returns a view of
+// the changes since the previous checkpoint. If again is set, or if rules have changed, the view contains everything
+// that differs from the base tree. The caller releases view.frozen.
 func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
 	c.roots = c.findRoots(ctx)
@@ -254,8 +258,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		// The index may have changed since c.tracking was read, and then skip decides wrongly. Therefore develop checks the
-		// skipped directories after it has read the index.
+		// The index may have changed since c.tracking was read, and then skip decides wrongly. Therefore makeTree
+		// checks the skipped directories after it has read the index.
 		v.track(c.tracking)
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
@@ -287,9 +291,10 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	}
 }
 
-// names reads the names of the changed paths without blocking writers, and fetches the ignore files that decide about these paths.
-// The result whole is true if everything that differs from the base tree has to be read. This is the case if the journal position
-// token is empty or too old, or if rules have changed for unchanged paths.
+// names reads the names of the changed paths without blocking writers, and fetches the ignore files that decide about
+// these paths. The parameter try is the number of earlier attempts. The result whole is true if everything that differs
+// from the base tree has to be read: if the journal position token is empty or too old, or if rules have changed for
+// unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: v.c.roots.has, DryRun: true})
@@ -327,8 +332,8 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 	return token == "", nil
 }
 
-// skipping returns the function that selects the directories to skip. It returns nil, so that no directory is skipped, if the
-// ignore files differed in three attempts.
+// skipping returns the function that selects the directories to skip. After three attempts in which the ignore files
+// differed, it returns nil, so that no directory is skipped.
 func (v *view) skipping(try int) func(dir string) bool {
 	if try > 2 {
 		return nil
@@ -424,7 +429,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	return list, nil
 }
 
-// findTree returns the entries of a tree, as readTree documents, but does not look in the cache.
+// findTree does the work of readTree without looking in the cache.
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	// Trees of the checkpoint that is being made are not in the Repo yet.
 	if content, ok := c.pending[id]; ok {

@@ -20,23 +20,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// world is a mounted repository and a plain clone of it. Both use the git directory of the clone, and each change is made in both trees.
+// world is a mounted repository and an ordinary clone of it, which share the git directory of the clone. Each change is
+// made in both working trees.
 type world struct {
 	t      testing.TB
 	ctx    context.Context
 	dir    string
-	plain  string // the clone
+	plain  string // directory of the clone
 	commit object.ID
 	root   object.ID
 	tree   *worktree.Tree
 	repo   *session.Repo
 	o      capture.Options
 	c      *capture.Capturer
-	opened map[string]int // number of opens of contents, by path
+	opened map[string]int // number of times that contents were opened, by path
 	keep   bool           // openTree makes the Tree keep removed files
 }
 
-// objects provides the objects of a Tree.
+// objects reads the objects of the clone for a Tree.
 type objects struct {
 	repo *session.Repo
 	seen map[string]int
@@ -138,7 +139,7 @@ func (w *world) git(dir string, args ...string) string {
 	return out
 }
 
-// gitFails runs a git command that may fail.
+// gitMay runs a git command that may fail, and returns its error.
 func (w *world) gitMay(args ...string) error {
 	_, err := gittest.Git(w.ctx, w.plain, args...)
 	return err
@@ -260,7 +261,7 @@ func (w *world) rename(from, to string) error {
 	return nil
 }
 
-// want returns the tree that git add and write-tree make of the clone.
+// want returns the tree that git add and git write-tree make of the clone.
 func (w *world) want() string {
 	w.t.Helper()
 	scratch := filepath.Join(w.dir, "scratch")
@@ -291,7 +292,7 @@ func (w *world) checkpoint(reason session.Reason) (session.Checkpoint, capture.R
 	return p, report
 }
 
-// check makes a checkpoint and compares its tree with the one that git makes.
+// check makes a checkpoint, and compares its tree with the one that git makes of the clone.
 func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	w.t.Helper()
 	p, report := w.checkpoint(session.Manual)
@@ -302,7 +303,7 @@ func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	return p, report
 }
 
-// withoutEmpty returns a tree without its empty directories, which git does not add.
+// withoutEmpty returns a tree without its empty directories, because git does not add these.
 func (w *world) withoutEmpty(tree string) string {
 	w.t.Helper()
 	list := w.git(w.repo.Dir(), "ls-tree", "-r", "-t", "-z", tree)
@@ -332,7 +333,7 @@ func (w *world) withoutEmpty(tree string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// emptyDirs checks that a checkpoint contains the empty directories, unless git ignores them.
+// emptyDirs checks that a checkpoint contains the empty directories of the working tree, except those that git ignores.
 func (w *world) emptyDirs(step string, p session.Checkpoint) {
 	w.t.Helper()
 	held := map[string]bool{}
@@ -373,7 +374,7 @@ func (w *world) diff(a, b string) string {
 
 func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
 
-// rules returns the contents of all ignore files.
+// rules returns the contents of all ignore files in the clone.
 func (w *world) rules() string {
 	out, _ := exec.Command("sh", "-c", "cd "+w.plain+" && for f in .git/info/exclude $(find . -name .gitignore); do echo \"== $f\"; cat $f; done").CombinedOutput()
 	return string(out)

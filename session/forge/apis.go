@@ -28,15 +28,16 @@ type branch struct {
 	} `json:"repo"` // null: the repository was deleted
 }
 
-// opened returns the pull request in the form of the package.
+// opened returns the pull request as an Opened, the type that is common to all forges.
 func (p pull) opened() Opened { return Opened{URL: p.URL, Number: p.Number} }
 
-// of reports whether p merges the head of r into the base of r in the same repository.
+// of reports whether the pull request p merges the branch r.Head into the branch r.Base, both in the same repository.
 func (p pull) of(r PullRequest) bool {
 	return p.Head.Ref == r.Head && p.Base.Ref == r.Base && p.Head.Repo != nil && p.Base.Repo != nil && p.Head.Repo.ID == p.Base.Repo.ID
 }
 
-// changes returns the body of a request that changes a pull request. The parameter body is the name of the description.
+// changes returns the body of a request that changes a pull request. The parameter body is the name that the API uses
+// for the description.
 func changes(p PullRequest, body string) map[string]string {
 	change := map[string]string{body: p.Body}
 	if p.Retitle {
@@ -45,7 +46,7 @@ func changes(p PullRequest, body string) map[string]string {
 	return change
 }
 
-// pulls is the part of the API that gitea and GitHub have in common.
+// pulls calls the part of the REST API that gitea and GitHub have in common.
 type pulls struct {
 	*caller
 	owner, name string // owner and name of the repository
@@ -68,7 +69,7 @@ func (g pulls) update(ctx context.Context, number int64, p PullRequest) (Opened,
 	return now.opened(), err
 }
 
-// gitea is the API of gitea: https://docs.gitea.com/api/
+// gitea calls the REST API of gitea: https://docs.gitea.com/api/
 type gitea struct{ pulls }
 
 func (g gitea) find(ctx context.Context, p PullRequest) (Opened, error) {
@@ -90,7 +91,7 @@ func (g gitea) find(ctx context.Context, p PullRequest) (Opened, error) {
 	return Opened{}, nil
 }
 
-// github is the API of GitHub: https://docs.github.com/en/rest/pulls/pulls
+// github calls the REST API of GitHub: https://docs.github.com/en/rest/pulls/pulls
 type github struct{ pulls }
 
 func (g github) find(ctx context.Context, p PullRequest) (Opened, error) {
@@ -107,21 +108,21 @@ func (g github) find(ctx context.Context, p PullRequest) (Opened, error) {
 	return Opened{}, nil
 }
 
-// gitlab is the API of GitLab: https://docs.gitlab.com/api/merge_requests/
+// gitlab calls the REST API of GitLab: https://docs.gitlab.com/api/merge_requests/
 type gitlab struct {
 	*caller
 	project string // path of the project with its groups
 }
 
-// merge is a merge request in the answers of GitLab. The number in the project is the iid.
+// merge is a merge request in the answers of GitLab.
 type merge struct {
-	Number int64  `json:"iid"`
+	Number int64  `json:"iid"` // number within the project
 	URL    string `json:"web_url"`
 	Source int64  `json:"source_project_id"`
 	Target int64  `json:"target_project_id"`
 }
 
-// opened returns the merge request in the form of the package.
+// opened returns the merge request as an Opened, the type that is common to all forges.
 func (m merge) opened() Opened { return Opened{URL: m.URL, Number: m.Number} }
 
 func (g gitlab) path() string { return "/projects/" + url.PathEscape(g.project) + "/merge_requests" }

@@ -1,10 +1,11 @@
-// Package forge opens pull requests by the REST APIs of gitea, GitHub and GitLab, where they are called merge requests.
+// Package forge opens pull requests by the REST APIs of gitea, GitHub and GitLab. GitLab calls them merge requests.
 //
 //	f, err := forge.New(forge.Options{Repository: "https://github.com/team/app.git", Token: token})
 //	pr, err := f.Open(ctx, forge.PullRequest{Title: "fix login", Head: "afs/fix-login", Base: "main"})
 //
-// The branches are in the same repository, and exist already. If a pull request of the same two branches is open, Open changes its
-// description instead. The token is sent only to the address of the API: redirections are not followed, and errors do not contain it.
+// Both branches must exist, in the same repository. If a pull request for the same two branches is open, Open changes
+// its description instead. The token is sent only to the address of the API: redirections are not followed. Errors do
+// not contain the token.
 package forge
 
 import (
@@ -32,7 +33,7 @@ const (
 // Kind is a kind of forge.
 type Kind string
 
-// The supported forges. Gitea has the API of Forgejo, too.
+// The supported forges. Gitea also stands for Forgejo, which has the same API.
 const (
 	Gitea  Kind = "gitea"
 	GitHub Kind = "github"
@@ -43,17 +44,18 @@ const (
 var Kinds = []string{string(Gitea), string(GitHub), string(GitLab)}
 
 var (
-	// ErrUnknown means that the URL of the repository does not show which kind of forge it is on.
-	ErrUnknown = errors.New("the URL does not show which forge it is")
-	// ErrRepository means that no forge can be at the URL of a repository.
-	ErrRepository = errors.New("not the URL of a repository on a forge")
+	// ErrUnknown means that the kind of forge is not configured, and cannot be derived from the URL of the repository.
+	ErrUnknown = errors.New("URL of the repository does not show the kind of forge")
+	// ErrRepository means that the URL of a repository cannot be that of a repository on a forge.
+	ErrRepository = errors.New("URL is not that of a repository on a forge")
 )
 
 // Options describes a repository on a forge.
 type Options struct {
 	Repository string // URL of the repository, as git uses it
-	Kind       Kind   // "": Kind is found by the name of the host
-	// URL is the address of the forge's web pages; "": the host of the repository. It is needed for a forge that is served below a path.
+	Kind       Kind   // kind of forge; "": derived from the name of the host
+	// URL is the address of the forge's web pages; "": the host of Repository. A forge that is served below a path
+	// needs it.
 	URL   string
 	Token string
 	HTTP  *http.Client // sends the requests; nil: a client with the default settings. Redirections are never followed.
@@ -63,25 +65,25 @@ type Options struct {
 type PullRequest struct {
 	Title, Body string
 	Head        string // short name of the branch that has the changes
-	Base        string // short name of the branch that is to receive them
-	// Retitle changes the title of an existing pull request, too.
+	Base        string // short name of the branch into which the changes are to be merged
+	// Retitle states that Open also changes the title of an existing pull request, not only its description.
 	Retitle bool
 }
 
 // Opened is an open pull request.
 type Opened struct {
-	URL     string // address of its web page
+	URL     string // address of the web page of the pull request
 	Number  int64
-	Created bool // false: it existed already, and its description was changed
+	Created bool // whether Open has created it; false: it existed, and Open has changed its description
 }
 
-// Error is an answer of a forge that reports a failure.
+// Error is returned if a forge answers with an HTTP status that means a failure.
 type Error struct {
 	Status  int    // HTTP status
 	Message string // message of the forge; "" if there is none
 }
 
-// Error returns the status and the message.
+// Error returns a text with the status and the message.
 func (e *Error) Error() string {
 	text := fmt.Sprintf("the forge answers with status %d", e.Status)
 	if e.Message != "" {
@@ -90,9 +92,9 @@ func (e *Error) Error() string {
 	return text
 }
 
-// api is the part of a forge's API that opens pull requests. Each method sends one request, or several for a list of several pages.
+// api is the part of a forge's REST API that is needed to open pull requests.
 type api interface {
-	// find returns the open pull request of two branches; the Number is 0 if there is none.
+	// find returns the open pull request that merges p.Head into p.Base; its Number is 0 if there is none.
 	find(ctx context.Context, p PullRequest) (Opened, error)
 	create(ctx context.Context, p PullRequest) (Opened, error)
 	// update changes the description, and the title if p.Retitle is set.
@@ -105,7 +107,7 @@ type Forge struct {
 	api  api
 }
 
-// New returns the forge of a repository. It sends no request.
+// New returns a Forge for a repository. It does not connect to the forge.
 func New(o Options) (*Forge, error) {
 	web, path, err := locate(o.Repository, o.URL)
 	if err != nil {
@@ -184,7 +186,7 @@ func locate(repository, address string) (web *url.URL, path string, err error) {
 	return web, path, nil
 }
 
-// kindOf returns the kind of the forge on a host; "" if the name of the host does not show it.
+// kindOf returns the kind of forge that the name of a host indicates, or "" if it indicates none.
 func kindOf(host string) Kind {
 	host = strings.ToLower(host)
 	for _, k := range []struct {
@@ -198,7 +200,8 @@ func kindOf(host string) Kind {
 	return ""
 }
 
-// Open creates a pull request. If one of the same branches is open, Open changes its description instead.
+// Open creates a pull request. If a pull request for the same branches is open, Open changes its description instead.
+// Open shortens a description that is longer than MaxBody.
 func (f *Forge) Open(ctx context.Context, p PullRequest) (Opened, error) {
 	if len(p.Body) > MaxBody {
 		p.Body = strings.ToValidUTF8(p.Body[:MaxBody], "") + "\n..."
@@ -221,16 +224,17 @@ func (f *Forge) Open(ctx context.Context, p PullRequest) (Opened, error) {
 	return made, nil
 }
 
-// caller sends the requests of an API.
+// caller sends requests to the REST API of a forge.
 type caller struct {
 	base   string // address of the API
 	token  string
-	scheme string // what precedes the token in the header Authorization; "": the header Private-Token has the token
+	scheme string // text before the token in the header Authorization; "": the header is Private-Token instead
 	header http.Header
 	http   *http.Client
 }
 
-// call sends a request with a JSON body, unless that is nil, and decodes the answer into result.
+// call sends a request and decodes the JSON answer into result. If body is not nil, it is sent as JSON. call returns an
+// *Error if the status is not 2xx.
 func (c *caller) call(ctx context.Context, method, path string, query url.Values, body, result any) error {
 	address := c.base + path
 	if len(query) > 0 {
@@ -264,7 +268,7 @@ func (c *caller) call(ctx context.Context, method, path string, query url.Values
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return err // a *url.Error has the address, and no header
+		return err // a *url.Error contains the address, but not the header with the token
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
@@ -280,8 +284,8 @@ func (c *caller) call(ctx context.Context, method, path string, query url.Values
 	return nil
 }
 
-// message returns the message in the answer to a failed request, as one line without the token. The member "message" is a string, or with
-// GitLab also a list or an object; GitHub adds the list "errors".
+// message returns the message in the answer to a failed request as one line, in which the token is replaced by ***. The
+// member "message" is a string, or with GitLab also a list or an object. GitHub adds the list "errors".
 func (c *caller) message(answer []byte) string {
 	var e struct {
 		Message, Error, Errors any

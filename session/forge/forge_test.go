@@ -10,15 +10,16 @@ import (
 	"testing"
 )
 
-// exchange is a request that a fake forge expects, and its answer. The requests are those of the documents of the three APIs.
+// exchange is a request that a fake forge expects, and the answer to it. The requests follow the documentation of the
+// three APIs.
 type exchange struct {
 	method, uri string
-	body        map[string]string // nil: no body
+	body        map[string]string // expected body; nil: none
 	status      int
 	answer      string
 }
 
-// serve returns a fake forge that expects exactly these requests in this order. Each must have the headers.
+// serve returns a fake forge that expects exactly the given requests in this order, each with the given headers.
 func serve(t *testing.T, headers map[string]string, exchanges []exchange) *httptest.Server {
 	t.Helper()
 	next := 0
@@ -60,10 +61,10 @@ func serve(t *testing.T, headers map[string]string, exchanges []exchange) *httpt
 	return s
 }
 
-// asked is the pull request of the tests.
+// asked is the pull request that the tests open.
 var asked = PullRequest{Title: "Fix login", Body: "changes", Head: "afs/fix login", Base: "main"}
 
-// sides are the branches of a pull request in an answer of gitea or GitHub.
+// sides returns the JSON of the two branches of a pull request, as gitea and GitHub return it.
 func sides(head, base string, of int) string {
 	return fmt.Sprintf(`"head":{"ref":%q,"repo":{"id":%d}},"base":{"ref":%q,"repo":{"id":7}}`, head, of, base)
 }
@@ -130,7 +131,8 @@ func TestContracts(t *testing.T) {
 	}
 }
 
-// A failure shows the message of the forge and not the token, and a redirection is not followed.
+// TestFailures checks that an error contains the message of the forge and not the token, and that redirections are not
+// followed.
 func TestFailures(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("a redirection was followed with the headers %v", r.Header)
