@@ -15,12 +15,12 @@ import (
 type Change struct {
 	State   session.LifeState // new state; "": the state is not changed
 	Reason  string            // reason of the new state
-	Profile *profile.Change   // change of the profile; nil: none
+	Profile *profile.Change   // change of the profile; nil: the profile is not changed
 	Actor   string            // user who makes the change
 }
 
-// Apply makes the change in the metadata of a session. Text that looks like a secret is removed from the title, the task, and the reason
-// of a hold.
+// Apply makes the change in the metadata m at the time now. It removes text that looks like a secret from the title,
+// the task, and the reason of a hold. It returns the errors of profile.Apply and Meta.Become.
 func (c Change) Apply(m *session.Meta, now time.Time) error {
 	if c.Profile != nil {
 		p := *c.Profile
@@ -43,7 +43,7 @@ func clean(text *string) *string {
 	return &without
 }
 
-// Local changes a session in its repository on this host.
+// Local changes the metadata of the session name in its repository on this host.
 func Local(ctx context.Context, r *session.Repo, name string, c Change) error {
 	_, err := session.ChangeMeta(ctx, r, name, c.Apply)
 	return err

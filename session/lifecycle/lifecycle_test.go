@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
-// newRepo returns a repository with the session s, which is open.
+// newRepo returns a repository with the session s in the state open.
 func newRepo(t *testing.T) *session.Repo {
 	t.Helper()
 	t.Parallel()
@@ -77,7 +77,7 @@ func TestProfileAloneKeepsState(t *testing.T) {
 	}
 }
 
-// A change of which one part is refused has no effect.
+// TestRefusedChange checks that a change has no effect if one part of it is refused.
 func TestRefusedChange(t *testing.T) {
 	r := newRepo(t)
 	hold, released, title := "audit", "", "new"
@@ -127,7 +127,7 @@ func TestUnknownSession(t *testing.T) {
 	}
 }
 
-// The text of a hold and the title are cleaned like the task.
+// TestSecretsAreRemoved checks that secrets are removed from the reason of a hold and the title, as from the task.
 func TestSecretsAreRemoved(t *testing.T) {
 	t.Parallel()
 	const secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"

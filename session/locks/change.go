@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// HeldError means that another session holds a lock.
+// HeldError means that a path cannot be locked or unlocked because another session holds a lock on it.
 type HeldError struct {
 	Pattern string // requested pattern or id
 	Lock    Lock   // lock of the other session
@@ -27,30 +27,31 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// Caller is the session and the user that change locks.
+// Caller names the session, the user and the host that change locks.
 type Caller struct {
-	Session string // may be "" for the removal of locks
+	Session string // session of the command; may be "" if locks are removed
 	Actor   string
 	Host    string
 }
 
-// InForce reports whether other sessions must respect the lock at a time.
+// InForce reports whether other sessions must respect the lock at the time now.
 func (l Lock) InForce(now time.Time) bool { return now.Before(l.Expires.Add(Skew)) }
 
-// extend sets the time at which the lock expires.
+// extend sets the time at which the lock expires to its duration after now.
 func (l *Lock) extend(now time.Time) {
 	l.Expires = now.UTC().Truncate(time.Millisecond).Add(time.Duration(l.Seconds) * time.Second)
 }
 
-// Prune removes the locks that are not in force and old records of forced removals.
+// Prune removes the locks that are not in force any more, and the records of forced removals that are older than
+// KeepForced.
 func (f *File) Prune(now time.Time) {
 	f.Locks = slices.DeleteFunc(slices.Clone(f.Locks), func(l Lock) bool { return !l.InForce(now) })
 	f.Forced = slices.DeleteFunc(slices.Clone(f.Forced), func(r Forced) bool { return now.Sub(r.Time) > KeepForced })
 }
 
-// Acquire locks patterns for a session and returns the locks. If the session has a lock with the same pattern, the lock gets the new
-// duration and the new reason. If another session has a lock that overlaps with one of the patterns, Acquire returns a *HeldError
-// and locks nothing.
+// Acquire adds locks of the session by.Session on the patterns, and returns them. If the session already has a lock
+// with the same pattern, that lock gets the new duration and reason. If another session has a lock that overlaps with
+// one of the patterns, Acquire returns a *HeldError and locks nothing.
 func (f *File) Acquire(by Caller, patterns []string, ttl time.Duration, reason string, now time.Time) ([]Lock, error) {
 	f.Prune(now)
 	after := session.CheckpointID("")
@@ -91,9 +92,9 @@ func (f *File) Acquire(by Caller, patterns []string, ttl time.Duration, reason s
 	return made, nil
 }
 
-// Release removes locks and returns them. Each name is a pattern, or the id of a lock or its beginning. Locks of other sessions than
-// that of the caller are removed only if force is true; this leaves records, and needs a reason. If a lock is missing, or belongs to
-// another session, Release removes nothing.
+// Release removes locks and returns them. Each name is a pattern, or the id of a lock or its beginning. A lock of
+// another session is removed only if force is true; this adds a record of the forced removal, and needs a reason. If
+// one of the locks does not exist, or must not be removed, Release removes nothing.
 func (f *File) Release(by Caller, names []string, force bool, reason string, now time.Time) (removed []Lock, err error) {
 	f.Prune(now)
 	list, forced := f.Locks, slices.Clone(f.Forced)
@@ -121,8 +122,8 @@ func (f *File) Release(by Caller, names []string, force bool, reason string, now
 	return removed, nil
 }
 
-// find returns the index of the lock with a pattern, or with an id that begins with the name. Locks of the session called own take
-// precedence.
+// find returns the index of the lock whose pattern is name, or whose id begins with name. Locks of the session own take
+// precedence. It returns ErrNone if there is no such lock, or more than one.
 func find(list []Lock, own, name string) (int, error) {
 	for _, mine := range []bool{true, false} {
 		for i, l := range list {
@@ -146,14 +147,14 @@ func find(list []Lock, own, name string) (int, error) {
 	return found, nil
 }
 
-// ReleaseAll removes all locks of a session, and reports whether there were any.
+// ReleaseAll removes all locks of the session name, and reports whether it had any.
 func (f *File) ReleaseAll(name string) bool {
 	before := len(f.Locks)
 	f.Locks = slices.DeleteFunc(slices.Clone(f.Locks), func(l Lock) bool { return l.Session == name })
 	return len(f.Locks) < before
 }
 
-// Renew extends the locks of a session that are in force, and reports whether there were any.
+// Renew extends all locks of the session name that are in force, and reports whether it had any.
 func (f *File) Renew(name string, now time.Time) (renewed bool) {
 	f.Prune(now)
 	for i := range f.Locks {
@@ -165,8 +166,8 @@ func (f *File) Renew(name string, now time.Time) (renewed bool) {
 	return renewed
 }
 
-// RenewAt returns the time at which the mount of a session should renew the locks of the session, or the zero time if it has none:
-// when a third of the duration of a lock is over.
+// RenewAt returns the time at which the mount should renew the locks of the session with this name: the time at which a
+// third of the duration of a lock is over. It returns the zero time if the session has no locks.
 func (f *File) RenewAt(name string) (at time.Time) {
 	for _, l := range f.Locks {
 		due := l.Expires.Add(-2 * time.Duration(l.Seconds) * time.Second / 3)

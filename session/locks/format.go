@@ -1,6 +1,6 @@
-// Package locks defines the locks of sessions: leases on paths that keep the mounts of other sessions from changing these paths. It
-// parses and changes the file with the locks, and decides which paths are locked (View). It reads and writes no refs; package
-// locks/keeper does.
+// Package locks defines the locks of sessions: leases on paths that keep the mounts of other sessions from changing
+// these paths. It parses and changes the file with the locks, and decides which paths are locked (View). Package
+// locks/keeper reads the file from a session remote and writes it there.
 //
 // All locks of a session remote are in the file FileName of the ref Ref, one JSON document:
 //
@@ -9,8 +9,9 @@
 //	           "since":"...","expires":"...","ttl_seconds":3600,"reason":"refactoring"}],
 //	 "forced":[{"lock":{...},"session":"try","actor":"bob","host":"box","time":"...","reason":"alice is on holiday"}]}
 //
-// A lock is in force until the time expires, by the clock of the host that holds it. Other hosts respect it for the duration Skew
-// longer, because their clocks may differ. The mount of the holder renews its locks before they expire (File.Renew).
+// A lock is in force until the time expires, by the clock of the host that holds it. Other hosts respect the lock for
+// the duration Skew longer, because their clocks may differ. The mount of the holder renews its locks before they
+// expire (File.Renew).
 //
 // The forced removal of another session's lock leaves a record, which is kept for the duration KeepForced.
 package locks
@@ -34,9 +35,10 @@ const (
 	// FileName is the name of the file with the locks, in the tree of Ref's commit.
 	FileName = "locks.json"
 
-	// Skew is the maximum difference between the clocks of two hosts at which each lock is respected until it expires.
+	// Skew is the time for which other hosts respect a lock after it has expired. Clocks of hosts may differ by as much
+	// without harm.
 	Skew = 15 * time.Second
-	// DefaultTTL is the duration of a lock if its request names no other one; MinTTL and MaxTTL are the limits.
+	// DefaultTTL is the duration of a lock if the user sets no other. MinTTL and MaxTTL are the limits of the duration.
 	DefaultTTL = time.Hour
 	MinTTL     = 10 * time.Second
 	MaxTTL     = 7 * 24 * time.Hour
@@ -51,17 +53,17 @@ const (
 )
 
 var (
-	// ErrFile means that the file with the locks is damaged, or was written by a newer version.
+	// ErrFile means that the file with the locks is damaged, or was written by a newer version of artifactfs.
 	ErrFile = errors.New("invalid file of locks")
 	// ErrInvalid means that a lock has an invalid pattern, duration, reason or name.
 	ErrInvalid = errors.New("invalid lock")
-	// ErrFull means that the session remote has the maximum number of locks.
-	ErrFull = errors.New("session remote has 1000 locks")
-	// ErrNone means that there is no lock with the requested pattern or id.
+	// ErrFull means that the session remote has the maximum number of locks, so that no lock can be added.
+	ErrFull = errors.New("session remote has the maximum of 1000 locks")
+	// ErrNone means that no lock, or more than one, has the requested pattern or id.
 	ErrNone = errors.New("no such lock")
 )
 
-// Lock is a lease of a session on the paths that a pattern covers (Covers).
+// Lock is a lease of a session on paths: those that the pattern covers; see Covers.
 type Lock struct {
 	ID      string    `json:"id"`      // ULID
 	Session string    `json:"session"` // session that holds the lock
@@ -74,24 +76,25 @@ type Lock struct {
 	Reason  string    `json:"reason,omitempty"`
 }
 
-// Forced is the record of a forced removal.
+// Forced is the record of the removal of a lock by another session than its holder.
 type Forced struct {
 	Lock    Lock      `json:"lock"`              // lock that was removed
-	Session string    `json:"session,omitempty"` // session of the command that has removed it; "" if it had none
+	Session string    `json:"session,omitempty"` // session whose command has removed the lock; "" if there was none
 	Actor   string    `json:"actor"`
 	Host    string    `json:"host"`
 	Time    time.Time `json:"time"`
 	Reason  string    `json:"reason"`
 }
 
-// File contains the locks of a session remote.
+// File is the decoded file with all locks of a session remote.
 type File struct {
 	Version int      `json:"version"`
 	Locks   []Lock   `json:"locks"`            // oldest first
 	Forced  []Forced `json:"forced,omitempty"` // oldest first
 }
 
-// Parse parses the file. An empty text is a file without locks. It returns errors that wrap ErrFile.
+// Parse parses the contents of the file with the locks. An empty text is a file without locks. It returns errors that
+// wrap ErrFile.
 func Parse(text []byte) (File, error) {
 	f := File{Version: version}
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -106,7 +109,7 @@ func Parse(text []byte) (File, error) {
 	return f, nil
 }
 
-// Encode returns the text of the file.
+// Encode returns the file as JSON.
 func (f File) Encode() ([]byte, error) {
 	if f.Locks == nil {
 		f.Locks = []Lock{}
@@ -170,7 +173,7 @@ func (r Forced) check() error {
 	case r.Session != "" && session.ValidName(r.Session) != nil:
 		return fmt.Errorf("invalid session %.100q", r.Session)
 	case !validName(r.Actor) || !validName(r.Host) || r.Reason == "" || !validReason(r.Reason) || r.Time.IsZero():
-		return errors.New("no valid user, host, reason or time")
+		return errors.New("user, host, reason or time is invalid")
 	}
 	return nil
 }
@@ -180,7 +183,7 @@ func validName(text string) bool { return text != "" && len(text) <= maxName && 
 
 func validReason(text string) bool { return len(text) <= maxReason && printable(text) }
 
-// printable reports whether text is one line of text.
+// printable reports whether text is valid UTF-8 without control characters such as newlines.
 func printable(text string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, control)
@@ -196,5 +199,5 @@ type Mode string
 const (
 	Refuse Mode = "refuse" // the program gets the error EACCES; the default
 	Warn   Mode = "warn"   // the change is made, logged, and shown by status
-	Ignore Mode = "ignore" // the change is made
+	Ignore Mode = "ignore" // the change is made, as without a lock
 )

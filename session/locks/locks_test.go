@@ -18,7 +18,7 @@ var (
 	bob   = Caller{Session: "try", Actor: "bob", Host: "box"}
 )
 
-// acquire locks a pattern for an hour.
+// acquire locks a pattern for an hour, and returns the lock.
 func acquire(t *testing.T, f *File, by Caller, pattern string, now time.Time) Lock {
 	t.Helper()
 	made, err := f.Acquire(by, []string{pattern}, time.Hour, "refactoring", now)
@@ -211,7 +211,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// covered lists patterns with paths that they cover, and paths that they do not cover.
+// covered lists patterns, each with a path that it covers and a path that it does not cover.
 var covered = []struct{ pattern, covers, not string }{
 	{"a", "a a/b a/b/c", "b ab b/a"},
 	{"a/b", "a/b a/b/c", "a a/c ab"},
@@ -250,7 +250,8 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// Two patterns overlap exactly if they cover a path together. All short paths of two letters are tried.
+// TestOverlapIsExact checks that Overlap returns true exactly if there is a path that both patterns cover. It tries all
+// short paths of two letters.
 func TestOverlapIsExact(t *testing.T) {
 	components := []string{"a", "b", "*", "?", "a*", "*b", "?a", "[ab]", "[^a]", "[^a]b", "a*b", "*a*", `\*`, "ab"}
 	patterns := append([]string{"**"}, components...)

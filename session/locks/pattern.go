@@ -13,25 +13,26 @@ import (
 // maxPattern is the maximum size of a pattern in bytes.
 const maxPattern = 1024
 
-// CheckPattern returns an error that wraps ErrInvalid unless pattern is valid and in clean form. A pattern is a path relative to the root
-// of the working tree, or a glob of such paths with the syntax of refname.Match: the syntax of path.Match and, as the last component,
-// "**" for everything below a directory. A pattern that matches a directory also covers everything below it.
+// CheckPattern returns an error that wraps ErrInvalid unless pattern is valid and is in the form that path.Clean
+// returns. A pattern is a path relative to the root of the working tree, or a glob of such paths with the syntax of
+// refname.Match: the syntax of path.Match and, as the last component, "**" for everything below a directory. A pattern
+// that matches a directory also covers everything below it.
 func CheckPattern(pattern string) error {
 	why := ""
 	switch first, _, _ := strings.Cut(pattern, "/"); {
 	case len(pattern) > maxPattern:
-		why = "it is longer than 1024 bytes"
+		why = "pattern is longer than 1024 bytes"
 	case pattern == "" || path.Clean(pattern) != pattern || strings.HasPrefix(pattern, "/") || first == ".." || first == ".":
-		why = "it is not a path relative to the root of the working tree"
+		why = "pattern is not a path relative to the root of the working tree"
 	case first == ".git":
 		why = "files of git cannot be locked"
 	case !printable(pattern):
-		why = "it is not text"
+		why = "pattern is not UTF-8 or has control characters"
 	default:
 		for component := range strings.SplitSeq(pattern, "/") {
 			// Components are matched one by one, so brackets must end in the component in which they begin.
 			if _, err := path.Match(component, ""); err != nil {
-				why = "it is not a glob"
+				why = "syntax of the glob is wrong"
 			}
 		}
 		if refname.CheckGlob(pattern) != nil {
@@ -44,7 +45,8 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
-// split returns the number of components that the beginning of a path must match, and whether the path must have more components.
+// split returns how many components of a path the pattern matches. If deep is true, because the pattern ends in "**",
+// the path must have more components than that.
 func split(pattern string) (components int, deep bool) {
 	n := strings.Count(pattern, "/") + 1
 	if pattern == "**" || strings.HasSuffix(pattern, "/**") {
@@ -53,7 +55,7 @@ func split(pattern string) (components int, deep bool) {
 	return n, false
 }
 
-// first returns the first n components of a path, and false if the path has fewer.
+// first returns the first n components of the path p. It returns false if p has fewer components.
 func first(p string, n int) (string, bool) {
 	end := 0
 	for i := range n {
@@ -72,7 +74,7 @@ func first(p string, n int) (string, bool) {
 	return p[:end], true
 }
 
-// Covers reports whether a pattern matches a path or a directory above it. The pattern must be valid.
+// Covers reports whether the pattern matches the path name, or a directory above it. The pattern must be valid.
 func Covers(pattern, name string) bool {
 	n, deep := split(pattern)
 	head, ok := first(name, n)
@@ -82,7 +84,7 @@ func Covers(pattern, name string) bool {
 	return matchAll(strings.TrimSuffix(strings.TrimSuffix(pattern, "**"), "/"), head)
 }
 
-// CoversBelow reports whether a pattern covers a path, or can cover a path below it.
+// CoversBelow reports whether the pattern covers the path dir, or can cover a path below it. The pattern must be valid.
 func CoversBelow(pattern, dir string) bool {
 	n, _ := split(pattern)
 	depth := strings.Count(dir, "/") + 1
@@ -113,7 +115,7 @@ func matchAll(glob, name string) bool {
 	}
 }
 
-// Overlap reports whether there can be a path that both patterns cover. The patterns must be valid.
+// Overlap reports whether a path can exist that both patterns cover. The patterns must be valid.
 func Overlap(a, b string) bool {
 	n, _ := split(a)
 	m, _ := split(b)
@@ -161,7 +163,8 @@ func tokens(glob string) (list []token) {
 	return list
 }
 
-// class returns the token of a character class. The glob begins behind the opening bracket. rest begins behind the closing one.
+// class parses a character class of a glob. glob begins after the opening bracket, and rest begins after the closing
+// bracket.
 func class(glob string) (t token, rest string) {
 	glob, negated := strings.CutPrefix(glob, "^")
 	char := func() (c rune) {
@@ -188,7 +191,7 @@ func class(glob string) (t token, rest string) {
 	return t, strings.TrimPrefix(glob, "]")
 }
 
-// complement returns the characters except the slash that are in none of the ranges.
+// complement returns the characters that are in none of the ranges, except the slash.
 func complement(ranges [][2]rune) (rest [][2]rune) {
 	sorted := append(slices.Clone(ranges), [2]rune{'/', '/'})
 	slices.SortFunc(sorted, func(a, b [2]rune) int { return int(a[0] - b[0]) })
@@ -212,7 +215,7 @@ func common(a, b [][2]rune) bool {
 	})
 }
 
-// meet reports whether a name can match both globs of one component.
+// meet reports whether a file name can exist that matches both globs. Neither glob contains a slash.
 func meet(a, b string) bool {
 	if a == b {
 		return true

@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// Pusher is the user who pushes a new version of the file to a server that knows its users.
+// Pusher is a user of a server who pushes a new version of the file with the locks.
 type Pusher struct {
 	Actor    string // name of the user
 	Session  string // session for which the user may act; "": all
-	Controls bool   // the user may remove everything
+	Controls bool   // the user may remove the locks of all sessions
 }
 
-// clockSkew is the maximum difference between times in a new version of the file and those of a server. early is the time before the end of
-// a lock from which a server lets others remove it, because their clocks may be ahead.
+// clockSkew is the maximum difference between times in a pushed file and the clock of the server. early is the time
+// before the end of a lock from which a server lets other users remove it as expired, because their clocks may be
+// ahead.
 const (
 	clockSkew = 5 * time.Minute
 	early     = time.Minute
 )
 
-// Verify returns an error unless a user may replace the locks in the parameter old by those in the parameter next: new locks and records
-// name the user, nothing overlaps with locks of other sessions, and locks of other sessions in force are removed only with a record.
+// Verify returns an error if a server must refuse that a user replaces the file old by the file next. New locks and
+// records of forced removals must name the user. New locks must not overlap with locks of other sessions. Locks of
+// other sessions that are in force may only be removed with a record.
 func Verify(old, next File, by Pusher, now time.Time) error {
 	acts := func(name string) bool { return by.Session == "" || name == by.Session }
 	near := func(t time.Time) bool { return t.Sub(now).Abs() <= clockSkew }
@@ -42,10 +44,10 @@ func Verify(old, next File, by Pusher, now time.Time) error {
 		l, ok := find(old.Locks, r.Lock.ID)
 		switch {
 		case r.Actor != by.Actor || r.Session != "" && !acts(r.Session):
-			return fmt.Errorf("forced removal of lock %s is by %.100q of session %.100q, but the token is of %s",
+			return fmt.Errorf("forced removal of lock %s names the user %.100q and the session %.100q, but the token belongs to %s",
 				r.Lock.ID, r.Actor, r.Session, by.Actor)
 		case !ok || !reflect.DeepEqual(l, r.Lock) || !near(r.Time):
-			return fmt.Errorf("record of the forced removal of lock %s is wrong", r.Lock.ID)
+			return fmt.Errorf("record of the forced removal of lock %s has wrong data", r.Lock.ID)
 		}
 		forced = append(forced, l.ID)
 	}
@@ -57,7 +59,7 @@ func Verify(old, next File, by Pusher, now time.Time) error {
 	}
 	for _, l := range old.Locks {
 		if _, kept := find(next.Locks, l.ID); !kept && inForce(l) && !acts(l.Session) && !by.Controls && !slices.Contains(forced, l.ID) {
-			return fmt.Errorf("%w, and is removed without a record", &HeldError{Pattern: l.Pattern, Lock: l})
+			return fmt.Errorf("%w, and is removed without a record of this", &HeldError{Pattern: l.Pattern, Lock: l})
 		}
 	}
 	for _, l := range next.Locks {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A server accepts what the methods of File do for the user of the token, and nothing else.
+// TestVerify checks that Verify accepts the changes that the methods of File make for the user of the token, and no
+// others.
 func TestVerify(t *testing.T) {
 	var old File
 	l := acquire(t, &old, alice, "src", start)
@@ -37,7 +38,7 @@ func TestVerify(t *testing.T) {
 		what string
 		by   Pusher
 		next File
-		want string // part of the error; "": accepted
+		want string // text that the error must contain; "": the change is accepted
 	}{
 		{"nothing", bound, edit(func(*File) {}), ""},
 		{"an own lock", bound, lock(bob, "lib", time.Hour, at), ""},
@@ -65,7 +66,7 @@ func TestVerify(t *testing.T) {
 			*f = force
 			f.Forced = append([]Forced(nil), force.Forced...)
 			f.Forced[1].Lock.Actor = "nobody"
-		}), "is wrong"},
+		}), "has wrong data"},
 		{"removal of a record", bound, edit(func(f *File) { f.Forced = nil }), "is missing"},
 	} {
 		err := Verify(old, c.next, c.by, at)

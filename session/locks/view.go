@@ -12,13 +12,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxRefusals is the maximum number of paths that a View remembers because programs tried to change them.
+// maxRefusals is the maximum number of attempts to change locked paths that a View remembers.
 const maxRefusals = 100
 
-// View decides for one mount which paths programs must not change, because other sessions hold locks on them. It uses the version of
-// the locks that Set was called with last, so no decision waits for the network. All methods may be called from any goroutine.
+// View decides for one mount which paths programs must not change, because other sessions hold locks on them. It uses
+// the locks that were passed to the last call of Set, so no decision waits for the network. All methods may be called
+// from any goroutine.
 type View struct {
-	Session string // session of the mount, whose own locks do not matter
+	Session string // session of the mount; its own locks do not block its programs
 	Log     *zap.Logger
 
 	others atomic.Pointer[others] // nil if no other session has a lock, or if locks are ignored
@@ -27,23 +28,24 @@ type View struct {
 	refusals []Refusal // oldest first; at most one for each path and lock
 }
 
-// others are the locks of other sessions.
+// others are the locks of other sessions that are in force.
 type others struct {
 	locks []Lock
 	heads []string // for each lock, the beginning of its pattern up to the first special character
-	warn  bool     // changes are allowed and logged
+	warn  bool     // changes of locked paths are allowed and logged
 }
 
 // Refusal describes the attempts of programs to change a path that another session has locked.
 type Refusal struct {
 	Path    string
 	Lock    Lock
-	Allowed bool // the change was allowed, because the policy only warns
-	Count   int64
+	Allowed bool      // the change was allowed and logged, as the policy requires (Warn)
+	Count   int64     // number of attempts
 	Last    time.Time // time of the last attempt
 }
 
-// othersOf returns the locks of other sessions in a file, or nil if there are none or if they are ignored.
+// othersOf returns the locks in f that belong to other sessions and are in force. It returns nil if there are none, or
+// if mode is Ignore.
 func (v *View) othersOf(f File, mode Mode) *others {
 	o := &others{warn: mode == Warn}
 	for _, l := range f.Locks {
@@ -62,7 +64,7 @@ func (v *View) othersOf(f File, mode Mode) *others {
 	return o
 }
 
-// New returns the locks of other sessions in a file that the view does not contain.
+// New returns the locks of other sessions in f that the View does not contain yet.
 func (v *View) New(f File, mode Mode) (added []Lock) {
 	before, next := v.others.Load(), v.othersOf(f, mode)
 	if next == nil {
@@ -77,17 +79,19 @@ func (v *View) New(f File, mode Mode) (added []Lock) {
 	return added
 }
 
-// Set replaces the locks. It returns the locks of other sessions that the view did not contain before.
+// Set replaces the locks of the View by those in f. It returns the locks of other sessions that the View did not
+// contain before.
 func (v *View) Set(f File, mode Mode) (added []Lock) {
 	added = v.New(f, mode)
 	v.others.Store(v.othersOf(f, mode))
 	return added
 }
 
-// Active reports whether another session may have a lock. It costs one atomic load.
+// Active reports whether another session may have a lock. It is cheap, and can be called before each change.
 func (v *View) Active() bool { return v.others.Load() != nil }
 
-// Locked reports whether programs must not change a path.
+// Locked reports whether programs must not change the path, because another session has locked it and the policy
+// refuses such changes.
 func (v *View) Locked(path string) bool {
 	o := v.others.Load()
 	if o == nil || o.warn {
@@ -97,8 +101,9 @@ func (v *View) Locked(path string) bool {
 	return locked
 }
 
-// Refuses reports whether a program that wants to change a path gets an error. If below is set, the program wants to move the path, so
-// locks on paths below it count, too. Refuses records the attempt, and logs the first one for each path and lock.
+// Refuses reports whether a program that wants to change path must get an error. If below is set, the program wants to
+// move or remove the whole directory, so locks on paths below it count, too. Refuses records the attempt, and logs the
+// first one for each path and lock.
 func (v *View) Refuses(path string, below bool) bool {
 	o := v.others.Load()
 	if o == nil {
@@ -111,7 +116,8 @@ func (v *View) Refuses(path string, below bool) bool {
 	return locked && !o.warn
 }
 
-// Holder returns the lock of another session that covers a path, whatever the policy does about it.
+// Holder returns the lock of another session that covers the path, even if the policy allows changes of locked paths.
+// It returns false if there is none.
 func (v *View) Holder(path string) (Lock, bool) {
 	if o := v.others.Load(); o != nil {
 		return o.find(path, false)
@@ -119,7 +125,7 @@ func (v *View) Holder(path string) (Lock, bool) {
 	return Lock{}, false
 }
 
-// find returns the first lock in force that covers a path.
+// find returns the first lock in force that covers the path. If below is set, it also finds locks on paths below it.
 func (o *others) find(path string, below bool) (Lock, bool) {
 	now := time.Now()
 	for i, l := range o.locks {
@@ -135,7 +141,7 @@ func (o *others) find(path string, below bool) (Lock, bool) {
 	return Lock{}, false
 }
 
-// record counts an attempt to change a path, and logs the first one.
+// record counts an attempt to change a locked path, and logs the first attempt for each path and lock.
 func (v *View) record(path string, l Lock, allowed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -157,7 +163,7 @@ func (v *View) record(path string, l Lock, allowed bool) {
 	v.refusals[i].Last = time.Now()
 }
 
-// Refusals returns the attempts to change paths that are still locked, the latest first.
+// Refusals returns the recorded attempts to change paths that are still locked, the latest first.
 func (v *View) Refusals() []Refusal {
 	o := v.others.Load()
 	v.mu.Lock()
@@ -169,10 +175,11 @@ func (v *View) Refusals() []Refusal {
 	return list
 }
 
-// maxNotes is the maximum number of paths that Notes names.
+// maxNotes is the maximum number of paths that the method Notes names.
 const maxNotes = 5
 
-// Notes returns lines for the status of the mount: which paths programs could not change, and which sessions hold the locks.
+// Notes returns lines for the status of the mount, which state the locked paths that programs tried to change, and the
+// sessions that hold the locks.
 func (v *View) Notes() (notes []string) {
 	list := v.Refusals()
 	for i, r := range list {

@@ -1,9 +1,10 @@
 // Package mirror reads sessions of a session remote without mounting them and without storing anything permanently.
 //
-// A Mirror is a bare repository in a temporary directory. Each method fetches one part of the sessions, usually with one request,
-// so that a caller fetches only the parts that it needs: the descriptions of sessions (Find), their checkpoints (Checkpoints),
-// the trees of the checkpoints (Trees), the base tree (Base), and contents (Contents). The history of the mounted remote is not
-// fetched, because the base commit of a session is sent to the server as a have.
+// A Mirror is a bare repository in a temporary directory. Each method fetches one part of the sessions, usually with
+// one request, so that a caller fetches only the parts that it needs: the metadata of sessions (Find), their
+// checkpoints (Checkpoints), the trees of the checkpoints (Trees), the base tree (Base), and contents (Contents). The
+// history of the mounted remote is not fetched: the requests name the base commit of the session as a commit that the
+// client has.
 //
 // Objects that the session remote lacks are fetched from the mounted remote (Options.Origin). An example is the base commit of a
 // session that was pushed without the history of the mounted remote.
@@ -31,7 +32,7 @@ import (
 // maxObject is the maximum size in bytes of a fetched object. Larger objects are refused.
 const maxObject = 1 << 30
 
-// Remote is a session remote or a mounted remote. *transport.Remote implements it.
+// Remote is a session remote or a mounted remote. It is implemented by *transport.Remote.
 type Remote interface {
 	URL() string
 	Capabilities(ctx context.Context) (transport.Capabilities, error)
@@ -44,30 +45,30 @@ type Remote interface {
 type Options struct {
 	Dir    string // directory in which the temporary directory is created
 	Remote Remote // session remote; the Mirror closes it
-	// Origin opens the mounted remote with the URL url. The Mirror closes that remote. If Origin is nil, objects that the session
-	// remote lacks are not fetched.
+	// Origin opens the mounted remote with the given URL. The Mirror closes it. If Origin is nil, objects that the
+	// session remote lacks are not fetched.
 	Origin func(url string) (Remote, error)
 }
 
-// Mirror holds the fetched parts of the sessions of a session remote.
+// Mirror is a temporary repository with the fetched parts of the sessions of a session remote.
 type Mirror struct {
 	remote Remote
 	open   func(url string) (Remote, error)
 	origin map[string]Remote // mounted remotes that were opened, by URL
-	dir    string            // temporary directory, which is the bare repository
+	dir    string            // directory of the temporary bare repository
 	remove func() error      // removes dir; nil if dir was not created
 	caps   transport.Capabilities
-	refs   map[string]object.ID     // refs of the session remote, as far as Find has read them
+	refs   map[string]object.ID     // ids of the refs of the session remote that Find has read, by name
 	main   *session.Repo            // the repository, through which objects are written
-	views  map[string]*session.Repo // by session name: the same repository, opened read-only once for each session
+	views  map[string]*session.Repo // the same repository for each session, opened read-only
 	metas  map[string]session.Meta
-	// The map had records, by session, which part of the checkpoints was fetched. The map based records the base commits that were
-	// fetched.
+	// had states for each session which part of its checkpoints was fetched. based is the set of the base commits that
+	// were fetched.
 	had   map[string]depth
 	based map[object.ID]bool
 }
 
-// depth states which part of a session's checkpoints was fetched: nothing, only the commits, or the commits and their trees.
+// depth states which part of a session's checkpoints was fetched: nothing, the commits, or the commits and their trees.
 type depth int
 
 const (
@@ -116,11 +117,11 @@ func (m *Mirror) Close() error {
 // Remote returns the session remote.
 func (m *Mirror) Remote() Remote { return m.remote }
 
-// Refs returns the ids of the session remote's refs, by full name, as far as Find has read them.
+// Refs returns the ids of the refs of the session remote that Find has read, by full name.
 func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 
-// Find reads the descriptions of the sessions with the given names, or of all sessions if no names are given. It sends two
-// requests.
+// Find fetches the metadata of the sessions with the given names, or of all sessions if no names are given. It sends
+// two requests.
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
@@ -171,13 +172,13 @@ func (m *Mirror) writeRefs() error {
 	return os.WriteFile(filepath.Join(m.dir, "packed-refs"), packedrefs.Encode(nil, list), 0o600)
 }
 
-// fetch fetches the objects of the request r from the session remote.
+// fetch sends the request r to the session remote, and stores the fetched objects.
 func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
 	return m.bringFrom(ctx, m.remote, m.caps, r)
 }
 
-// fetchAny fetches objects like the method fetch. If the session remote does not have the objects, fetchAny fetches them from the
-// mounted remote of the session called name.
+// fetchAny sends the request r to the session remote and, if this fails, to the mounted remote of the session called
+// name. It stores the fetched objects.
 func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchRequest) error {
 	err := m.fetch(ctx, r)
 	url := m.metas[name].Remote
@@ -201,8 +202,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
-// bringFrom fetches the objects of the request r from a remote into the Mirror. If the remote's server does not support filters,
-// the request is sent without its filter; if the server does not support shallow fetches, the request is sent without its depth.
+// bringFrom sends the request r to a remote, and stores the fetched objects. If the server does not support filters or
+// shallow fetches, the request is sent without its filter or its depth.
 func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
@@ -245,14 +246,14 @@ func (m *Mirror) Sessions() []string {
 	return names
 }
 
-// Meta returns the description of a session, and false if the session remote does not have it.
+// Meta returns the metadata of a session, and false if Find has not found the session.
 func (m *Mirror) Meta(name string) (session.Meta, bool) {
 	meta, ok := m.metas[name]
 	return meta, ok
 }
 
-// Repo returns the repository, opened read-only as the repository of the session called name. The Mirror closes the returned
-// Repo.
+// Repo returns the temporary repository, opened read-only as the repository of the session called name. The caller must
+// not close the result; the Mirror does.
 func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	if v := m.views[name]; v != nil {
 		return v, nil
@@ -264,18 +265,19 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	return v, err
 }
 
-// Checkpoints fetches, in one request, the commits of the checkpoints of the named sessions.
+// Checkpoints fetches the commits of all checkpoints of the named sessions by one request.
 func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees fetches, in one request, the commits of the named sessions' checkpoints, transcripts and facts, and the trees of these commits,
-// except for trees that the base commits contain.
+// Trees fetches the checkpoints, transcripts and facts of the named sessions by one request: the commits and their
+// trees, except for trees that the base commits contain.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
 
-// checkpoints fetches, in one request, the checkpoints of those sessions of which less than d was fetched before.
+// checkpoints fetches the parts of the named sessions that d states, by one request. It leaves out sessions of which
+// these parts were fetched before.
 func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error {
 	filter := map[depth]string{commits: "tree:0", trees: "blob:none"}[d]
 	var wants, haves []object.ID
@@ -291,7 +293,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 				wants = append(wants, id)
 			}
 		}
-		// Send the base commit as a have, so that the server leaves out the history of the mounted remote.
+		// State that this client has the base commit, so that the server leaves out the history of the mounted remote.
 		if base, err := object.ParseID(meta.Base); err == nil && !slices.Contains(haves, base) {
 			haves = append(haves, base)
 		}
@@ -325,8 +327,8 @@ func (m *Mirror) Commits(ctx context.Context, name string, ids []object.ID) erro
 	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: ids, Depth: 1, Filter: "blob:none"})
 }
 
-// Contents fetches, in one request, those blobs of the list ids that are missing in the Mirror. The blobs are contents of the
-// session called name.
+// Contents fetches those of the given blobs that are missing in the Mirror, by one request. The blobs are contents of
+// files of the session called name.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
 	var wants []object.ID
 	for _, id := range ids {
@@ -340,25 +342,26 @@ func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) err
 	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
 }
 
-// History fetches commits with their complete history, without trees.
+// History fetches the given commits and all their ancestors from the session remote, without trees.
 func (m *Mirror) History(ctx context.Context, commits ...object.ID) error {
 	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
 }
 
-// Since fetches commits with those parts of their history that are not reachable from the commit base, without trees.
+// Since fetches the given commits and those of their ancestors that are not ancestors of the commit base, from the
+// session remote, without trees.
 func (m *Mirror) Since(ctx context.Context, base object.ID, commits ...object.ID) error {
 	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Haves: []object.ID{base}, Filter: "tree:0"})
 }
 
-// Commit returns a commit that was fetched.
+// Commit returns a commit that was fetched before.
 func (m *Mirror) Commit(id object.ID) (object.CommitInfo, error) { return m.main.Commit(id) }
 
-// Write stores objects in the repository, for a git command that needs them.
+// Write stores objects in the temporary repository, so that a git command can read them.
 func (m *Mirror) Write(ctx context.Context, objects []odb.Outgoing) error {
 	return m.main.Write(ctx, objects)
 }
 
-// Snapshot fetches a commit with its trees, and returns the id of its root tree.
+// Snapshot fetches one commit with its trees from the session remote, and returns the id of its root tree.
 func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
 	if err := m.fetch(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
 		return object.ID{}, err
@@ -367,8 +370,8 @@ func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, err
 	return c.Tree, err
 }
 
-// Tree returns the entries of a tree that was fetched.
+// Tree returns the entries of a tree that was fetched before.
 func (m *Mirror) Tree(id object.ID) ([]object.TreeEntry, error) { return m.main.Tree(id) }
 
-// Dir returns the directory of the repository.
+// Dir returns the directory of the temporary repository.
 func (m *Mirror) Dir() string { return m.dir }

@@ -18,12 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/session/mirror"
 )
 
-// counted is a remote that records what is asked of it.
+// counted is a remote that records the requests.
 type counted struct {
 	*transport.Remote
 	lists   [][]string
 	fetches []transport.FetchRequest
-	failing error // of Capabilities
+	failing error // error that Capabilities returns
 	closed  int
 }
 
@@ -58,14 +58,14 @@ func (c *counted) Close() error {
 	return c.Remote.Close()
 }
 
-// world is a session remote with the sessions one and two, which lacks the history of the mounted remote.
+// world is a session remote with the sessions one and two. It lacks the history of the mounted remote.
 type world struct {
 	t           *testing.T
-	dir, origin string // of the session remote and of the mounted remote
+	dir, origin string // directories of the session remote and of the mounted remote
 	repo        *session.Repo
 	base        object.ID
 	checkpoints map[string][]session.Checkpoint
-	contents    map[session.CheckpointID]object.ID // file "own" of a checkpoint
+	contents    map[session.CheckpointID]object.ID // blob of the file "own" of each checkpoint
 	transcript  object.ID
 }
 
@@ -162,7 +162,7 @@ func (w *world) checkpoint(name string, at time.Time) {
 	w.contents[p.ID] = own
 }
 
-// open returns a mirror of the session remote. At the end of the test, it checks that the mirror leaves nothing behind.
+// open returns a Mirror of the session remote. At the end of the test, it checks that the Mirror has removed its files.
 func (w *world) open(origin func(string) (mirror.Remote, error)) (*mirror.Mirror, *counted) {
 	w.t.Helper()
 	dir, remote := w.t.TempDir(), dial(w.t, w.dir)
@@ -188,7 +188,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// A caller that wants more of a session sends one request more, and nothing is fetched twice.
+// TestPartsOfSession checks that each further part of a session takes one request, and that nothing is fetched twice.
 func TestPartsOfSession(t *testing.T) {
 	w := newWorld(t)
 	m, remote := w.open(nil)
@@ -286,7 +286,8 @@ func TestFindByName(t *testing.T) {
 	}
 }
 
-// A ref that another program has written does not hide the sessions of the session remote.
+// TestForeignRefsAreSkipped checks that the sessions are found although another program has written refs to the session
+// remote.
 func TestForeignRefsAreSkipped(t *testing.T) {
 	w := newWorld(t)
 	one, err := w.repo.Ref(session.MetaRef("one"))
@@ -300,7 +301,8 @@ func TestForeignRefsAreSkipped(t *testing.T) {
 	}
 }
 
-// The base commit, which the session remote lacks, is read from the mounted remote.
+// TestBaseIsOnMountedRemote checks that the base commit, which the session remote lacks, is fetched from the mounted
+// remote.
 func TestBaseIsOnMountedRemote(t *testing.T) {
 	w := newWorld(t)
 	origin := dial(t, w.origin)
@@ -315,7 +317,7 @@ func TestBaseIsOnMountedRemote(t *testing.T) {
 		return origin, nil
 	})
 	w.must(m.Find(t.Context()))
-	for _, name := range []string{"one", "two", "one"} { // both have the same base
+	for _, name := range []string{"one", "two", "one"} { // both sessions have the same base commit
 		w.must(m.Base(t.Context(), name))
 	}
 	if len(origin.fetches) != 1 {
@@ -334,7 +336,7 @@ func TestBaseIsOnMountedRemote(t *testing.T) {
 	}
 }
 
-func TestBaseIsNowhere(t *testing.T) {
+func TestBaseIsMissing(t *testing.T) {
 	w := newWorld(t)
 	m, _ := w.open(nil)
 	w.must(m.Find(t.Context()))

@@ -1,4 +1,5 @@
-// Package packs makes the packs that are sent to session remotes: small ones within the process, others with git pack-objects.
+// Package packs makes the packs that are pushed to session remotes. It makes small packs itself, and others by git
+// pack-objects.
 package packs
 
 import (
@@ -18,9 +19,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Files writes packs of the objects ids into the directory dir, each of not much more than size bytes. It returns the ids of the objects
-// in each pack, by the path of the pack. It skips objects that gc has removed from the Repo since ids was computed, because no ref
-// reaches them.
+// Files writes the objects ids to packs in the directory dir, each of not much more than size bytes. It returns the ids
+// of the objects in each pack, by the path of the pack. It skips objects that gc has removed from the Repo in the
+// meantime, because they are not reachable any more.
 func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID, size int64) (map[string][]object.ID, error) {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return !repo.Owned(id) })
 	slices.SortFunc(ids, object.ID.Compare)
@@ -57,7 +58,7 @@ func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID,
 	return packs, nil
 }
 
-// Of returns a function that writes a pack of the objects ids of the Repo to w.
+// Of returns a function that writes a pack of the given objects of the Repo to w.
 func Of(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		small, err := Small(repo.Format(), ids, repo.Get)
@@ -80,9 +81,9 @@ func git(dir string, env ...string) gitcmd.Repo {
 		Env: env}
 }
 
-// Git returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
-// directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
-// deltas and reuses the entries of existing packs, and does not walk the history.
+// Git returns a function that writes a pack of the objects ids to w. The function runs git pack-objects in the
+// repository gitDir with the additional environment variables env; it must find all objects there or in alternates. It
+// finds deltas, reuses the entries of existing packs, and does not walk the history.
 func Git(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
 	return Listed(gitDir, object.Lines(ids), env...)
 }

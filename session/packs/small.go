@@ -13,15 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// Limits of a pack that is made without a process of git, whose start takes longer than such a pack. Larger ones are made by git, which
-// uses less memory and reuses the entries of existing packs.
+// Limits of a pack that is made without a git process, because to start one would take longer. Larger packs are made by
+// git, which uses less memory and reuses the entries of existing packs.
 const (
 	maxObjects = 200
-	maxBytes   = 1 << 20 // contents of all objects
-	window     = 10      // objects with which each object is compared, as in git
+	maxBytes   = 1 << 20 // maximum size in bytes of the contents of all objects
+	window     = 10      // number of objects with which each object is compared to find a delta, as in git
 )
 
-// objects are the objects of a small pack.
+// objects is the set of the objects of a small pack, in the form that the encoder of packs requires.
 type objects struct {
 	storer.EncodedObjectStorer // the encoder calls EncodedObject only
 	contents                   map[plumbing.Hash]plumbing.EncodedObject
@@ -35,8 +35,9 @@ func (s objects) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbin
 	return nil, plumbing.ErrObjectNotFound
 }
 
-// Small returns a pack of the objects ids, which get reads as session.Repo.Get does. All differences are to objects in the pack. The
-// result is nil if there are too many or too large objects, or if their format is not SHA-1, the only one of the encoder.
+// Small returns a pack of the objects ids, which it reads by the function get. Deltas in the pack refer only to objects
+// in the same pack. The result is nil if the objects exceed the limits of this file, or if their format is not SHA-1,
+// because the encoder supports no other.
 func Small(f object.Format, ids []object.ID, get func(object.ID, int64) (object.Type, []byte, error)) ([]byte, error) {
 	if f != object.SHA1 || len(ids) > maxObjects {
 		return nil, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// objectsOf makes the objects of two commits that differ in one line of a file of the given size.
+// objectsOf returns the objects of two commits, between which one line of a file of the given size differs.
 func objectsOf(t *testing.T, size int) map[object.ID]odb.Outgoing {
 	all := map[object.ID]odb.Outgoing{}
 	add := func(kind object.Type, content []byte) object.ID {
@@ -47,7 +47,8 @@ func objectsOf(t *testing.T, size int) map[object.ID]odb.Outgoing {
 	return all
 }
 
-// git accepts a small pack as complete and sound, and it is hardly larger than one by git. A set that is too large makes none.
+// TestSmall checks that git accepts a small pack as valid, that it is hardly larger than a pack made by git, and that
+// Small makes no pack of too large a set of objects.
 func TestSmall(t *testing.T) {
 	all := objectsOf(t, 20_000)
 	get := func(id object.ID, limit int64) (object.Type, []byte, error) {

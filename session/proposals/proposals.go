@@ -1,6 +1,6 @@
-// Package proposals compares changes that were made independently of each other, such as several attempts at the same task: which paths
-// each of them changed, and which of these paths are the same, merge cleanly or conflict. It works on lists of changes; the callers read
-// trees and run git.
+// Package proposals compares changes that were made independently of each other, such as several attempts at the same
+// task: which paths each of them changed, and which of these paths are the same, merge cleanly or conflict. It compares
+// lists of changes that its callers compute by reading trees and running git.
 package proposals
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/git/read"
 )
 
-// Origin states where a compared checkpoint comes from.
+// Origin states to which session a compared checkpoint belongs, and from where this session was forked.
 type Origin struct {
 	Session string // name of the session
 	From    string // session.Meta.From: "SESSION CHECKPOINT", or "" if the session is not a fork
 }
 
-// Fork returns the checkpoint from which the sessions in all were forked, as the name of its session and its id. Elements of all may
-// also belong to that session itself. The result ok is false if there is no such checkpoint.
+// Fork returns the session and the id of the checkpoint from which all sessions in all were forked; the session that
+// was forked may itself be in all. The result ok is false if there is no such checkpoint.
 func Fork(all []Origin) (session, id string, ok bool) {
 	for _, o := range all {
 		session, id, forked := strings.Cut(o.From, " ")
@@ -31,7 +31,7 @@ func Fork(all []Origin) (session, id string, ok bool) {
 	return "", "", false
 }
 
-// Count returns the numbers of files and lines of changes. Lines of binary files are not counted.
+// Count returns how many files and lines the changes add, remove and modify. It does not count lines of binary files.
 func Count(changes []control.PathChange) (n control.ChangeCount) {
 	for _, c := range changes {
 		switch c.Status {
@@ -49,10 +49,11 @@ func Count(changes []control.PathChange) (n control.ChangeCount) {
 	return n
 }
 
-// letters has the letters of git for the statuses of paths.
+// letters maps the statuses of changed paths in package read to the letters that git prints for them.
 var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "type-changed": "T"}
 
-// PathChange returns a change that git has found without renames in the form that is compared here.
+// PathChange converts a change of package read, which was found without rename detection, into the type that this
+// package compares.
 func PathChange(c read.Change) control.PathChange {
 	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
 	if c.Binary || c.Lacking {
@@ -86,7 +87,7 @@ func independent(a, b []control.PathChange) bool {
 	return !meet(a, b) && !moved(a, b) && !moved(b, a) && !(renames(a, b) && shareNames(a, b))
 }
 
-// renames reports whether one of the changes a and b adds a file and one of them removes a file, so that git may find a rename.
+// renames reports whether the changes a and b together add a file and remove a file, so that git may detect a rename.
 func renames(a, b []control.PathChange) bool {
 	added := func(c control.PathChange) bool { return c.Old == "" }
 	removed := func(c control.PathChange) bool { return c.New == "" }
@@ -94,8 +95,8 @@ func renames(a, b []control.PathChange) bool {
 		(slices.ContainsFunc(a, removed) || slices.ContainsFunc(b, removed))
 }
 
-// shareNames reports whether the changes a and b add or remove the same file. If one of them has also renamed the file, git reports a
-// conflict, although the results at the path are the same.
+// shareNames reports whether a and b both add or remove a file at the same path. If one side has also renamed the file,
+// git reports a conflict, although both sides have the same result at the path.
 func shareNames(a, b []control.PathChange) bool {
 	names := map[string]bool{}
 	for _, c := range a {
@@ -104,7 +105,8 @@ func shareNames(a, b []control.PathChange) bool {
 	return slices.ContainsFunc(b, func(c control.PathChange) bool { return names[c.Path] })
 }
 
-// meet reports whether the changes a and b change a path in two ways, or whether a path of one of them is a directory in the other.
+// meet reports whether a and b change the same path with different results, or whether a path that one of them changes
+// is a directory on the other side.
 func meet(a, b []control.PathChange) bool {
 	result := make(map[string]control.PathChange, len(a))
 	dirs := map[string]bool{} // directories of the files that exist after the changes a
@@ -125,8 +127,8 @@ func meet(a, b []control.PathChange) bool {
 	return false
 }
 
-// moved reports whether b adds a file to a directory from which a removes one. If a has renamed the directory, git may move the file, too,
-// and reports this as a conflict.
+// moved reports whether b adds a file to a directory from which a removes a file. If git detects that a has renamed the
+// directory, it also moves the file that b adds, and reports a conflict.
 func moved(a, b []control.PathChange) bool {
 	dirs := map[string]bool{}
 	for _, c := range a {
@@ -139,8 +141,8 @@ func moved(a, b []control.PathChange) bool {
 	})
 }
 
-// above calls the function each with the directories that contain a path, the innermost first, until it returns true. It does not call
-// each with the root. The result is true if a call of each returned true.
+// above calls the function each for the directories that contain the path name, the innermost first, until each returns
+// true. It leaves out the root directory. It reports whether a call returned true.
 func above(name string, each func(dir string) bool) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if each(dir) {
@@ -150,17 +152,18 @@ func above(name string, each func(dir string) bool) bool {
 	return false
 }
 
-// same reports whether two changes of a path have the same result.
+// same reports whether two changes of a path have the same result: the same mode and the same blob.
 func same(a, b control.PathChange) bool { return a.NewMode == b.NewMode && a.New == b.New }
 
-// Pair is a pair of compared sides with the result of their merge.
+// Pair is the result of merging two of the compared sides.
 type Pair struct {
 	A, B      int      // indexes of the sides; A < B
 	Conflicts []string // paths that git could not merge
 }
 
-// Shared returns the paths that at least two sides have changed, and those with conflicts, sorted. Each path has a verdict for every pair
-// of sides that changed it, and the worst of these verdicts. The parameter changes contains the changes of each side.
+// Shared returns the paths that at least two sides have changed, and the paths with conflicts, sorted. Each path has a
+// verdict for every pair of sides that changed it, and the worst of these verdicts. The parameter changes contains the
+// changes of each side, and pairs the results of merging each two sides.
 func Shared(changes [][]control.PathChange, pairs []Pair) []control.SharedPath {
 	changed := make([]map[string]control.PathChange, len(changes))
 	for i, list := range changes {

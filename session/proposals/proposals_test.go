@@ -64,7 +64,7 @@ func TestIndependent(t *testing.T) {
 	g := newTree(t, map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n", "b": "b", "dir/x": "x x x", "dir/y": "y y y", "dir/sub/z": "z z z", "run": "r"})
 	for _, x := range []struct {
 		name        string
-		one, two    map[string]string // changed files; "": removed
+		one, two    map[string]string // contents of the changed files; "": the file is removed
 		independent bool
 		conflicts   []string
 	}{
@@ -98,7 +98,7 @@ func TestIndependent(t *testing.T) {
 					got = append(got, p.Path)
 				}
 			}
-			for _, path := range x.conflicts { // git adds names of its own for files beside directories
+			for _, path := range x.conflicts { // git invents names for files that a directory replaces
 				if !slices.ContainsFunc(got, func(p string) bool { return strings.HasPrefix(p, path) }) {
 					t.Errorf("conflicts: got %q, want %q", got, x.conflicts)
 				}
@@ -110,7 +110,8 @@ func TestIndependent(t *testing.T) {
 	}
 }
 
-// Git merges random changes that are independent without a conflict.
+// TestRandomIndependentChanges checks that git merges random changes without a conflict if Independent returns true for
+// them.
 func TestRandomIndependentChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	base := map[string]string{}
@@ -202,7 +203,7 @@ func newTree(t *testing.T, files map[string]string) *tree {
 	return g
 }
 
-// commit returns a commit on the base with changed files.
+// commit returns a commit with changed files, whose parent is the base.
 func (g *tree) commit(files map[string]string) string {
 	g.t.Helper()
 	if g.base != "" {
@@ -230,7 +231,7 @@ func (g *tree) commit(files map[string]string) string {
 	return gittest.Must(g.t, g.dir, "rev-parse", "HEAD")
 }
 
-// changes returns the changes of a commit since the base.
+// changes returns the differences of a commit from the base.
 func (g *tree) changes(commit string) (all []control.PathChange) {
 	out := gittest.Must(g.t, g.dir, "diff-tree", "-r", "--raw", "--no-renames", "--abbrev=40", g.base, commit)
 	for line := range strings.SplitSeq(out, "\n") {
@@ -251,7 +252,7 @@ func (g *tree) changes(commit string) (all []control.PathChange) {
 	return all
 }
 
-// merge returns the paths that git cannot merge.
+// merge returns the paths that have conflicts when git merges two commits.
 func (g *tree) merge(one, two string) []string {
 	cmd := exec.CommandContext(g.t.Context(), "git", "merge-tree", "--write-tree", "--name-only", "--no-messages", one, two)
 	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), gittest.Env()...)

@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Local reads and changes files in the repository of a session on this host. It is used for sessions whose session remote is the
-// embedded one, which is this repository.
+// Local reads and changes files in the repository of a session on this host. It is used if the session remote is the
+// embedded one, because this repository then is the session remote.
 type Local struct {
 	Repo *session.Repo
 	// Now returns the time for new commits; nil: time.Now.
 	Now func() time.Time
 }
 
-// Read returns the present version of a file.
+// Read returns the present version of a file. The version is zero if the ref does not exist.
 func (l *Local) Read(_ context.Context, f File) (v Version, err error) {
 	if v.Commit, err = l.Repo.Ref(f.Ref); err == nil && !v.Commit.IsZero() {
 		v.Content, err = f.Content(l.Repo, v.Commit)
@@ -29,9 +29,9 @@ func (l *Local) Read(_ context.Context, f File) (v Version, err error) {
 	return v, nil
 }
 
-// Change replaces a file by the result of edit, like the method Change of Store.
+// Change replaces a file by the result of the function edit; see Store.Change.
 func (l *Local) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
-	// No ref reaches the new objects before it is updated, so gc must not run in between.
+	// The new objects are not reachable until the ref is updated, so gc must not run in between.
 	defer l.Repo.Working()()
 	for range MaxTries {
 		v, err := l.try(ctx, f, message, edit)
@@ -42,7 +42,8 @@ func (l *Local) Change(ctx context.Context, f File, message string, edit func(no
 	return Version{}, fmt.Errorf("write %s: %w", f.Ref, ErrBusy)
 }
 
-// try makes one attempt for Change. It returns session.ErrRefMoved if another writer has changed the ref.
+// try makes one attempt of Change. It returns an error that wraps session.ErrRefMoved if another writer has changed the
+// ref.
 func (l *Local) try(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
 	now, err := l.Read(ctx, f)
 	if err != nil {
@@ -69,7 +70,7 @@ func (l *Local) try(ctx context.Context, f File, message string, edit func(now V
 	return Version{Commit: next, Content: content}, nil
 }
 
-// objects reads objects of a repository.
+// objects reads the objects of a repository.
 type objects interface {
 	Format() object.Format
 	Get(id object.ID, limit int64) (object.Type, []byte, error)

@@ -1,6 +1,6 @@
-// Package reffile reads and changes small files that refs of a session remote store, such as the annotations of a session. It needs no
-// mount and no local repository, so that a reviewer on any machine can use it (Store). Local does the same in the repository of a
-// session on this host.
+// Package reffile reads and changes small files that are stored under refs of a session remote, such as the annotations
+// of a session. Store needs no mount and no local repository, so that a reviewer on any machine can use it. Local does
+// the same in the repository of a session on this host.
 //
 // The ref of a file points to a commit whose tree contains only the file. The parent of the commit is the previous version. Changes
 // are compare-and-swap: two writers at the same time never lose a change.
@@ -24,7 +24,7 @@ import (
 const (
 	// MaxSize is the maximum size of a file in bytes.
 	MaxSize = 16 << 20
-	// MaxTries is the number of times that Change tries to write if other writers change the ref.
+	// MaxTries is the maximum number of attempts to change a file that other writers change at the same time.
 	MaxTries = 20
 )
 
@@ -36,11 +36,12 @@ var (
 	ErrTooLarge = errors.New("file is larger than 16 MiB")
 	// ErrNotFile means that a ref does not point to a commit with the file.
 	ErrNotFile = errors.New("ref does not contain the file")
-	// ErrBusy means that other writers changed the ref at each of MaxTries attempts.
-	ErrBusy = errors.New("ref is changed by others all the time")
+	// ErrBusy means that a file could not be changed, because other writers changed it during each of MaxTries
+	// attempts.
+	ErrBusy = errors.New("other writers change the ref all the time")
 )
 
-// File names a file.
+// File names a file that is stored under a ref.
 type File struct {
 	Ref  string // full name of the ref
 	Name string // name of the file in the tree of the ref's commit
@@ -62,7 +63,7 @@ type Store struct {
 	Now func() time.Time
 }
 
-// Read returns the present version of a file.
+// Read returns the present version of a file. The version is zero if the ref does not exist.
 func (s *Store) Read(ctx context.Context, f File) (Version, error) {
 	refs, err := s.Remote.Refs(ctx, []string{f.Ref})
 	if err != nil {
@@ -76,14 +77,15 @@ func (s *Store) Read(ctx context.Context, f File) (Version, error) {
 	return Version{}, nil
 }
 
-// ReadAt returns the version of a file at a commit to which the ref points. It sends no request for the ref.
+// ReadAt returns the version of a file in the given commit, to which the ref points or has pointed.
 func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, error) {
 	return s.fetch(ctx, f, commit)
 }
 
-// Change replaces a file by the result of edit, which gets the present version. If another writer changes the ref at the same time,
-// edit is called again with the new version. Nothing is written if the result is nil. Errors of edit are returned as they are, and
-// errors of the type *transport.Rejected are wrapped.
+// Change replaces a file by the result of the function edit, which gets the present version, and returns the new
+// version. If another writer changes the file at the same time, Change calls edit again with the newer version. If edit
+// returns nil, nothing is written. Change returns errors of edit unchanged, and wraps errors of the type
+// *transport.Rejected.
 func (s *Store) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
 	var v Version
 	err := Swap(ctx, s.Remote, f.Ref, func(format object.Format, old object.ID) (object.ID, []odb.Outgoing, error) {
@@ -110,10 +112,10 @@ func (s *Store) Change(ctx context.Context, f File, message string, edit func(no
 	return v, err
 }
 
-// Swap changes a ref of a remote by compare-and-swap. The function plan gets the present value of the ref, zero if it does not exist,
-// and returns the new one with the objects that the remote lacks. If another writer changes the ref at the same time, plan is called
-// again. Nothing is written if the value stays. Errors of plan are returned as they are, and errors of the type *transport.Rejected
-// are wrapped.
+// Swap changes a ref of a remote by compare-and-swap. It calls the function plan with the present id of the ref, which
+// is zero if the ref does not exist. plan returns the new id, and the objects that the remote lacks. If another writer
+// changes the ref at the same time, Swap calls plan again. If the id does not change, nothing is written. Swap returns
+// errors of plan unchanged, and wraps errors of the type *transport.Rejected.
 func Swap(ctx context.Context, remote *transport.Remote, ref string,
 	plan func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error)) error {
 	attempt := func() error {
@@ -164,7 +166,8 @@ func (s *Store) now() time.Time {
 	return time.Now()
 }
 
-// Encode returns the commit that stores a version of a file, and all its objects.
+// Encode returns the id of a new commit that stores the contents of a file, and the objects of the commit. The zero id
+// as parent means that the file has no previous version.
 func (f File) Encode(
 	format object.Format, parent object.ID, content []byte, message string, at time.Time,
 ) (object.ID, []odb.Outgoing, error) {
@@ -181,7 +184,7 @@ func (f File) Encode(
 	return commit.ID, []odb.Outgoing{blob, tree, commit}, err
 }
 
-// fetch fetches a commit with the file and reads it.
+// fetch fetches a commit into a temporary store, and returns the version of the file in it.
 func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version, err error) {
 	defer func() {
 		if err != nil {
@@ -220,8 +223,8 @@ func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version,
 	return v, err
 }
 
-// Content reads the file from the tree of a commit in a local store. It returns ErrNotFile if the object is no commit with the file,
-// and odb.ErrTooLarge if the file is larger than MaxSize.
+// Content returns the contents of the file in the tree of a commit of a local store. It returns ErrNotFile if the
+// object is not a commit with the file, and odb.ErrTooLarge if the file is larger than MaxSize.
 func (f File) Content(from objects, commit object.ID) ([]byte, error) {
 	text, err := get(from, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -246,7 +249,7 @@ func (f File) Content(from objects, commit object.ID) ([]byte, error) {
 	return nil, fmt.Errorf("%w %s", ErrNotFile, f.Name)
 }
 
-// get returns the contents of an object, which must have the type want.
+// get returns the contents of an object. It returns ErrNotFile if the object has another type than want.
 func get(from objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, content, err := from.Get(id, limit)
 	if err == nil && t != want {

@@ -16,7 +16,7 @@ import (
 
 var file = File{Ref: "refs/afs/test/one", Name: "lines.jsonl"}
 
-// each runs a test with an empty repository, reached by its path and by HTTP.
+// each runs a test with two empty repositories: one that is reached by its path, and one that is reached by HTTP.
 func each(t *testing.T, test func(t *testing.T, repo string, open func() *Store)) {
 	for _, format := range []string{"sha1", "sha256"} {
 		for _, way := range []string{"path", "http"} {
@@ -51,7 +51,7 @@ func add(line string) func(Version) ([]byte, error) {
 	return func(now Version) ([]byte, error) { return append(now.Content, line+"\n"...), nil }
 }
 
-// Writers at the same time lose no change, and stock git finds each version.
+// TestWritersLoseNothing checks that concurrent writers lose no change, and that stock git can read each version.
 func TestWritersLoseNothing(t *testing.T) {
 	each(t, func(t *testing.T, repo string, open func() *Store) {
 		const writers, changes = 3, 4
@@ -91,7 +91,8 @@ func TestWritersLoseNothing(t *testing.T) {
 	})
 }
 
-// Writers in the repository of a session lose no change, and the objects survive its gc.
+// TestLocalWritersLoseNothing checks that concurrent writers in the repository of a session lose no change, and that gc
+// keeps the objects.
 func TestLocalWritersLoseNothing(t *testing.T) {
 	for _, format := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(format.String(), func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestLocalWritersLoseNothing(t *testing.T) {
 	}
 }
 
-// A change that fails, and one that changes nothing, write nothing.
+// TestNothingIsWritten checks that nothing is written if edit returns an error, or changes nothing.
 func TestNothingIsWritten(t *testing.T) {
 	each(t, func(t *testing.T, repo string, open func() *Store) {
 		s := open()

@@ -17,26 +17,26 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// defaultExpiry is the lifetime of a request that names no other one.
+// defaultExpiry is the lifetime of a request for approval if the user sets no other.
 const defaultExpiry = 24 * time.Hour
 
-// ApprovalsOf names the file with the approvals of a session.
+// ApprovalsOf returns the file on a session remote that contains the approvals of the session name.
 func ApprovalsOf(name string) reffile.File {
 	return reffile.File{Ref: approval.Ref(name), Name: approval.LogFile}
 }
 
-// PolicyFile names the file with the policy of a repository.
+// PolicyFile is the file on a session remote that contains the policy of the repository.
 var PolicyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}
 
-// Policy is the policy of a repository. While it is not valid, no request is granted, and nothing that it may protect
-// can be changed.
+// Policy is the policy of a repository. While it is invalid, no request is granted, and the branches and sessions that
+// it may protect cannot be changed.
 type Policy struct {
 	approval.Policy
-	Invalid error // why the policy is not valid; nil if it is valid
+	Invalid error // reason why the policy is invalid; nil if it is valid
 }
 
-// ReadPolicy returns the policy in the file PolicyFile; err is the error of reading the file. An error that means that
-// there is no such file makes the policy invalid; other errors are returned.
+// ReadPolicy parses the contents of the policy file. err is the error with which the file was read. An error that shows
+// that the ref does not contain a valid file makes the policy invalid; other errors are returned.
 func ReadPolicy(file []byte, err error) (p Policy, _ error) {
 	switch {
 	case errors.Is(err, reffile.ErrNotFile), errors.Is(err, odb.ErrTooLarge):
@@ -49,42 +49,42 @@ func ReadPolicy(file []byte, err error) (p Policy, _ error) {
 	return p, nil
 }
 
-// Source reads a session, and the repository that has the branches. Its errors that are the fault of the request, or of
-// the state of the session or the branch, are of type *Problem.
+// Source reads a session, and the repository that has the branches. Errors that are caused by the request, or by the
+// state of the session or the branch, have the type *Problem.
 type Source interface {
 	// Checkpoint returns the checkpoint of the session with a name; "" stands for the newest one.
 	Checkpoint(ctx context.Context, name string) (session.Checkpoint, error)
 	// Uncommitted returns the files in which a checkpoint differs from its HEAD.
 	Uncommitted(ctx context.Context, p session.Checkpoint) ([]string, error)
-	// Join joins the HEAD of a checkpoint with a branch by a fast-forward or a merge. The branch has the commit base,
-	// "" if it does not exist, and the full name target. Relate says what the result is.
+	// Join computes the result of a fast-forward or merge of the HEAD of a checkpoint into a branch, without changing
+	// the branch. base is the commit of the branch, "" if it does not exist, and target is its full name. See Relate.
 	Join(ctx context.Context, p session.Checkpoint, base, target string) (Joined, error)
 	// Paths returns the paths that the change of a request touches.
 	Paths(ctx context.Context, request approval.Record) ([]string, error)
 }
 
-// Joined is the result of joining a commit of a session with a branch.
+// Joined describes the result of a fast-forward or merge of a commit of a session into a branch.
 type Joined struct {
-	Tree    string // tree of the branch afterwards
-	Forward bool   // the branch can be moved by a fast-forward
-	None    bool   // the branch has the commit already
+	Tree    string // tree of the branch after the merge
+	Forward bool   // a fast-forward is possible
+	None    bool   // the branch already has the commit, so there is nothing to merge
 }
 
-// Relate says how the commit head of a session and the commit tip of a branch are joined, whose best common ancestors
-// are bases: by a fast-forward, not at all because the branch has the commit already, or otherwise by a merge. It
-// returns a Problem if they cannot be merged.
+// Relate decides how the commit head of a session is merged into a branch with the commit tip. bases are the best
+// common ancestors of the two. forward is true if a fast-forward is possible, and none is true if the branch already
+// has the commit. Relate returns a *Problem if the commits cannot be merged.
 func Relate(bases []object.ID, head, tip object.ID, target string) (forward, none bool, err error) {
 	switch {
 	case len(bases) == 0:
 		err = conflict(mergeFirst(target), "the session and branch %s have no common history", Short(target))
 	case len(bases) > 1:
-		err = conflict(mergeFirst(target), "the session and branch %s were merged crosswise, "+
-			"so that a merge has several possible bases", Short(target))
+		err = conflict(mergeFirst(target), "the session and branch %s have several merge bases, "+
+			"because each was merged into the other", Short(target))
 	}
 	return err == nil && bases[0] == tip, err == nil && bases[0] == head, err
 }
 
-// Conflicts returns the Problem of a merge with conflicts, nil if there are none.
+// Conflicts returns a *Problem for a merge with conflicts in the given paths, or nil if there are none.
 func Conflicts(paths []string, target string) error {
 	if len(paths) == 0 {
 		return nil
@@ -93,19 +93,19 @@ func Conflicts(paths []string, target string) error {
 		Text: "the merge with branch " + Short(target) + " has conflicts: " + Some(paths, namedPaths)}
 }
 
-// mergeFirst returns the hint for commits that cannot be merged.
+// mergeFirst returns the hint for a user whose commits cannot be merged into a branch.
 func mergeFirst(target string) string {
 	return "merge branch " + Short(target) + " into the session with git, and commit"
 }
 
-// Nothing returns the Problem of a branch that has all commits of a session already.
+// Nothing returns the *Problem that a branch already has all commits of the session name.
 func Nothing(target, name string) error {
 	return conflict("commit changes first, or name another branch", "branch %s already has all commits of session %s",
 		Short(target), name)
 }
 
-// Branch returns the full name of a branch, whose name may begin with refs/heads/; "" stands for the default branch
-// standard.
+// Branch returns the full name of a branch. The parameter name may be the full or the short name; "" stands for the
+// default branch, whose name is standard. Branch returns a *Problem if the name is invalid.
 func Branch(name, standard string) (string, error) {
 	full := heads + Short(cmp.Or(name, standard))
 	if !refname.Valid(full) {
@@ -115,8 +115,8 @@ func Branch(name, standard string) (string, error) {
 	return full, nil
 }
 
-// Committed returns a Problem unless all files of a checkpoint are in the commit of its HEAD. Only commits can be
-// pushed to a branch.
+// Committed returns a *Problem if a checkpoint has files that are not committed in its HEAD, because only commits can
+// be pushed to a branch.
 func Committed(ctx context.Context, s Source, p session.Checkpoint) error {
 	if p.Head.IsZero() {
 		return conflict("commit the changes with git first", "session has no commit")
@@ -125,46 +125,48 @@ func Committed(ctx context.Context, s Source, p session.Checkpoint) error {
 	if err != nil || len(paths) == 0 {
 		return err
 	}
-	return conflict("commit them with git, or remove them; only commits can be pushed to a branch",
+	return conflict("commit the changes with git, or remove them; only commits can be pushed to a branch",
 		"changes are not committed: %s", Some(paths, namedPaths))
 }
 
-// Review is the state of the approvals of a session at one moment. A single goroutine uses it.
+// Review contains the approvals of a session, and all that is needed to decide about them at one moment. It must not be
+// used by several goroutines at the same time.
 type Review struct {
 	Source
 	Session string
 	Log     approval.Log
 	Policy  Policy
-	Newest  session.Checkpoint // newest checkpoint of the session that is known; zero if there is none
+	Newest  session.Checkpoint // newest known checkpoint of the session; zero if there is none
 	Default string             // name of the default branch; "" if the repository names none
 	Now     time.Time
 	// Tip returns the present commit of a branch by its full name; "" if the branch does not exist.
 	Tip func(target string) string
 
-	paths map[string][]string // results of Paths by the ids of requests
+	paths map[string][]string // results of the method Paths by the id of the request
 }
 
-// Approval is a request with its present state.
+// Approval is a request for approval with its present state.
 type Approval struct {
 	approval.Verdict
 	Tip   string // present commit of the branch; "" if it does not exist, and for approval.Delete
-	Moved bool   // the branch is not at the commit that was reviewed, so a new request is necessary
-	// Counted reports, after a grant, whether it counts. A grant by a user who may not grant does not.
+	Moved bool   // the branch has another commit than the request states as its base, so a new request is necessary
+	// Counted states, after a grant, whether the grant counts. A grant by a user who may not grant does not count.
 	Counted bool
 }
 
-// Request is what a user asks an approval for.
+// Request contains the parameters of a request for approval.
 type Request struct {
 	Action     approval.Action
-	Checkpoint string   // name of the checkpoint, which must be the newest one; "" for the newest one
-	Branch     string   // branch that is changed; "" for the default branch
+	Checkpoint string   // name of the newest checkpoint; "": the newest checkpoint, whatever its name is
+	Branch     string   // branch that is to be changed; "" for the default branch
 	Reviewers  []string // users who are asked; the policy decides who may grant
 	Expires    time.Duration
 	Text       string
 }
 
-// Request returns the record of a new request, without its actor and token. The subject of the record is the content
-// that the request is for: the checkpoint, the branch with its present commit, and the tree that the branch will have.
+// Request returns the record of a new request, without its actor and token. The subject of the record states what is to
+// be approved: the checkpoint, the branch with its present commit, and the tree that the branch will have. Request
+// returns a *Problem if the request is not possible.
 func (r *Review) Request(ctx context.Context, q Request) (record approval.Record, err error) {
 	record = approval.Record{Op: approval.Request, Reviewers: q.Reviewers, Text: q.Text,
 		Time: r.Now.UTC().Truncate(time.Millisecond)}
@@ -199,9 +201,9 @@ func (r *Review) Request(ctx context.Context, q Request) (record approval.Record
 	return record, err
 }
 
-// Answer returns the record of a grant, a denial or a withdrawal by a user, without the token. The parameter request is
-// the id of the request, or the beginning of the id. A grant is refused unless the request is for the present state of
-// the session and of the branch.
+// Answer returns the record of a grant, a denial or a withdrawal by the user actor, without the token. The parameter
+// request is the id of the request, or the beginning of the id. Answer returns a *Problem for a grant if the session or
+// the branch has changed since the request.
 func (r *Review) Answer(ctx context.Context, op approval.Op, request, actor, text string) (approval.Record, error) {
 	record := approval.Record{Op: op, Actor: actor, Text: text}
 	found, ok := r.Log.Find(request)
@@ -220,7 +222,7 @@ func (r *Review) Answer(ctx context.Context, op approval.Op, request, actor, tex
 	return record, err
 }
 
-// ungrantable returns why a user cannot grant a request, "" if that is possible.
+// ungrantable returns the reason why the user actor cannot grant a request, "" if the user can.
 func (r *Review) ungrantable(ctx context.Context, request approval.Record, actor string) (why string, err error) {
 	if r.Policy.Invalid != nil {
 		return "the policy of the repository is not valid: " + r.Policy.Invalid.Error(), nil
@@ -253,7 +255,7 @@ func (r *Review) ungrantable(ctx context.Context, request approval.Record, actor
 	case err != nil:
 		return "", err
 	case s.Action != approval.Delete && s.Commit != p.Head.String():
-		return "request is for the commit " + cmp.Or(s.Commit, "of no name") + ", but HEAD of its checkpoint is " +
+		return "request is for the commit " + cmp.Or(s.Commit, "(none)") + ", but HEAD of its checkpoint is " +
 			p.Head.String(), nil
 	case tree != s.Tree:
 		return "request is for the tree " + s.Tree + ", but its checkpoint results in the tree " + tree, nil
@@ -261,10 +263,11 @@ func (r *Review) ungrantable(ctx context.Context, request approval.Record, actor
 	return "", nil
 }
 
-// brief returns the beginning of the id of a commit.
+// brief returns the first ten digits of the id of a commit, or "no commit" if it is "".
 func brief(commit string) string { return cmp.Or(commit[:min(len(commit), 10)], "no commit") }
 
-// Result returns the checkpoint of a request, and the tree that results from it and from the base of the request.
+// Result returns the checkpoint that a request names, and the tree that the branch would have after the requested
+// change. For a deletion, it is the tree of the checkpoint.
 func Result(ctx context.Context, from Source, request approval.Record) (p session.Checkpoint, tree string, err error) {
 	s := request.Subject
 	p, err = from.Checkpoint(ctx, s.Checkpoint)
@@ -280,7 +283,8 @@ func Result(ctx context.Context, from Source, request approval.Record) (p sessio
 	return p, j.Tree, err
 }
 
-// State returns the state of a request. If the policy has rules for paths, the paths of the change are read.
+// State returns the present state of a request. If the policy has rules for paths, State reads which paths the
+// requested change touches.
 func (r *Review) State(ctx context.Context, request approval.Record) (a Approval, err error) {
 	s := request.Subject
 	if s.Action != approval.Delete {
@@ -317,8 +321,8 @@ func (r *Review) State(ctx context.Context, request approval.Record) (a Approval
 	return a, nil
 }
 
-// Added continues with a log that has one more record, the last one, and returns the state of the request to which the
-// record belongs.
+// Added replaces the log by l, which has one more record, and returns the state of the request to which this record
+// belongs.
 func (r *Review) Added(ctx context.Context, l approval.Log) (a Approval, err error) {
 	added := l.Records[len(l.Records)-1]
 	request := added

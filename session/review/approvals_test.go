@@ -19,17 +19,17 @@ var (
 	base = strings.Repeat("b", 40)
 )
 
-// id returns an id that is made of one digit.
+// id returns an object id that consists of one repeated digit.
 func id(digit string) object.ID { return object.MustID(strings.Repeat(digit, 40)) }
 
-// fake is a Source with one result for each method.
+// fake is a Source that returns one fixed result for each method.
 type fake struct {
 	points      map[string]session.Checkpoint
 	uncommitted []string
 	joined      Joined
 	touched     []string
-	failed      error // of Paths
-	asked       int   // calls of Paths
+	failed      error // error that Paths returns
+	asked       int   // number of calls of Paths
 }
 
 func (f *fake) Checkpoint(_ context.Context, name string) (session.Checkpoint, error) {
@@ -53,7 +53,7 @@ func (f *fake) Paths(context.Context, approval.Record) ([]string, error) {
 	return f.touched, f.failed
 }
 
-// world is a review of the session work by the fake.
+// world is a Review of the session "work", which reads the fake.
 type world struct {
 	*testing.T
 	*fake
@@ -70,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return &world{T: t, fake: f, Review: r}
 }
 
-// policy sets the policy.
+// policy sets the policy of the repository.
 func (w *world) policy(text string) {
 	w.Helper()
 	var err error
@@ -79,7 +79,7 @@ func (w *world) policy(text string) {
 	}
 }
 
-// add adds a record by a user.
+// add adds a record of the user actor to the log, and returns the state of its request.
 func (w *world) add(record approval.Record, actor string) Approval {
 	w.Helper()
 	l := w.Log
@@ -96,7 +96,7 @@ func (w *world) add(record approval.Record, actor string) Approval {
 	return a
 }
 
-// answer answers a request.
+// answer grants, denies or withdraws a request, as the user actor.
 func (w *world) answer(op approval.Op, a Approval, actor string) Approval {
 	w.Helper()
 	record, err := w.Answer(w.Context(), op, a.Request.ID, actor, "")
@@ -106,7 +106,7 @@ func (w *world) answer(op approval.Op, a Approval, actor string) Approval {
 	return w.add(record, actor)
 }
 
-// requested asks for an approval of a merge.
+// requested requests approval of a merge.
 func (w *world) requested() Approval {
 	w.Helper()
 	record, err := w.Review.Request(w.Context(), Request{Action: approval.Merge})
@@ -116,7 +116,7 @@ func (w *world) requested() Approval {
 	return w.add(record, "ann")
 }
 
-// is checks the Problem of an act.
+// is fails the test unless err is a *Problem of this kind with this text.
 func (w *world) is(err error, kind Kind, text string) {
 	w.Helper()
 	var p *Problem
@@ -205,7 +205,8 @@ func TestAnswer(t *testing.T) {
 	grant("request was withdrawn", func(*world) {})
 }
 
-// While the policy is not valid, or the changed files cannot be read, no request is granted.
+// TestStates checks the states of requests. While the policy is invalid, or the changed files cannot be read, no
+// request is granted.
 func TestStates(t *testing.T) {
 	w := newWorld(t)
 	w.policy(`{"version":1,"branches":[{"match":"main","paths":["/infra/**"],"quorum":2}]}`)
@@ -263,7 +264,7 @@ func TestRelate(t *testing.T) {
 		"nothing":      {bases: []object.ID{head}, none: true},
 		"merge":        {bases: []object.ID{id("3")}},
 		"unrelated":    {problem: "the session and branch main have no common history"},
-		"crosswise":    {bases: []object.ID{head, tip}, problem: "merged crosswise"},
+		"crosswise":    {bases: []object.ID{head, tip}, problem: "have several merge bases"},
 	} {
 		forward, none, err := Relate(c.bases, head, tip, "refs/heads/main")
 		if forward != c.forward || none != c.none || (err != nil) != (c.problem != "") || err != nil && !strings.Contains(err.Error(), c.problem) {

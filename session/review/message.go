@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	maxListed = 100 // commits that the message of a new commit lists
-	maxLine   = 200 // bytes of the subject of a commit
+	maxListed = 100 // maximum number of commits that the message of a squash or merge lists
+	maxLine   = 200 // maximum number of bytes of a subject that is copied into a message
 )
 
-// Commit is a commit of a session, as far as messages and titles need it.
+// Commit contains the data of a commit of a session that are needed for messages and titles.
 type Commit struct {
 	Message string
-	Merge   bool // it has several parents
+	Merge   bool // the commit has several parents
 }
 
 // Subject returns the first line of the message, at most 200 bytes.
@@ -24,8 +24,9 @@ func (c Commit) Subject() string {
 	return Shorten(line, maxLine)
 }
 
-// Title returns a title for the changes of commits, the newest of which is the first: the subject of the oldest commit
-// that is neither a merge nor a correction of another commit. It is "" if there is no commit.
+// Title returns a title for the changes of several commits, which are sorted from the newest to the oldest. It is the
+// subject of the oldest commit that is neither a merge nor a fixup or squash commit, otherwise of the oldest commit. It
+// is "" if there is no commit.
 func Title(commits []Commit) string {
 	for _, c := range slices.Backward(commits) {
 		s := c.Subject()
@@ -39,8 +40,8 @@ func Title(commits []Commit) string {
 	return ""
 }
 
-// SquashMessage returns the message of a commit that has the changes of commits of a session, the newest of which is
-// the first.
+// SquashMessage returns the message of one commit that replaces several commits of a session. The commits are sorted
+// from the newest to the oldest.
 func SquashMessage(commits []Commit) string {
 	if len(commits) == 1 {
 		return commits[0].Message
@@ -48,13 +49,14 @@ func SquashMessage(commits []Commit) string {
 	return Title(commits) + "\n" + listed(commits)
 }
 
-// MergeMessage returns the message of a commit that merges commits of a session into a branch. The newest of them is
-// the first.
+// MergeMessage returns the message of a commit that merges commits of a session into a branch. The commits are sorted
+// from the newest to the oldest.
 func MergeMessage(session, branch string, commits []Commit) string {
 	return fmt.Sprintf("Merge session %s into %s\n", session, branch) + listed(commits)
 }
 
-// listed returns an empty line and the subjects of commits, the oldest of which is the first in the text.
+// listed returns an empty line and a list of the subjects of commits, the oldest first. The parameter commits is sorted
+// from the newest to the oldest.
 func listed(commits []Commit) string {
 	var b strings.Builder
 	for i, c := range slices.Backward(commits) {
@@ -70,7 +72,8 @@ func listed(commits []Commit) string {
 	return b.String()
 }
 
-// Shorten returns the beginning of a text that has at most limit bytes, without a part of a character at its end.
+// Shorten returns text if it has at most limit bytes. Otherwise it returns the beginning of text and "...", together at
+// most limit bytes, and does not split a UTF-8 character.
 func Shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -1,7 +1,6 @@
-// Package review has the rules of the review of a session: which requests for approval can be made and granted, which
-// state they have, where annotations are, and what merges of a session are called. A host, which reads a session
-// remote, and a server, which reads its own repository, decide by the same rules. The package reads no repository
-// itself (Source).
+// Package review implements the rules of the review of a session: which requests for approval can be made and granted,
+// which state requests have, and which messages merge commits get. A host, which reads a session remote, and a server,
+// which reads its own repository, use the same rules. Both pass a Source, by which the package reads the repository.
 package review
 
 import (
@@ -22,14 +21,14 @@ const (
 	Refused               // the policy of the repository does not allow the act
 )
 
-// Problem is the reason why an act is not possible, with a text for the user. Nothing was changed.
+// Problem is the error that a request of a user is not possible, with a text for the user. Nothing was changed.
 type Problem struct {
 	Kind   Kind
-	Object string // what the problem is about, such as "request 01M8..."; "": the session
+	Object string // object of the problem, such as "request 01M8..."; "" stands for the session
 	Text   string
-	Hint   string   // what the user can do; "" for nothing
+	Hint   string   // advice for the user; "" for none
 	Paths  []string // files with conflicts; nil for all other problems
-	Now    string   // present value of what has another value than expected, "" for none
+	Now    string   // present value, if another value was expected; else ""
 }
 
 func (p *Problem) Error() string {
@@ -44,16 +43,16 @@ func conflict(hint, format string, args ...any) error {
 	return &Problem{Kind: Conflict, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Some returns the first of some paths as a text, and the number of the others.
-func Some(paths []string, most int) string {
-	text := strings.Join(paths[:min(len(paths), most)], ", ")
-	if n := len(paths) - most; n > 0 {
+// Some returns the first limit paths as a text, and the number of the other paths.
+func Some(paths []string, limit int) string {
+	text := strings.Join(paths[:min(len(paths), limit)], ", ")
+	if n := len(paths) - limit; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 	return text
 }
 
-// namedPaths is the maximum number of paths in a text.
+// namedPaths is the maximum number of paths that a message names.
 const namedPaths = 3
 
 // Short returns the name of a branch without refs/heads/.

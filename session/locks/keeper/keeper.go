@@ -1,9 +1,9 @@
-// Package keeper keeps the locks of one mount: it reads the locks of other sessions from the session remote, and renews those of the
-// mount's session while the session is mounted. Package locks decides with them.
+// Package keeper keeps the locks that one mount knows up to date: it reads the locks of other sessions from the session
+// remote, and renews the locks of the mount's own session. Package locks uses them to decide which paths are locked.
 //
-// A mount asks the session remote for other refs anyway. These requests go through Keeper.Refs, which adds the refs with the locks and
-// the policy to the same request. Run sends requests only if there was no other one for the duration Interval. The file with the
-// locks is fetched only if its ref has changed.
+// A mount requests other refs from the session remote anyway. It does so by Keeper.Refs, which also requests the refs
+// of the locks and of the policy. Run sends a request only if Keeper.Refs was not called for the duration Interval. The
+// file with the locks is fetched only if its ref has changed.
 package keeper
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// Interval is the maximum time between two requests for the locks.
+	// Interval is the maximum time between two requests for the refs of the locks and of the policy.
 	Interval = 30 * time.Second
 	// retry is the time after which a failed renewal is repeated.
 	retry = 2 * time.Second
@@ -36,43 +36,46 @@ const (
 	timeout = time.Minute
 )
 
-// File is the file with the locks.
+// File names the file with the locks on a session remote.
 var File = reffile.File{Ref: locks.Ref, Name: locks.FileName}
 
-// policyFile is the file with the policy, which states what mounts do about locks.
+// policyFile names the file with the policy on a session remote. The policy states what mounts do if a program changes
+// a locked path.
 var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}
 
-// Keeper keeps the locks of one mount. Its methods may be called from any goroutine.
+// Keeper keeps the locks that one mount knows up to date. Its methods may be called from any goroutine.
 type Keeper struct {
 	Session string            // session of the mount
 	Dir     string            // directory for temporary files
-	Saved   string            // path of a file that stores the locks for the next process
+	Saved   string            // path of a file that stores the known locks for the next process of the mount
 	Remote  *transport.Remote // session remote
-	View    *locks.View
+	View    *locks.View       // decides which paths are locked; the Keeper sets its locks
 	Log     *zap.Logger
-	// Listed contains the refs of a request that was sent when the mount was started; nil: none. Run begins with them.
+	// Listed contains the refs as they were when the mount was made, so that Run need not request them first; nil if
+	// unknown.
 	Listed *Listed
 	// Open opens another connection to the session remote, for pushes.
 	Open func() (remote *transport.Remote, closed func(), err error)
-	// Before is called before the view gets locks of other sessions, and After after that.
+	// Before is called before new locks of other sessions are set in View. After is called afterwards, with these
+	// locks.
 	Before func(ctx context.Context)
 	After  func(added []locks.Lock)
 
-	wake chan struct{} // holds a token if Run should look at the times again
+	wake chan struct{} // holds a token if Run has to compute again when the next request and renewal are due
 
 	reading sync.Mutex // held while the files are fetched and the view is set
 
 	mu     sync.Mutex
 	asked  time.Time  // time of the last successful request for the refs
 	known  bool       // the fields below are set
-	commit object.ID  // commit of the locks in the view; zero if there are none
-	policy object.ID  // commit of the policy that mode belongs to
+	commit object.ID  // commit with the locks that View has; zero if there are none
+	policy object.ID  // commit with the policy that contains mode
 	mode   locks.Mode // mode of the policy
-	file   locks.File // the locks in the view
-	failed bool       // the last renewal has failed
+	file   locks.File // the locks that View has
+	failed bool       // whether the last renewal of locks has failed
 }
 
-// Listed contains the values of the refs that a Keeper reads. They are zero for refs that do not exist.
+// Listed contains the commits of the refs that a Keeper reads. A commit is zero if its ref does not exist.
 type Listed struct{ Locks, Policy object.ID }
 
 // saved is the contents of the file Keeper.Saved.
@@ -81,7 +84,8 @@ type saved struct {
 	Locks locks.File `json:"locks"`
 }
 
-// New returns k, ready for use. The view has the locks that the previous process of the mount has known.
+// New initializes k and returns it. It sets the locks in k.View that the previous process of the mount has stored in
+// k.Saved.
 func New(k *Keeper) *Keeper {
 	k.wake, k.mode = make(chan struct{}, 1), locks.Refuse
 	var last saved
@@ -91,7 +95,8 @@ func New(k *Keeper) *Keeper {
 	return k
 }
 
-// save stores the locks for the next process. If there are none, it removes the file.
+// save stores the locks in the file k.Saved for the next process of the mount. If there are no locks, it removes the
+// file.
 func (k *Keeper) save(file locks.File, mode locks.Mode) {
 	var err error
 	if len(file.Locks) == 0 {
@@ -109,8 +114,8 @@ func (k *Keeper) save(file locks.File, mode locks.Mode) {
 	}
 }
 
-// Refs lists refs of the session remote, as transport.Remote.Refs does, and reads the locks if they have changed. The result may
-// contain other refs than those with the prefixes.
+// Refs lists refs of the session remote, as transport.Remote.Refs does. It also reads the locks if they have changed.
+// The result may contain refs other than those with the prefixes.
 func (k *Keeper) Refs(ctx context.Context, prefixes ...string) (transport.Refs, error) {
 	refs, err := k.Remote.Refs(ctx, append(prefixes, locks.Ref, approval.PolicyRef))
 	if err != nil {
@@ -125,12 +130,13 @@ func (k *Keeper) Refs(ctx context.Context, prefixes ...string) (transport.Refs, 
 			l.Policy = r.ID
 		}
 	}
-	k.see(ctx, l)
+	k.readIfChanged(ctx, l)
 	return refs, nil
 }
 
-// see reads the locks if they have changed.
-func (k *Keeper) see(ctx context.Context, l Listed) {
+// readIfChanged reads the locks and the policy if their refs have changed, and logs errors. l contains the present
+// commits of the refs.
+func (k *Keeper) readIfChanged(ctx context.Context, l Listed) {
 	k.mu.Lock()
 	k.asked = time.Now()
 	k.mu.Unlock()
@@ -139,7 +145,8 @@ func (k *Keeper) see(ctx context.Context, l Listed) {
 	}
 }
 
-// read fetches the locks and the policy, if they have changed, and sets the view. The policy is read only if there are locks.
+// read fetches the locks and the policy if they have changed, and sets them in k.View. commit and policy are the
+// commits of their refs. It fetches the policy only if there are locks.
 func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
 	k.reading.Lock()
 	defer k.reading.Unlock()
@@ -187,7 +194,8 @@ func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
 	return nil
 }
 
-// Mode returns what a policy states about locks. With an error it returns locks.Refuse.
+// Mode returns the reaction to changes of locked paths that a policy requires. If the policy is invalid, Mode returns
+// locks.Refuse and the error.
 func Mode(policy []byte) (locks.Mode, error) {
 	p, err := approval.ParsePolicy(policy)
 	if err != nil || p.Locks == "" {
@@ -196,7 +204,8 @@ func Mode(policy []byte) (locks.Mode, error) {
 	return locks.Mode(p.Locks), nil
 }
 
-// set sets the view. The caller holds k.reading.
+// set stores the locks and the mode in k, in k.Saved and in k.View, and calls k.Before and k.After if there are new
+// locks of other sessions. The caller holds k.reading.
 func (k *Keeper) set(ctx context.Context, commit object.ID, file locks.File, policy object.ID, mode locks.Mode) {
 	k.mu.Lock()
 	k.known, k.commit, k.file, k.policy, k.mode = true, commit, file, policy, mode
@@ -210,10 +219,10 @@ func (k *Keeper) set(ctx context.Context, commit object.ID, file locks.File, pol
 			zap.String("first", added[0].Pattern), zap.String("by", added[0].Holder()))
 		k.After(added)
 	}
-	k.poke()
+	k.reschedule()
 }
 
-// Changed sets the locks to a version that this process has just read or written.
+// Changed sets the locks to v, a version of the file that this process has just read or written.
 func (k *Keeper) Changed(ctx context.Context, v reffile.Version) {
 	file, err := locks.Parse(v.Content)
 	if err != nil {
@@ -227,16 +236,16 @@ func (k *Keeper) Changed(ctx context.Context, v reffile.Version) {
 	k.set(ctx, v.Commit, file, policy, mode)
 }
 
-// poke makes Run look at the times again.
-func (k *Keeper) poke() {
+// reschedule makes Run compute again when the next request and renewal are due.
+func (k *Keeper) reschedule() {
 	signal.Send(k.wake)
 }
 
-// Run reads and renews locks until ctx ends. If the session remote cannot be reached, the locks that are known remain in force until
-// they expire.
+// Run reads and renews locks until ctx ends. If the session remote cannot be reached, the known locks remain in force
+// until they expire.
 func (k *Keeper) Run(ctx context.Context) {
 	if k.Listed != nil {
-		k.see(ctx, *k.Listed)
+		k.readIfChanged(ctx, *k.Listed)
 	}
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -273,7 +282,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// due returns the times of the next request for the refs, and of the next renewal; the latter is zero if the session has no locks.
+// due returns the times at which the next request for the refs and the next renewal are due. renew is zero if the
+// session has no locks.
 func (k *Keeper) due() (look, renew time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -287,7 +297,8 @@ func (k *Keeper) due() (look, renew time.Time) {
 // errLost means that locks of the session have expired before they could be renewed, or that another session has removed them.
 var errLost = errors.New("the session has no locks any more")
 
-// renew extends the locks of the session.
+// renew extends the locks of the mount's session on the session remote. If the session has no locks there any more, it
+// logs a warning and sets the present locks.
 func (k *Keeper) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -327,13 +338,13 @@ func (k *Keeper) renew(ctx context.Context) error {
 	return err
 }
 
-// Store reads and changes files of a session remote. It is implemented by *reffile.Store.
+// Store changes files on a session remote. It is implemented by *reffile.Store.
 type Store interface {
 	Change(ctx context.Context, f reffile.File, message string, edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
 }
 
-// Change changes the locks on a session remote. The function edit gets the present locks, and is called again if another writer changes
-// them at the same time. Errors of edit are returned as they are.
+// Change changes the locks on a session remote. It passes the present locks to the function edit. If another writer
+// changes the locks at the same time, it calls edit again with the new locks. It returns errors of edit unchanged.
 func Change(ctx context.Context, s Store, message string, edit func(f *locks.File) error) (reffile.Version, error) {
 	return s.Change(ctx, File, message+"\n", func(now reffile.Version) ([]byte, error) {
 		f, err := locks.Parse(now.Content)

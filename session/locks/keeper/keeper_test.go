@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// bed is a session remote with a keeper for the session "mine".
+// bed is a session remote, with a Keeper for the session "mine".
 type bed struct {
 	*testing.T
 	repo  string
@@ -48,7 +48,7 @@ func (b *bed) open() *transport.Remote {
 	return r
 }
 
-// restart replaces the keeper by one of a new process.
+// restart replaces the Keeper by the one of a new process.
 func (b *bed) restart() {
 	b.view = &locks.View{Session: "mine", Log: zap.NewNop()}
 	event := func(text string) {
@@ -64,7 +64,7 @@ func (b *bed) restart() {
 	})
 }
 
-// lock locks a pattern for a session, from now on minus ago.
+// lock locks a pattern for a session. The lock begins the duration ago before the present time.
 func (b *bed) lock(name, pattern string, ttl, ago time.Duration) {
 	b.Helper()
 	b.change(func(f *locks.File) error {
@@ -130,7 +130,7 @@ func TestKeeperReadsLocks(t *testing.T) {
 	if policy(`{"version":1,"locks":"no"}`); !b.view.Refuses("a", false) {
 		t.Error("invalid policy: a change is not refused")
 	}
-	// The last locks that are valid remain.
+	// If the file becomes invalid, the last valid locks remain.
 	b.change(func(f *locks.File) error { f.Locks[0].Pattern = "../x"; return nil })
 	if b.look(); !b.view.Refuses("a", false) {
 		t.Error("invalid file: a change is not refused")
@@ -143,7 +143,8 @@ func TestKeeperReadsLocks(t *testing.T) {
 	}
 }
 
-// The next process has the locks of the previous one, until it has read the present ones.
+// TestKeeperOfTheNextProcess checks that the next process has the locks that the previous one has stored, until it has
+// read the present ones.
 func TestKeeperOfTheNextProcess(t *testing.T) {
 	b := newBed(t)
 	b.lock("other", "a", time.Hour, 0)
@@ -160,7 +161,7 @@ func TestKeeperOfTheNextProcess(t *testing.T) {
 	}
 }
 
-// Run renews the locks of the session, and drops those that have expired.
+// TestKeeperRenews checks that Run renews the locks of the session, and removes those that have expired.
 func TestKeeperRenews(t *testing.T) {
 	b := newBed(t)
 	b.lock("mine", "a", time.Hour, 30*time.Minute)
