@@ -1,29 +1,31 @@
 // Package thin stores a session on a session remote that lacks the history of the mounted repository, without pushing that
 // history.
 //
-// A git server accepts a push only if all objects that are reachable from the new refs exist on the server. In thin mode, the objects
-// that were created in the session are therefore stored as packs inside of blobs. The commit whose tree holds these blobs is called
-// a container. All objects that are reachable from a container exist on the session remote. The container has this ref and these files:
+// A git server accepts a push only if all objects that are reachable from the new refs exist on the server. In thin
+// mode, the objects that were created in the session are therefore stored as packs inside of blobs. The commit whose
+// tree contains these blobs is called a container. The session remote has all objects that are reachable from it. A
+// container has the following ref and files:
 //
 // refs/afs/thin/SESSION
 //
-//	container.json     refs that the session would have on an ordinary session remote, and the base: URL and commits
+//	container.json     refs that the session would have without thin mode, and the base: URL and commits
 //	pack/000001.pack   packs of owned objects
-//	base/000002.pack   packs of those objects of the mounted repository with which the owned ones are compared
+//	base/000002.pack   packs of objects of the mounted repository, for readers that compare
 //
-// The packs below base are for readers that have no access to the mounted repository, such as the page of a server: they contain the
-// base commits, their trees on the paths of changed files, and the contents of these files as far as they were on the host that has
-// pushed. Their objects are deltas against owned objects, so such a pack is read after the packs of owned objects. A session is resumed
-// without them.
+// The packs below base are for readers that have no access to the mounted repository, such as the web page of a server,
+// which shows how the session differs from it. They contain the base commits, the trees on the paths of changed files,
+// and the contents of these files that the pushing host had. Their objects are deltas against owned objects, so the
+// packs of owned objects must be read first. They are not needed to resume a session.
 //
-// A push creates a new container whose parent is the previous one, and updates the ref by compare-and-swap. The description of a
-// session and its claim (session.MetaRef) need no object of the mounted repository, so they are stored under an ordinary ref.
+// A push creates a new container whose parent is the previous one, and updates the ref by compare-and-swap. The
+// metadata of a session (session.MetaRef) needs no object of the mounted repository, so it is stored under an ordinary
+// ref.
 //
-// Remote represents a session remote with the refs of one session. It hides the difference between ordinary refs and the refs in
-// a container from its callers.
+// The type Remote reads and writes the refs and objects of one session on a session remote. Its callers need not know
+// whether the session uses a container.
 //
-// Small packs are joined from time to time, so that a container has fewer than joinAt packs plus one pack for each fullPack bytes.
-// The number of times that a byte is sent again grows with the logarithm of the session's size.
+// A push joins small packs with the new objects if there are too many, so that a container has fewer than joinAt packs
+// plus one pack for each fullPack bytes. Each byte is pushed O(log n) times, where n is the size of the session.
 //
 // Data from a session remote is not trusted: sizes are limited, names are checked, and objects are hashed.
 package thin
@@ -56,19 +58,19 @@ const (
 	maxPack     = 8 << 30  // maximum size of a pack in bytes; a pack with one large object may exceed PackSize
 )
 
-// Prefix is the common prefix of the refs of all containers.
+// Prefix is the prefix of the refs of the containers of all sessions.
 const Prefix = session.Prefix + "thin/"
 
-// Ref returns the ref of a session's container.
+// Ref returns the name of the ref that points to the container of the session with this name.
 func Ref(name string) string { return Prefix + name }
 
-// ErrContainer means that the ref of a container does not name a valid container of the session.
+// ErrContainer means that the ref of a container does not point to a valid container of the session.
 var ErrContainer = errors.New("invalid session container")
 
-// ErrNewer means that a container was written by a later version of this program.
+// ErrNewer means that a container was written by a later version of artifactfs.
 var ErrNewer = errors.New("session container has a newer version")
 
-// Base identifies the history of the mounted repository that the objects of a container refer to.
+// Base identifies the history of the mounted repository to which the objects in a container refer.
 type Base struct {
 	URL     string      // URL of the mounted remote, without secrets
 	Commits []object.ID // commits of the mounted repository to which the objects refer
@@ -85,14 +87,14 @@ type packEntry struct {
 type manifest struct {
 	Session string               // name of the session
 	Format  object.Format        // object format of the session
-	Base    Base                 // history that the objects in the packs refer to
-	Next    int                  // number that the next new pack gets
-	Packs   []packEntry          // packs sorted by name; the oldest pack comes first, because the names are ascending numbers
-	Bases   []packEntry          // packs below baseDir, sorted in the same way
-	Refs    map[string]object.ID // values of the refs in the container, by name
+	Base    Base                 // history to which the objects in the packs refer
+	Next    int                  // number of the next pack that is added
+	Packs   []packEntry          // packs sorted by name, which is also the order of their age
+	Bases   []packEntry          // packs below baseDir, sorted by name
+	Refs    map[string]object.ID // object ids of the refs in the container, by name
 }
 
-// manifestJSON is the stored form of manifest.
+// manifestJSON is the JSON form of manifest.
 type manifestJSON struct {
 	Version int               `json:"version"`
 	Session string            `json:"session"`
@@ -104,24 +106,24 @@ type manifestJSON struct {
 	Refs    map[string]string `json:"refs"`
 }
 
-// baseJSON is the stored form of Base.
+// baseJSON is the JSON form of Base.
 type baseJSON struct {
 	URL     string   `json:"url"`
 	Commits []string `json:"commits"`
 }
 
-// packJSON is the stored form of packEntry.
+// packJSON is the JSON form of packEntry.
 type packJSON struct {
 	Name string `json:"name"`
 	Blob string `json:"blob"`
 	Size int64  `json:"size"`
 }
 
-// Described describes a container to programs that read it from a git directory.
+// Described is the description of a container, for programs that read the container from a git directory.
 type Described struct {
 	Base         Base
 	Packs, Bases []PackBlob           // packs of owned objects, and of objects of the mounted repository
-	Refs         map[string]object.ID // values of the refs in the container, by the names that they have on an own session remote
+	Refs         map[string]object.ID // object ids of the refs in the container, by name
 }
 
 // PackBlob is a pack in a container.
@@ -130,15 +132,16 @@ type PackBlob struct {
 	Size int64     // size of the pack in bytes
 }
 
-// ManifestName is the name of the file of a container that Describe reads.
+// ManifestName is the name of the file in a container whose contents Describe parses.
 const ManifestName = manifestName
 
-// Describe reads the manifest of the container of a session. It returns ErrNewer for a later version, and ErrContainer for any
-// other invalid contents.
+// Describe parses the manifest of the container of the session name, with the object format f. It returns ErrNewer if a
+// later version of artifactfs has written the manifest, and ErrContainer if it is invalid or belongs to another
+// session.
 func Describe(name string, f object.Format, text []byte) (Described, error) {
 	m, err := decodeManifest(text)
 	if err == nil && (m.Session != name || m.Format != f) {
-		err = fmt.Errorf("%w: it belongs to session %s with object format %v", ErrContainer, m.Session, m.Format)
+		err = fmt.Errorf("%w: container belongs to session %s with object format %v", ErrContainer, m.Session, m.Format)
 	}
 	if err != nil {
 		return Described{}, err
@@ -156,7 +159,7 @@ func Describe(name string, f object.Format, text []byte) (Described, error) {
 // packName returns the name of the pack with the given number.
 func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
 
-// encode returns the contents of container.json.
+// encode returns the contents of the file container.json.
 func (m manifest) encode() ([]byte, error) {
 	j := manifestJSON{Version: version, Session: m.Session, Format: m.Format.String(), Base: baseJSON{URL: m.Base.URL, Commits: []string{}},
 		Next: m.Next, Packs: []packJSON{}, Refs: map[string]string{}}
@@ -175,12 +178,12 @@ func (m manifest) encode() ([]byte, error) {
 	return json.MarshalIndent(j, "", " ")
 }
 
-// decodeManifest reads a manifest from a session remote. It returns ErrNewer for a later version, and ErrContainer
-// for any other invalid contents.
+// decodeManifest parses the contents of the file container.json. It returns ErrNewer if a later version of artifactfs
+// has written the file, and ErrContainer if it is invalid.
 func decodeManifest(text []byte) (manifest, error) {
 	var j manifestJSON
 	if len(text) > maxManifest {
-		return manifest{}, fmt.Errorf("%w: manifest has %d bytes", ErrContainer, len(text))
+		return manifest{}, fmt.Errorf("%w: manifest has %d bytes, limit is %d", ErrContainer, len(text), maxManifest)
 	}
 	// A Decoder stops after the first value, so call Token to check that no other value follows.
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -201,7 +204,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	return m, nil
 }
 
-// manifest checks all members of j and returns them in their parsed form.
+// manifest converts j to a manifest. It returns an error if a field is invalid.
 func (j manifestJSON) manifest() (manifest, error) {
 	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next, Refs: make(map[string]object.ID, len(j.Refs))}
 	switch j.Format {
@@ -256,7 +259,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 			}
 			// Newer packs have higher numbers, so packs in the order of their names must also be in the order of their age.
 			if len(entries) > 0 && !older(entries[len(entries)-1].Name, p.Name) {
-				return nil, fmt.Errorf("pack %s is out of order", p.Name)
+				return nil, fmt.Errorf("packs are not sorted by name: %s follows a newer pack", p.Name)
 			}
 			entries = append(entries, packEntry{p.Name, blob, p.Size})
 		}
@@ -284,10 +287,10 @@ func (j manifestJSON) manifest() (manifest, error) {
 	return m, nil
 }
 
-// older reports whether the pack called a has a lower number than the pack called b. A longer name has a higher number.
+// older reports whether the pack a is older than the pack b, because its name has a lower number.
 func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
 
-// plainURL returns an error if text contains a password or could not be the URL of a remote.
+// plainURL returns an error if text contains a password, or cannot be the URL of a remote.
 func plainURL(text string) error {
 	if len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return fmt.Errorf("invalid base URL %.80q", text)
@@ -300,8 +303,8 @@ func plainURL(text string) error {
 	return nil
 }
 
-// direct reports whether ref is an ordinary ref even if the session called name uses a container. Such a ref reaches no object of
-// the mounted repository, and can be read without the container.
+// direct reports whether ref is stored as an ordinary ref although the session name uses a container. No object of the
+// mounted repository is reachable from such a ref, so it can be read without the container.
 func direct(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == session.AnnotationsRef(name) || ref == "HEAD" ||
 		strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
@@ -310,7 +313,7 @@ func direct(ref, name string) bool {
 // TrashPrefix is the prefix of the refs of deleted sessions.
 const TrashPrefix = session.Prefix + "trash/"
 
-// clone returns a copy of the manifest that shares no slice or map with m.
+// clone returns a copy of m that does not share slices and maps with m.
 func (m manifest) clone() manifest {
 	c := m
 	c.Base.Commits, c.Packs, c.Bases = slices.Clone(m.Base.Commits), slices.Clone(m.Packs), slices.Clone(m.Bases)

@@ -51,7 +51,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// FuzzManifest: a manifest that was decoded, encoded and decoded again is the same.
+// FuzzManifest checks that a manifest does not change if it is decoded, encoded and decoded again.
 func FuzzManifest(f *testing.F) {
 	text, err := example().encode()
 	if err != nil {

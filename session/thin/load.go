@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/packs"
 )
 
-// unpacked holds the contents of a container: its packs were extracted into a bare repository without refs.
+// unpacked is the extracted contents of a container: a bare repository without refs, into which its packs were
+// extracted.
 type unpacked struct {
 	dir     string                 // directory of the repository
 	repo    *session.Repo          // bare repository that contains the objects of the packs
@@ -24,11 +25,11 @@ type unpacked struct {
 	ids     map[string][]object.ID // ids of each pack's objects, by the pack's name
 }
 
-// close closes the repository and removes it.
+// close closes the repository and removes its directory.
 func (u *unpacked) close() error { return errors.Join(u.repo.Close(), os.RemoveAll(u.dir)) }
 
-// load sets r.tip to the parameter tip, the commit of a container, and r.manifest to the manifest of this container. It reads the
-// manifest from memory, from the state file, or from the session remote. The caller holds r.loading.
+// load makes the container with the commit tip the known one: it sets r.tip and r.manifest. It takes the manifest from
+// memory, from the state file, or from the session remote. The caller holds r.loading.
 func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	r.mu.Lock()
 	known := r.tip == tip
@@ -45,7 +46,7 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 		case st.Tip:
 			r.set(tip, st.Manifest)
 			return nil
-		case st.Next: // a push has succeeded, but its answer was lost
+		case st.Next: // the push of this container has succeeded, but the answer of the server was lost
 			r.set(tip, st.NextManifest)
 			return nil
 		}
@@ -60,8 +61,8 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	return nil
 }
 
-// Adopt records that this host has the contents of the container that was fetched last. The caller has copied the objects to its
-// repository before the call, and continues the session on this host. If no container was fetched, Adopt does nothing.
+// Adopt records that this host has the objects of the container that was fetched last, because the caller has copied
+// them to its repository and continues the session on this host. If no container was fetched, Adopt does nothing.
 func (r *Remote) Adopt() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -74,15 +75,16 @@ func (r *Remote) Adopt() error {
 	return errors.Join(r.writeIDs(m, u.ids), r.writeState(state{Tip: tip, Manifest: m}))
 }
 
-// set records that the session remote has the container with the commit tip and the manifest m.
+// set records that the session remote has the container with the commit tip and the manifest m. The caller must not
+// hold r.mu.
 func (r *Remote) set(tip object.ID, m manifest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tip, r.manifest = tip, m
 }
 
-// fetchContainer fetches the container with the commit tip, validates its manifest, and extracts its packs. It removes the
-// container that was extracted before.
+// fetchContainer fetches the container with the commit tip, validates its manifest, and extracts its packs. It first
+// removes the container that was extracted before.
 func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (_ *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
@@ -140,8 +142,8 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (_ *unpacked
 	return u, m, nil
 }
 
-// fetchInto fetches the container with the commit tip into the object store in the parameter into. If the session remote supports
-// shallow fetches, the container's ancestors are not fetched.
+// fetchInto fetches the container with the commit tip into the object store into. It leaves out the ancestors of the
+// container if the session remote supports shallow fetches.
 func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) error {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -162,15 +164,15 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 	return err
 }
 
-// readManifest reads the manifest of the container with the commit tip, and checks that the manifest lists exactly the packs in
-// the container's tree. If it does not, readManifest returns ErrContainer.
+// readManifest reads the manifest of the container with the commit tip. It returns ErrContainer if the manifest is
+// invalid, or does not list exactly the packs in the tree of the container.
 func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	f := tip.Format()
 	// read returns the contents of the object id, which must have the type want.
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
 		t, content, err := from.Get(id, limit)
 		if err == nil && t != want {
-			err = fmt.Errorf("object %s has the wrong type %v", id, t)
+			err = fmt.Errorf("object %s is a %v, want a %v", id, t, want)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrContainer, err)
@@ -229,7 +231,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	return m, nil
 }
 
-// take extracts a pack from its blob and records the ids of the pack's objects in u.ids. Ingest verifies the hash of each
+// take extracts a pack from its blob, and records the ids of its objects in u.ids. Ingest verifies the hash of each
 // object.
 func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error {
 	t, size, err := from.Size(p.Blob)
@@ -237,7 +239,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 		return err
 	}
 	if t != object.Blob || size != p.Size {
-		return fmt.Errorf("unexpected %v of %d bytes", t, size)
+		return fmt.Errorf("object %s is a %v of %d bytes, want a blob of %d bytes", p.Blob, t, size, p.Size)
 	}
 	// The pack may be larger than memory, so it is streamed through a pipe.
 	in, out := io.Pipe()
@@ -256,7 +258,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	return err
 }
 
-// stream returns a pack with all objects of the container, in which git reuses existing differences.
+// stream returns a reader of a pack with all objects of the container. Git writes the pack, and reuses existing deltas.
 func (u *unpacked) stream(ctx context.Context) io.ReadCloser {
 	var ids []object.ID
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {

@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// nextContainer is a container that was built and is ready to be sent.
+// nextContainer is a new container that was built but not pushed yet.
 type nextContainer struct {
 	id       object.ID              // commit of the container
 	manifest manifest               // manifest of the container
@@ -30,14 +30,15 @@ type nextContainer struct {
 	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
 	dir      string                 // directory of the pack files
 	alone    bool                   // whether the container's commit has no parent
-	// anew is set if the container was rewritten, so that it contains only objects that are reachable from its refs.
+	// anew states that the container was rewritten, so that it contains only objects that are reachable from its refs.
 	anew bool
-	// branch is the next value of the readable branch; zero if the branch is not pushed.
+	// branch is the new commit of the readable branch; zero if the branch is not pushed.
 	branch Readable
 }
 
-// next builds the container that replaces the container with the commit p.tip. The caller holds r.loading, and removes n.dir after
-// the push.
+// next builds the container that is to replace the container with the commit p.tip. m is the manifest of the old
+// container with the changed refs. If keepOld is set, the new container gets the old one as its parent in any case. The
+// caller holds r.loading, and removes n.dir after the push.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (_ *nextContainer, err error) {
 	place, err := r.place()
 	if err != nil {
@@ -83,8 +84,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	var before object.ID
-	// A rewritten container gets no parent. So no ref reaches the old containers any more, and gc on the session remote can delete
-	// them.
+	// A rewritten container gets no parent, so that the old containers become unreachable and gc on the session remote
+	// can delete them.
 	if n.anew && !keepOld {
 		n.alone = true
 	} else {
@@ -94,8 +95,9 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	return n, n.addCommit(p.Format, before)
 }
 
-// join chooses small packs to be joined with the new objects. It returns the ids of the objects in these packs, and the packs
-// that stay separate. If there are fewer than joinAt small packs, it chooses none.
+// join selects small packs whose objects are pushed again in one pack together with the new objects. It returns the ids
+// of the objects in these packs, and the packs that remain unchanged. If there are fewer than joinAt small packs, it
+// selects none.
 func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	var small []packEntry
 	for _, p := range packs {
@@ -106,8 +108,8 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	if len(small) < joinAt {
 		return nil, packs
 	}
-	// Choose the newest packs, and older packs as long as these are not much larger than all chosen packs together. So a byte
-	// that is sent again becomes part of a considerably larger pack each time.
+	// Select the newest packs, and then older ones as long as they are not much larger than all selected packs
+	// together. So each time that a byte is pushed again, it becomes part of a much larger pack.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
@@ -126,8 +128,9 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	return ids, rest
 }
 
-// write writes the packs of the objects ids, of the objects of the mounted repository and of the readable branch below n.dir, all at the
-// same time, because most of that time is spent in processes of git. It returns the packs of the objects ids, as Load.Write does.
+// write writes three kinds of packs below n.dir at the same time, because most of the time is spent in git processes:
+// those of the objects ids, of the objects of the mounted repository, and of the readable branch. It returns the first
+// kind, as Load.Write does.
 func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manifest, load Load, ids []object.ID) (
 	packs map[string][]object.ID, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -157,8 +160,8 @@ func (r *Remote) write(ctx context.Context, p *Push, n *nextContainer, m *manife
 	return packs, cmp.Or(err, baseErr, branchErr)
 }
 
-// writeBases writes packs of objects of the mounted repository. No session depends on them, so a failure to make them does not delay the
-// push.
+// writeBases writes packs of objects of the mounted repository. If this fails, it logs the error and adds none, because
+// no session needs these packs.
 func (r *Remote) writeBases(ctx context.Context, n *nextContainer, load Load, first bool) error {
 	dir := join(n.dir, baseDir)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -172,7 +175,7 @@ func (r *Remote) writeBases(ctx context.Context, n *nextContainer, load Load, fi
 	return os.RemoveAll(dir)
 }
 
-// addPacks adds packs of owned objects to the container, and assigns the next free numbers to them.
+// addPacks adds packs of owned objects to the container. They get the next numbers as names.
 func (n *nextContainer) addPacks(f object.Format, m *manifest, packs map[string][]object.ID) error {
 	for _, file := range slices.Sorted(maps.Keys(packs)) {
 		entry, err := n.addPack(f, m, file)
@@ -198,7 +201,8 @@ func (n *nextContainer) addBases(f object.Format, m *manifest) error {
 	return err
 }
 
-// addPack adds the blob of a pack file to the objects that are sent.
+// addPack adds the blob with the contents of a pack file to the objects that are pushed, and returns the entry of the
+// pack for the manifest.
 func (n *nextContainer) addPack(f object.Format, m *manifest, file string) (packEntry, error) {
 	blob, err := fileBlob(f, file)
 	if err != nil {
@@ -210,7 +214,7 @@ func (n *nextContainer) addPack(f object.Format, m *manifest, file string) (pack
 	return packEntry{name, blob.ID, blob.Size}, nil
 }
 
-// fileBlob returns the blob with the contents of the file called name. The file must not be removed before the blob was sent.
+// fileBlob returns the blob with the contents of the file name. The file must exist until the blob was pushed.
 func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -230,8 +234,8 @@ func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	return o, err
 }
 
-// addCommit adds the manifest, the trees and the commit of the container. The parameter before is the commit's parent, or zero if
-// the commit gets no parent.
+// addCommit adds the manifest, the trees and the commit of the container to the objects that are pushed. The parameter
+// before is the parent of the commit, or zero for none.
 func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	text, err := n.manifest.encode()
 	if err != nil {
@@ -247,7 +251,7 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 		return err
 	}
 	root := []object.TreeEntry{{Mode: object.ModeFile, Name: manifestName, ID: refs}}
-	for _, d := range []struct { // in the order that a tree has
+	for _, d := range []struct { // in the order of the entries of a git tree
 		name  string
 		packs []packEntry
 	}{{baseDir, n.manifest.Bases}, {packDir, n.manifest.Packs}} {
@@ -279,7 +283,7 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	return err
 }
 
-// arrived records that the session remote has accepted the container n.
+// arrived records on this host that the session remote has accepted the container n.
 func (r *Remote) arrived(n *nextContainer) error {
 	r.set(n.id, n.manifest)
 	err := r.writeIDs(n.manifest, n.ids)

@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Packs are joined if there are many, and each object is then in exactly one pack. Large packs, and packs whose objects
-// this host does not know, stay.
+// TestJoin checks that packs are joined if there are many, and that each object is then in exactly one pack. Large
+// packs, and packs whose objects this host does not know, remain unchanged.
 func TestJoin(t *testing.T) {
 	r := New(nil, "work", nil)
 	r.Keep(t.TempDir())
@@ -31,7 +31,7 @@ func TestJoin(t *testing.T) {
 		if i == 3 {
 			entry.Size = fullPack
 		}
-		if i != joinAt-1 { // another host has pushed this one
+		if i != joinAt-1 { // another host has pushed this pack
 			o, err := object.Hash(object.SHA1, object.Blob, []byte(name))
 			if err != nil {
 				t.Fatal(err)
@@ -69,14 +69,16 @@ func TestJoin(t *testing.T) {
 	if !stay[packName(3)] || !stay[packName(joinAt-1)] {
 		t.Errorf("packs that stay: got %v, want the large pack and the unknown pack among them", stay)
 	}
-	// An old pack that is much larger than the new ones together stays, so that its bytes are not sent again and again.
+	// An old pack that is much larger than the new ones together is not joined, so that its bytes are not sent again
+	// and again.
 	packs[0].Size = fullPack - 1
 	if _, rest = r.join(packs); rest[0].Name != packName(0) {
 		t.Errorf("join: the first pack that stays is %s, want the larger one", rest[0].Name)
 	}
 }
 
-// The objects of a container's packs that no longer exist are forgotten.
+// TestRecordedObjectsOfRemovedPacks checks that the stored object ids of packs are removed when the container no longer
+// contains the packs.
 func TestRecordedObjectsOfRemovedPacks(t *testing.T) {
 	r := New(nil, "work", nil)
 	r.Keep(t.TempDir())
@@ -106,7 +108,7 @@ func TestRecordedObjectsOfRemovedPacks(t *testing.T) {
 	}
 }
 
-// Keep removes the containers that a killed process was making, and nothing else.
+// TestKeep checks that Keep removes the unfinished containers of a killed process, and nothing else.
 func TestKeep(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{nextPrefix + "1", nextPrefix + "2", "objects"} {
@@ -141,8 +143,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Two packs that are joined are a valid pack, also if one of them contains differences. A pack that cannot be written
-// is an error, and the other pack is then not waited for.
+// TestJoinPacks checks that two joined packs are a valid pack, even if one of them contains deltas. If one pack cannot
+// be written, an error is returned without waiting for the other pack.
 func TestJoinPacks(t *testing.T) {
 	t.Parallel()
 	from, err := gittest.New(filepath.Join(t.TempDir(), "from.git"), gittest.RepoOptions{})
@@ -169,7 +171,7 @@ func TestJoinPacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := func(_ context.Context, w io.Writer) error {
-		// Small pieces, so that the checksum is not in one piece.
+		// Write the pack in small pieces, so that its checksum is divided.
 		for piece := range bytes.Lines(full) {
 			if _, err := w.Write(piece); err != nil {
 				return err
@@ -210,7 +212,8 @@ func TestJoinPacks(t *testing.T) {
 	}
 }
 
-// A container tells a reader only about the session and the object format that the reader asks for.
+// TestDescribe checks that Describe returns an error for the container of another session, or with another object
+// format.
 func TestDescribe(t *testing.T) {
 	m := example()
 	m.Bases = []packEntry{{packName(1), id(6), 9}}
@@ -231,7 +234,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// A container cannot replace the refs that a session remote lists itself, which other sessions and hosts trust.
+// TestManifestWithForeignRefs checks that a container cannot replace refs that the session remote lists itself, because
+// other sessions and hosts rely on these.
 func TestManifestWithForeignRefs(t *testing.T) {
 	for _, ref := range []string{session.MetaRef("work"), session.AnnotationsRef("work"), session.OwnerRef, Ref("play"),
 		TrashPrefix + "play/1/x", "HEAD", "refs/heads/a..b", "main"} {
@@ -260,7 +264,7 @@ func TestManifestWithForeignRefs(t *testing.T) {
 			t.Errorf("manifest with %s: got %v, want %v", what, err, ErrContainer)
 		}
 	}
-	// Names are ordered by their numbers, also with more digits than six.
+	// Names of packs are sorted by their numbers, even if these have more than six digits.
 	m := example()
 	m.Next = 2e6
 	m.Packs = []packEntry{{packName(999999), id(2), 1}, {packName(1e6), id(3), 1}}
@@ -280,7 +284,8 @@ func TestManifestWithForeignRefs(t *testing.T) {
 	}
 }
 
-// A session remote counts as empty as long as it has nothing but what sessions without history have stored there.
+// TestIsEmpty checks that a session remote counts as empty while it has only refs that sessions without history have
+// stored there.
 func TestIsEmpty(t *testing.T) {
 	p := newPlace(t)
 	one := p.blob("one")

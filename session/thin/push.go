@@ -16,52 +16,52 @@ import (
 )
 
 const (
-	// PackSize is the size in bytes up to which a pack of a container grows.
+	// PackSize is the maximum size of a pack of a container in bytes, except for a pack with one large object.
 	PackSize = 32 << 20
 	fullPack = PackSize / 2 // packs of at least this size in bytes are not joined with others
 	joinAt   = 32           // number of smaller packs at which some of them are joined
 	joinLess = joinAt / 2   // minimum number of packs that are joined at once
-	maxBases = 16           // number of packs of base objects at which they are written again as one
+	maxBases = 16           // number of packs below base/ at which they are replaced by a new one
 )
 
-// Push is a push to a session remote that OpenPush has started. The method Send sends the updates.
+// Push is a push to a session remote that was started by OpenPush. The method Send sends the updates.
 type Push struct {
 	transport.Receiver
 	remote *Remote         // Remote that started the push
 	push   *transport.Push // push to the session remote, which sends the data
-	// thin is set if the push goes to a container. The field tip is the commit of the container that the push replaces; it is zero
-	// if there is no container yet.
+	// thin states that the session uses a container. tip is the commit of the container that the push replaces; it is
+	// zero if there is no container yet.
 	thin bool
 	tip  object.ID
-	// readable is the value of the readable branch of the session remote.
+	// readable is the present commit of the readable branch on the session remote.
 	readable object.ID
 }
 
-// Load describes the objects that a push to a container sends.
+// Load describes the objects that a push of a session with a container sends.
 type Load struct {
 	Direct    []odb.Outgoing // objects that are reachable from the updated ordinary refs
 	Contained []object.ID    // ids of objects that are reachable from the refs in the container and that the container lacks
-	Base      Base           // URL and commits of the mounted repository that these objects refer to; added to the manifest
-	// All returns the ids of all objects that are reachable from refs. It is called if the container is to be rewritten, so that
-	// it contains no other objects. The result ok is false if this host does not know all of the objects.
+	Base      Base           // history of the mounted repository to which these objects refer
+	// All returns the ids of all objects that are reachable from refs. It is called if the container has to be
+	// rewritten with only these objects. The result ok is false if this host does not know all of them.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
 	// Write writes packs of the objects ids into the directory dir. It returns the ids of the objects in each pack, by the path of the
 	// pack. No pack is much larger than PackSize. Write leaves out objects that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) (packs map[string][]object.ID, err error)
-	// Bases writes packs of those objects of the mounted repository with which the contained objects are compared, into the directory
-	// dir. The parameter all is set if the container has none of them yet; otherwise those of earlier calls need not be written again.
-	// An object that is not on this host is left out. Bases may be nil.
+	// Bases writes packs of objects of the mounted repository into the directory dir, so that readers can compare the
+	// files of the session with them. If all is false, objects that earlier calls have written need not be written
+	// again. Objects that are not on this host are left out. Bases may be nil.
 	Bases func(ctx context.Context, dir string, all bool) error
 	// Pushed is called when the session remote has accepted the container. Pushed may be nil.
 	Pushed func()
-	// Readable returns the next value of the readable branch, whose present value is old. Its objects may be written to the directory
-	// dir. Readable, Write and Bases are called at the same time. The parameter anew is set if the branch must not reach older commits
-	// of it. Readable may be nil.
+	// Readable returns the new commit of the readable branch, whose present commit is old. It may write files to the
+	// directory dir. If anew is set, older commits of the branch must not be reachable from the new one. Readable,
+	// Write and Bases are called concurrently. Readable may be nil.
 	Readable func(ctx context.Context, dir string, old object.ID, anew bool) (Readable, error)
 }
 
-// OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes, or all refs if there are no
-// prefixes.
+// OpenPush starts a push. It requests the refs of the session remote that begin with one of the prefixes, or all refs
+// if there are no prefixes.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	asked := prefixes
 	if r.session != "" {
@@ -92,8 +92,8 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 	return p, nil
 }
 
-// OpenPushOf starts a push of ordinary refs. The parameter refs holds the session remote's refs, as in
-// transport.Remote.OpenPushOf.
+// OpenPushOf starts a push of ordinary refs without requesting refs. The parameter refs contains the refs that the
+// session remote is known to have, as for transport.Remote.OpenPushOf.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, error) {
 	push, err := r.Remote.OpenPushOf(ctx, refs)
 	if err != nil {
@@ -102,10 +102,10 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, e
 	return &Push{Receiver: push.Receiver, remote: r, push: push}, nil
 }
 
-// Thin reports whether the push goes to a container, the commit that stores the session's packs.
+// Thin reports whether the push goes to a container.
 func (p *Push) Thin() bool { return p.thin }
 
-// UseContainer makes the session use a container. This push is the first push that goes to the container.
+// UseContainer makes the session use a container from this push on.
 func (p *Push) UseContainer() error {
 	owner, err := p.remote.owner(p.Format)
 	if err != nil {
@@ -118,14 +118,14 @@ func (p *Push) UseContainer() error {
 	return nil
 }
 
-// Direct reports whether ref is an ordinary ref even if the session uses a container.
+// Direct reports whether ref is stored as an ordinary ref even if the session uses a container.
 func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
 
-// Close ends the push. If Send was not called, the session remote is unchanged.
+// Close ends the push. If Send was not called, the session remote does not change.
 func (p *Push) Close() { p.push.Close() }
 
-// Send updates refs by compare-and-swap, like transport.Push.Send, and returns the result of each update. A push to a container
-// sends the objects in the parameter load instead of req.Pack.
+// Send updates refs by compare-and-swap, as transport.Push.Send does, and returns the result of each update. If the
+// session uses a container, Send pushes the objects that load describes instead of req.Pack.
 func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
 	if !p.thin {
 		return p.push.Send(ctx, req)
@@ -136,8 +136,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Lock()
 	now, at, keepOld := r.manifest.clone(), r.tip, r.keepOld
 	r.mu.Unlock()
-	// moved is the result of each update if another process has replaced the container. The caller then lists the refs again and
-	// retries.
+	// moved is the result of each update if another process has replaced the container. The caller then lists the refs
+	// again and retries the push.
 	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "container was changed by another process"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
@@ -197,7 +197,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		case result == nil:
 			branch.Pushed()
 		default:
-			// The branch only shows what the container has. It must not keep the container from being pushed, so it is left out from now on.
+			// The readable branch is only a copy for people. It must not prevent the push of the container, so do not
+			// push it any more.
 			r.log.Warn("push readable branch", zap.String("session", r.session), zap.Error(result))
 			r.mu.Lock()
 			r.unreadable = true
@@ -207,7 +208,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 			}
 		}
 	}
-	// If the state cannot be written, the push still succeeds, because the state can be fetched from the session remote.
+	// The push succeeds even if this record of it cannot be stored on this host: the next push then fetches the same data
+	// from the session remote.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
 			r.log.Warn("record contents of container", zap.String("session", r.session), zap.Error(err))
@@ -234,8 +236,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
-// nextReadable returns the next value of the readable branch. It is zero if the branch does not change, if the value cannot be made, or if
-// the session remote has refused one.
+// nextReadable returns the new commit of the readable branch. It is zero if the branch does not change, if its commit
+// cannot be made, or if the session remote has refused the branch before.
 func (r *Remote) nextReadable(ctx context.Context, p *Push, load Load, n *nextContainer) (Readable, error) {
 	r.mu.Lock()
 	refused := r.unreadable
@@ -257,7 +259,7 @@ func (r *Remote) nextReadable(ctx context.Context, p *Push, load Load, n *nextCo
 	return branch, nil
 }
 
-// rejectAll returns a slice with the same error, why, as the result of each update.
+// rejectAll returns the error why as the result of each update.
 func rejectAll(updates []transport.RefUpdate, why error) []error {
 	all := make([]error, len(updates))
 	for i := range all {

@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// place is an empty session remote in a directory, with the directory in which one host keeps the state of the
-// container. The refs in the container name blobs, because no server sees them.
+// place is an empty session remote in a directory, together with the directory in which one host stores the state of
+// the container. The refs in the container point to blobs, because no server checks them.
 type place struct {
 	t         *testing.T
 	dir, kept string
@@ -34,7 +34,7 @@ func newPlace(t *testing.T) *place {
 	return &place{t, repo.Path, t.TempDir()}
 }
 
-// open returns the session remote as a new process of a host sees it that keeps its state in the directory kept.
+// open returns the session remote as a new process opens it that stores its state in the directory kept.
 func (p *place) open(name, kept string) *Remote {
 	p.t.Helper()
 	remote, err := transport.Open(p.dir, transport.Options{})
@@ -47,7 +47,7 @@ func (p *place) open(name, kept string) *Remote {
 	return r
 }
 
-// blob returns a blob with a text.
+// blob returns a blob with the given text.
 func (p *place) blob(text string) odb.Outgoing {
 	p.t.Helper()
 	o, err := session.Outgoing(object.SHA1, object.Blob, []byte(text))
@@ -57,7 +57,7 @@ func (p *place) blob(text string) odb.Outgoing {
 	return o
 }
 
-// load returns the Load that sends blobs in one pack.
+// load returns a Load that sends the blobs in one pack.
 func (p *place) load(blobs ...odb.Outgoing) Load {
 	l := Load{Base: Base{URL: "https://git.example/app.git", Commits: []object.ID{id(1)}}}
 	for _, b := range blobs {
@@ -75,7 +75,7 @@ func (p *place) load(blobs ...odb.Outgoing) Load {
 	return l
 }
 
-// push opens a push to the container and sends the updates. It returns the result of each.
+// push opens a push to the container and sends the updates. It returns the result of each update.
 func (p *place) push(r *Remote, load Load, updates ...transport.RefUpdate) []error {
 	p.t.Helper()
 	push, err := r.OpenPush(p.t.Context(), nil)
@@ -95,7 +95,7 @@ func (p *place) push(r *Remote, load Load, updates ...transport.RefUpdate) []err
 	return results
 }
 
-// mustPush is like push, and the test fails unless all updates are accepted.
+// mustPush does the same as push, and fails the test unless all updates are accepted.
 func (p *place) mustPush(r *Remote, load Load, updates ...transport.RefUpdate) {
 	p.t.Helper()
 	for i, err := range p.push(r, load, updates...) {
@@ -105,7 +105,7 @@ func (p *place) mustPush(r *Remote, load Load, updates ...transport.RefUpdate) {
 	}
 }
 
-// want compares the branches that r lists with the expected ones.
+// want fails the test unless r lists exactly the expected branches.
 func (p *place) want(what string, r *Remote, want map[string]object.ID) {
 	p.t.Helper()
 	refs, err := r.Refs(p.t.Context(), []string{"refs/heads/"})
@@ -147,13 +147,14 @@ func wantMoved(t *testing.T, what string, results []error) {
 	}
 }
 
-// A host that has pushed a container does not fetch it again, even if the process ended before the server's answer: the
-// state is written before the push. A state of another session, of another remote or with damage does not count.
+// TestStateOfPush checks that a host that has pushed a container does not fetch it again, even if the process ended
+// before the answer of the server, because the state is written before the push. A state of another session, of another
+// remote, or that is damaged is ignored.
 func TestStateOfPush(t *testing.T) {
 	p := newPlace(t)
 	one, two := p.blob("one"), p.blob("two")
 	p.mustPush(p.open("work", p.kept), p.load(one), create("main", one))
-	// The hook keeps the state as it is while the server handles the push.
+	// The hook copies the state while the server handles the push.
 	early := t.TempDir()
 	hook := "#!/bin/sh\ncp '" + filepath.Join(p.kept, stateName) + "' '" + early + "'\n"
 	if err := os.WriteFile(filepath.Join(p.dir, "hooks", "update"), []byte(hook), 0o755); err != nil {
@@ -189,15 +190,15 @@ func TestStateOfPush(t *testing.T) {
 	}
 }
 
-// A push whose expected value of one ref is out of date changes nothing: neither the server, nor what later pushes of
-// the process send.
+// TestPushOfStaleRefs checks that a push in which the expected value of one ref is outdated changes nothing: neither
+// refs on the server, nor the contents of later pushes of the process.
 func TestPushOfStaleRefs(t *testing.T) {
 	p := newPlace(t)
 	one, two := p.blob("one"), p.blob("two")
 	r := p.open("work", p.kept)
 	p.mustPush(r, p.load(one), create("main", one))
 	before := gittest.Must(t, p.dir, "rev-parse", Ref("work"))
-	// The first update is right. The second expects a branch that does not exist.
+	// The first update is valid. The second one expects a branch that does not exist.
 	wantMoved(t, "push of a stale ref", p.push(r, p.load(two), create("side", two),
 		transport.RefUpdate{Name: "refs/heads/gone", Old: one.ID, New: two.ID}))
 	wantMoved(t, "push that creates a branch again", p.push(r, p.load(two), create("main", two)))
@@ -208,8 +209,9 @@ func TestPushOfStaleRefs(t *testing.T) {
 	p.want("after the next push", p.open("work", t.TempDir()), map[string]object.ID{"third": two.ID})
 }
 
-// Of two hosts that have opened a push at the same time, the second one is refused, also if it has read the container
-// of the first one in the meantime: its caller has decided with the older refs.
+// TestConcurrentPushes checks that of two hosts that have opened a push at the same time, the second one is refused.
+// This is so even if it has read the container of the first one in the meantime, because its caller has decided by the
+// older refs.
 func TestConcurrentPushes(t *testing.T) {
 	p := newPlace(t)
 	one, two, three := p.blob("one"), p.blob("two"), p.blob("three")
@@ -240,15 +242,16 @@ func TestConcurrentPushes(t *testing.T) {
 	}
 }
 
-// A container that is rewritten has no parent. On a server that accepts only fast-forwards, the next try gives it one,
-// and the request for rewriting stays until a push has fulfilled it.
+// TestRewriteOnAServerOfFastForwards checks that a rewritten container has no parent. If the server accepts only
+// fast-forwards, the next attempt gives it a parent, and the request to rewrite the container remains until a push has
+// fulfilled it.
 func TestRewriteOnAServerOfFastForwards(t *testing.T) {
 	p := newPlace(t)
 	one, two := p.blob("one"), p.blob("two")
 	r := p.open("work", p.kept)
 	p.mustPush(r, p.load(one), create("main", one))
-	// git itself refuses a push that is no fast-forward only for branches. Other servers refuse it for all refs, with
-	// these words.
+	// Git refuses pushes that are not fast-forwards only for branches. Other servers refuse them for all refs, with
+	// this text.
 	refusal := "ng " + Ref("work") + " non-fast-forward"
 	hook := fmt.Sprintf("#!/bin/sh\nprintf '000eversion=1\\n0000%04x%s0000'\ncat >/dev/null\n", 4+len(refusal), refusal)
 	if err := os.WriteFile(filepath.Join(p.dir, "hooks", "proc-receive"), []byte(hook), 0o755); err != nil {
@@ -281,8 +284,8 @@ func TestRewriteOnAServerOfFastForwards(t *testing.T) {
 	}
 }
 
-// A server that refuses the readable branch still gets the container, from the first try or the second, and is not
-// asked again.
+// TestReadableBranchIsRefused checks that a server that refuses the readable branch gets the container nevertheless, at
+// the first or second attempt, and that the branch is not pushed to it again.
 func TestReadableBranchIsRefused(t *testing.T) {
 	p := newPlace(t)
 	one, two := p.blob("one"), p.blob("two")
@@ -313,7 +316,7 @@ func TestReadableBranchIsRefused(t *testing.T) {
 	p.want("after the pushes", p.open("work", t.TempDir()), map[string]object.ID{"main": one.ID, "side": two.ID})
 }
 
-// A pack of objects of the mounted repository that cannot be made does not delay a push.
+// TestBasesFail checks that a push succeeds although no pack of objects of the mounted repository can be made.
 func TestBasesFail(t *testing.T) {
 	p := newPlace(t)
 	one := p.blob("one")
@@ -328,8 +331,8 @@ func TestBasesFail(t *testing.T) {
 	}
 }
 
-// A host that continues a session that another host has pushed gets its objects, and after Adopt neither fetches the
-// container again nor leaves the packs of the other host out when it joins packs.
+// TestAdopt checks that a host that continues a session of another host gets its objects. After Adopt, it does not
+// fetch the container again, and it also joins packs of the other host.
 func TestAdopt(t *testing.T) {
 	p := newPlace(t)
 	one, two := p.blob("one"), p.blob("two")
@@ -372,8 +375,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// A ref of a container that was moved to the container of another session, or to a container whose manifest lacks a
-// pack, is an error.
+// TestForeignContainers checks that an error is returned if the ref of a container points to the container of another
+// session, or to a container whose manifest lacks a pack.
 func TestForeignContainers(t *testing.T) {
 	p := newPlace(t)
 	one := p.blob("one")

@@ -12,11 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// ReadableRef returns the readable branch of a thin session: commits that stock git can read, with the changed files of each checkpoint
-// and commit. It is pushed together with the container, and no command reads it.
+// ReadableRef returns the name of the readable branch of a session with a container. Its commits can be read by stock
+// git, and contain the changed files of each checkpoint and commit. It is pushed together with the container, and no
+// command of artifactfs reads it.
 func ReadableRef(name string) string { return "refs/heads/afs/" + name + "/readable" }
 
-// Readable is a new value of the readable branch.
+// Readable is a new commit of the readable branch, and the way to push it.
 type Readable struct {
 	Tip object.ID
 	// Pack writes a pack of the objects of the branch that the session remote may lack.
@@ -28,8 +29,8 @@ type Readable struct {
 // packHeader is the size of the header of a pack in bytes, which ends with the number of objects.
 const packHeader = 12
 
-// joinPacks returns a function that writes the objects of two packs as one pack. Differences within a pack stay valid, because the entries
-// of a pack stay together.
+// joinPacks returns a function that writes the objects of several packs as one pack. Deltas stay valid, because their
+// offsets are relative and the entries of each pack stay together.
 func joinPacks(f object.Format, packs ...func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -76,7 +77,7 @@ func joinPacks(f object.Format, packs ...func(context.Context, io.Writer) error)
 	}
 }
 
-// copyBody copies all but the checksum at the end.
+// copyBody copies the rest of a pack from r to w, without the checksum at its end.
 func copyBody(w io.Writer, r io.Reader, sum hash.Hash) error {
 	var kept bytes.Buffer
 	chunk := make([]byte, 32<<10)

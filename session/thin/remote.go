@@ -18,12 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Remote represents a session remote with the refs of one session. If the session uses a container, Remote reads refs and
-// objects from the container and pushes them to it. Otherwise it passes all calls to the transport.Remote. Its methods may be
-// called concurrently, except that only one push at a time may be between OpenPush and Send.
+// Remote reads and changes the refs of one session on a session remote. If the session uses a container, it reads refs
+// and objects from the container and pushes them to it. Otherwise it passes all calls to the transport.Remote. Its
+// methods may be called concurrently, except that only one push at a time may be between OpenPush and Send.
 //
-// Locks: loading is held during network and disk operations and is acquired before mu. No other lock is acquired while mu is
-// held.
+// Locks: loading is held during network and disk operations and is acquired before mu. No other lock is acquired while
+// mu is held.
 type Remote struct {
 	*transport.Remote
 	session string // name of the session; "": all calls are passed to the transport.Remote
@@ -33,14 +33,14 @@ type Remote struct {
 
 	mu            sync.Mutex         // protects the fields below
 	dir           string             // directory of the state and of extracted containers; "": a temporary directory is created
-	own           bool               // whether dir is temporary, so that Close removes it
+	own           bool               // whether dir is a temporary directory, which Close removes
 	usesContainer bool               // whether the session uses a container, even if none was pushed yet
 	tip           object.ID          // commit of the container; zero if no container is known
 	manifest      manifest           // manifest of the container at tip
 	unpacked      *unpacked          // extracted container; nil if no container was fetched
-	metas         map[object.ID]bool // objects that the listed ordinary refs name
+	metas         map[object.ID]bool // objects to which the listed ordinary refs point
 	unreadable    bool               // whether the session remote has refused the readable branch
-	keepOld       bool               // whether the session remote accepts a new container only with the previous one as its parent
+	keepOld       bool               // whether the session remote refuses a container without the old one as parent
 }
 
 // New returns a Remote for the refs of the session called name. If name is empty, the Remote passes all calls to remote.
@@ -51,9 +51,9 @@ func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	return &Remote{Remote: remote, session: name, log: log, metas: map[object.ID]bool{}}
 }
 
-// Keep sets the directory that stores the state of the container, so that a later process need not fetch the container again.
-// The directory is created when it is needed. Keep must be called before all other methods. It removes containers that a killed process
-// has not finished, so no other Remote may use the directory.
+// Keep sets the directory that stores the state of the container, so that a later process need not fetch the container
+// again. The directory is created when it is needed. Keep must be called before all other methods. It removes
+// unfinished containers of killed processes, so no other Remote may use the directory.
 func (r *Remote) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +80,8 @@ func (r *Remote) Thin() bool {
 	return r.usesContainer
 }
 
-// Base returns the base of the session's container (the mounted repository's URL and commits to which the container refers), or
-// the zero Base if no container was read yet.
+// Base returns the URL of the mounted repository and the commits to which the session's container refers, or the zero
+// Base if no container was read yet.
 func (r *Remote) Base() Base {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,8 +119,8 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 	return transport.Refs{List: refs}, err
 }
 
-// Listing holds the refs that the session remote has listed. If the session has a container, the container is read only when the
-// method Refs is called.
+// Listing contains the refs that the session remote has listed. If the session has a container, it is read only when
+// the method Refs is called.
 type Listing struct {
 	remote   *Remote
 	format   object.Format
@@ -128,12 +128,13 @@ type Listing struct {
 	prefixes []string        // prefixes of the requested refs; empty: all refs
 }
 
-// ListAhead sends the request of the first call of List before that call, together with the request for the server's capabilities.
+// ListAhead sends the request of the next call of List already now, together with the request for the capabilities of
+// the server.
 func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
 
-// List requests those refs of the session that begin with one of the prefixes, or all refs if there are no prefixes.
+// List requests the refs of the session that begin with one of the prefixes, or all refs if there are no prefixes.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -150,8 +151,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the value of the ordinary ref with a name, or the zero id if the listing does not contain it. The result more reports
-// whether the listing contains refs of the session itself: a container, lanes or pins.
+// Has returns the object id of the ordinary ref with the given name, or the zero id if the listing does not contain it.
+// The result more is true if the listing contains a container, lanes or pins of the session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {
@@ -165,14 +166,15 @@ func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	return id, more
 }
 
-// Refs returns the listed refs of the session. If the session uses a container, Refs reads the container and also returns the
-// refs in it.
+// Refs returns the listed refs of the session. If the session uses a container, Refs reads it and returns the refs in
+// it, too.
 func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
 	refs, _, _, err := l.remote.view(ctx, l.format, l.list, l.prefixes)
 	return refs, err
 }
 
-// asked returns prefixes with the container's ref appended, because each listing has to show whether there is a container.
+// asked returns prefixes with the refs of the container and of the readable branch appended, because each listing has
+// to show whether the session uses a container.
 func (r *Remote) asked(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return nil
@@ -180,8 +182,8 @@ func (r *Remote) asked(prefixes []string) []string {
 	return append(slices.Clone(prefixes), Ref(r.session), ReadableRef(r.session))
 }
 
-// view returns those refs of the session that begin with one of the prefixes, whether the session uses a container, and the
-// commit of the container. The parameter list holds the refs that the session remote has listed.
+// view returns the refs of the session that begin with one of the prefixes, whether the session uses a container, and
+// the commit of the container. The parameter list contains the refs that the session remote has listed.
 func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref,
 	prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
 	for _, ref := range list {
@@ -219,8 +221,8 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	return wanted(refs, prefixes), true, tip, nil
 }
 
-// owner returns the ref session.OwnerRef with the value that names this session as the owner of branch names without a prefix. In a
-// container, the session is always the owner of these names.
+// owner returns the ref session.OwnerRef with the object that makes this session the owner of branch names without a
+// prefix. With a container, the session always owns these names.
 func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	blob, err := session.OwnerBlob(f, r.session)
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
@@ -240,9 +242,9 @@ func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
 	return some
 }
 
-// Fetch fetches objects of the session. If the wanted objects are in a container, Fetch returns a pack of all objects of that
-// container and ignores the depth, filter and haves of the request: the container was extracted on this host already, and it
-// contains nothing but objects that were created in the session.
+// Fetch fetches objects of the session. If the wanted objects are in a container, it returns a pack of all objects of
+// the container, and ignores depth, filter and haves of the request: the container was extracted on this host already,
+// and contains only objects that were created in the session.
 func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error) {
 	r.mu.Lock()
 	tip := r.tip
@@ -270,7 +272,7 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	return &transport.FetchResponse{Pack: u.stream(ctx)}, nil
 }
 
-// place returns the directory of the state, and creates it if it does not exist.
+// place returns the directory of the state, and creates it if it does not exist. The caller must not hold r.mu.
 func (r *Remote) place() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,8 +286,9 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has no refs except the refs of session metadata, annotations, containers with their readable
-// branches, and deleted sessions, and the refs that need no session (session.NeedsNoSession).
+// IsEmpty reports whether the session remote has no branches of users and no sessions without a container. It ignores
+// the refs of session metadata, annotations, containers with their readable branches, deleted sessions, and those for
+// which session.NeedsNoSession returns true.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
@@ -311,19 +314,19 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	}), nil
 }
 
-// nextPrefix is the prefix of the names of directories with containers that are being made.
+// nextPrefix is the prefix of the names of the directories in which containers are built.
 const nextPrefix = "next-"
 
-// ofNothing lists the prefixes of the refs that reach no object of a mounted repository.
+// ofNothing lists the prefixes of the refs from which no object of a mounted repository is reachable.
 var ofNothing = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}
 
-// stream is a pack that is being written.
+// stream is a reader of a pack that a goroutine writes.
 type stream struct {
 	*io.PipeReader
 	ended chan struct{} // closed when the writer has ended
 }
 
-// Close ends the writer, and waits for its end.
+// Close stops the goroutine that writes the pack, and waits for its end.
 func (s *stream) Close() error {
 	err := s.PipeReader.Close()
 	<-s.ended

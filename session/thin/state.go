@@ -12,24 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// state records the container that the session remote was last known to have. It is only a cache, because the container can be
-// fetched from the session remote again.
+// state describes the container that the session remote had when this host last read or pushed it. It is only a cache,
+// because the container can be fetched again.
 type state struct {
 	// Tip is the commit of the newest container that the session remote is known to have.
 	Tip          object.ID
 	Manifest     manifest  // manifest of the container Tip
-	Next         object.ID // commit of a container that was sent without an answer from the server; zero if there is none
+	Next         object.ID // commit of a container whose push got no answer; zero if there is none
 	NextManifest manifest  // manifest of the container Next
 }
 
 // Names of files in the directory of a Remote.
 const (
 	stateName   = "container.json"
-	rewriteName = "rewrite" // this file exists as long as the container has to be rewritten
+	rewriteName = "rewrite" // empty file that exists while the container has to be rewritten
 )
 
-// stateJSON is the stored form of state. The member Remote is the URL of the session remote; the state is ignored if the session
-// remote now has another URL.
+// stateJSON is the JSON form of state. Remote is the URL of the session remote; the state is ignored if the URL has
+// changed.
 type stateJSON struct {
 	Remote   string          `json:"remote"`
 	Tip      string          `json:"tip"`
@@ -68,8 +68,8 @@ func (r *Remote) writeState(st state) error {
 	return nil
 }
 
-// readState returns the stored state. The result ok is false if there is no state, or if the state cannot be read or belongs to
-// another session remote.
+// readState returns the stored state. ok is false if there is none, if it cannot be read, or if it belongs to another
+// session remote.
 func (r *Remote) readState() (st state, ok bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -107,8 +107,8 @@ func (r *Remote) readState() (st state, ok bool) {
 	return st, true
 }
 
-// writeIDs records the ids of the objects in new packs, which the method Remote.join needs to join these packs later. It removes the
-// records of packs that the container no longer contains.
+// writeIDs stores the ids of the objects in the new packs, which Remote.join needs to join these packs later. It
+// removes the stored ids of packs that the container no longer contains.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	dir, err := r.place()
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	return nil
 }
 
-// readIDs returns the ids of the objects in the pack called name, or false if the ids are not recorded on this host.
+// readIDs returns the ids of the objects in the pack name. It returns false if the ids are not stored on this host.
 func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -152,8 +152,8 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, err == nil
 }
 
-// Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that the container contains
-// only objects that are reachable from its refs. The function neverMind withdraws the request.
+// Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that it contains
+// only objects that are reachable from its refs. The returned function withdraws the request.
 func Rewrite(dir string) (neverMind func(), err error) {
 	// Store the request as a file, so that it outlives this process.
 	name := join(dir, rewriteName)
@@ -170,7 +170,7 @@ func (r *Remote) rewriting() bool {
 	return err == nil
 }
 
-// rewritten removes the request of Rewrite, after a push has rewritten the container.
+// rewritten removes the request that Rewrite has stored, after a push has rewritten the container.
 func (r *Remote) rewritten() error {
 	dir, err := r.place()
 	if err == nil {

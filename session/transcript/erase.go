@@ -13,20 +13,20 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// EraseRequest selects records to erase from a transcript.
+// EraseRequest selects the records that Erase removes from a transcript.
 type EraseRequest struct {
 	Session string          // session whose transcript is changed
-	Lane    string          // lane of the mount that erases; the message of the new commit states it
-	Before  time.Time       // selects the records that were made before this time; zero selects no record by its time
-	Others  bool            // limits Before to records of other sessions, such as the records that a fork has from its parent
+	Lane    string          // lane of the mount whose user erases the records; part of the commit message
+	Before  time.Time       // selects the records that were made before this time; zero: none
+	Others  bool            // Before selects only records of other sessions, such as those of the parent
 	IDs     map[string]bool // selects the records with these ids
-	Stone   Tombstone       // replaces each erased record
+	Stone   Tombstone       // entry that replaces each erased record
 }
 
-// Erase removes records from a transcript permanently, and returns the ids of the removed records. A tombstone replaces each
-// record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches the
-// removed records: the next sweep deletes their objects, and session remotes get the new ref with the next push. The function
-// provide fetches the missing contents with the given ids; it is nil if all contents are on this host.
+// Erase removes records from a transcript permanently, and returns their ids. A tombstone replaces each record, so that
+// turns keep their numbers. The ref is set to a new commit without parents, so that the removed records become
+// unreachable: the next sweep deletes their objects, and session remotes get the new commit with the next push. The
+// function provide fetches contents that are missing on this host by their ids; it is nil if none is missing.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -51,13 +51,13 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 	return erased, nil
 }
 
-// wants reports whether the request selects the record l. A record that is erased already is not selected.
+// wants reports whether the request selects the record l. It returns false for a record that is erased already.
 func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
-// rewrite replaces the selected records in every file of the transcript by tombstones, and returns the ids of these records. The
-// map turns contains all records, by id.
+// rewrite replaces the selected records in all files of the transcript by tombstones, and returns the ids of these
+// records. The map turns contains all records of the transcript by id.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
 		edit: func(_ string, text []byte) ([]byte, int, error) {
@@ -68,19 +68,20 @@ func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, 
 	return erased, w.do(ctx, r, ref)
 }
 
-// rewriting replaces a transcript by one commit without history, so that no ref reaches the previous commits and the next
-// sweep removes them.
+// rewriting describes how a transcript is replaced by one commit without parents, so that its previous commits become
+// unreachable and the next sweep removes them.
 type rewriting struct {
 	session, lane string
 	at            time.Time // time of the new commit
 	message       string    // first word of the new commit's message
-	// The function edit returns the new contents of the file at path, which has the form DAY/NAME, and the number of records that
-	// it has removed; 0 means that the file is unchanged. If the new contents are empty, the file is removed.
+	// edit returns the new contents of a file, and the number of records that it has removed from the file; 0 means
+	// that the file does not change. The path has the form DAY/NAME. If the new contents are empty, the file is
+	// removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 
-// do rewrites the transcript to which ref points. If edit removes no record, do changes nothing. It returns
-// session.ErrRefMoved if another process changed the ref during the call.
+// do replaces the transcript to which ref points. If edit removes no record, do changes nothing. It returns an error
+// that wraps session.ErrRefMoved if another process changes the ref at the same time.
 func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	defer r.Working()()
 	head, err := r.Ref(ref)
@@ -146,7 +147,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	if err != nil {
 		return err
 	}
-	// The commit has no parent, so no ref reaches the old records.
+	// The commit has no parent, so the old records become unreachable.
 	message := fmt.Sprintf("%s: %d records\n\nAfs-Session: %s\nAfs-Lane: %s\n", w.message, gone, w.session, w.lane)
 	commit, err := session.NewCommit(f, tree, object.ID{}, w.at, message)
 	if err != nil {
@@ -155,8 +156,8 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	return r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// lines returns text with a tombstone in place of each selected record, and the ids of those records. Lines that cannot be
-// parsed are kept unchanged.
+// lines returns text with a tombstone in place of each selected record, and the ids of these records. It keeps lines
+// that cannot be parsed.
 func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, ids []string, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

@@ -13,13 +13,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ExpireRequest selects the segments of a transcript that Expire drops. A segment of a transcript is one file. It contains
-// the records of one day that were made while one checkpoint was the newest.
+// ExpireRequest selects the segments of a transcript that Expire removes. A segment of a transcript is one file: it
+// contains the records of one day that were made while the same checkpoint was the newest one.
 type ExpireRequest struct {
 	Session string                          // session whose transcript is changed
 	Now     time.Time                       // the current time
-	Keep    time.Duration                   // a segment whose newest record is younger than this is kept
-	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; segments of existing checkpoints are kept
+	Keep    time.Duration                   // age up to which a segment is kept, by its newest record
+	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; its segments are then kept
 	// DryRun makes Expire count the records without changing anything.
 	DryRun bool
 }
@@ -27,10 +27,10 @@ type ExpireRequest struct {
 // expiredBy and expiredWhy are the author and the reason in the tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire drops segments whose checkpoint does not exist any more, and returns the number of dropped records. If consecutive
-// records are dropped, the last of them that began a turn stays as a tombstone, so that later turns keep their numbers. Facts
-// and the handoff are not part of a transcript and stay. The function provide fetches the missing contents with the given
-// ids; it is nil if all contents are on this host.
+// Expire removes segments whose checkpoint does not exist any more, and returns the number of removed records. If
+// consecutive records are removed, the last of them that began a turn is replaced by a tombstone, so that later turns
+// keep their numbers. Facts and the handoff are not part of a transcript and are kept. The function provide fetches
+// contents that are missing on this host by their ids; it is nil if none is missing.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -44,11 +44,12 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 	return dropped, nil
 }
 
-// expire makes one attempt for Expire. It returns session.ErrRefMoved if another process changed the ref during the call.
+// expire makes one attempt of Expire. It returns an error that wraps session.ErrRefMoved if another process changes the
+// ref at the same time.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
 	// Reading all records is expensive. So check first, by the names of the segments, whether any segment may have to be dropped.
-	if some, err := e.some(r, ref); err != nil || !some {
+	if some, err := e.mayExpire(r, ref); err != nil || !some {
 		return 0, err
 	}
 	lines, _, err := Read(r, e.Session, provide)
@@ -89,9 +90,9 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	return dropped, w.do(ctx, r, ref)
 }
 
-// some reports whether the names of the segments show that a segment may have to be dropped. Usually no segment has to
-// be dropped, and then no record is read.
-func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
+// mayExpire reports whether the names of the segments show that a segment may have to be removed. Usually none has to
+// be, and then no record has to be read.
+func (e ExpireRequest) mayExpire(r *session.Repo, ref string) (bool, error) {
 	head, err := r.Ref(ref)
 	if err != nil {
 		return false, err
@@ -119,16 +120,16 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 	return false, nil
 }
 
-// segmentOf returns the name of the segment of a record: its day in UTC and its checkpoint.
+// segmentOf returns the name of the segment that contains a record: the day of the record in UTC, and its checkpoint.
 func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Checkpoint) }
 
-// isStone reports whether l is a tombstone that Expire left in an earlier run.
+// isStone reports whether l is a tombstone that was written by Expire.
 func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop removes the lines for which the function old returns true from the text of a file, and replaces the lines in the map stays
-// by tombstones. The result gone is the number of lines that were removed or replaced.
+// drop removes the lines for which the function old returns true from the text of a file. It replaces those that are in
+// the map stays by tombstones. gone is the number of removed and replaced lines.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Segments of dropped checkpoints are removed when they are older than the retention. Turns keep their numbers, and facts stay.
+// TestExpire checks that segments of removed checkpoints are removed when they are older than the retention, that turns
+// keep their numbers, and that facts are kept.
 func TestExpire(t *testing.T) {
 	r := newRepo(t, object.SHA1)
 	ctx := context.Background()
@@ -60,7 +61,7 @@ func TestExpire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One tombstone, and pinned, c (20 days old) and young as they were.
+	// The result is one tombstone and the unchanged records of the checkpoints pinned, c (20 days old) and young.
 	if len(after) != 13 {
 		t.Errorf("records after gc: got %d, want 12 and a tombstone", len(after))
 	}

@@ -24,7 +24,7 @@ const (
 var (
 	// ErrNoFact means that no fact has the requested id.
 	ErrNoFact = errors.New("no such fact")
-	// ErrTooLong means that the facts or the handoff are longer than maxFacts.
+	// ErrTooLong means that the facts or the handoff are longer than maxFacts bytes.
 	ErrTooLong = errors.New("text is longer than 1 MiB")
 )
 
@@ -32,7 +32,7 @@ var (
 type Fact struct {
 	ID   string    `json:"id"`   // id of the fact, a ULID
 	Time time.Time `json:"time"` // time at which the fact was added
-	// By is the name of the author.
+	// By is the name of the user or program that added the fact.
 	By   string `json:"by"`
 	Text string `json:"text"` // text of the fact
 }
@@ -43,8 +43,9 @@ type Facts struct {
 	Handoff string // text that describes the state of the work; "" if there is no handoff
 }
 
-// ReadFacts returns the facts of the session name, and the commit that stores them; the commit is zero if there are no facts.
-// The function provide fetches the missing contents with the given ids; it is nil if all contents are on this host.
+// ReadFacts returns the facts and the handoff of the session name, and the commit that stores them, which is zero if
+// there are none. The function provide fetches contents that are missing on this host by their ids; it is nil if none
+// is missing.
 func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error) (f Facts, head object.ID, err error) {
 	if head, err = r.Ref(session.FactsRef(name)); err != nil {
 		return f, head, fmt.Errorf("read facts: %w", err)
@@ -76,12 +77,12 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	return f, head, nil
 }
 
-// FactsChange describes a change of a session's facts. A field Add, Remove or Handoff that is empty requests no change.
+// FactsChange describes a change of the facts and the handoff of a session.
 type FactsChange struct {
 	Session string    // session whose facts are changed
-	By      string    // name of the author of the new facts
+	By      string    // user or program that adds the new facts
 	Time    time.Time // time of the change
-	// Add contains the texts of new facts.
+	// Add contains the texts of new facts; nil adds none.
 	Add []string
 	// Remove is the id of the fact to remove; "" removes no fact.
 	Remove string
@@ -89,9 +90,9 @@ type FactsChange struct {
 	Handoff *string
 }
 
-// ChangeFacts changes the facts of a session, and removes secrets from the new texts. It returns all facts of the session and
-// the number of secrets that it removed. The function provide fetches the missing contents with the given ids; it is nil if
-// all contents are on this host.
+// ChangeFacts changes the facts and the handoff of a session, and removes secrets from the new texts. It returns the
+// result and the number of removed secrets. The function provide fetches contents that are missing on this host by
+// their ids; it is nil if none is missing.
 func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()
@@ -103,7 +104,8 @@ func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	return f, redacted, err
 }
 
-// make makes one attempt for ChangeFacts. It returns session.ErrRefMoved if another process changed the ref during the call.
+// make makes one attempt of ChangeFacts. It returns an error that wraps session.ErrRefMoved if another process changes
+// the ref at the same time.
 func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	f, head, err := ReadFacts(r, c.Session, provide)
 	if err != nil {

@@ -9,19 +9,20 @@ import (
 	"strings"
 )
 
-// ErrNotJSON means that a text is not valid JSON, or is not a JSON object.
+// ErrNotJSON means that a text is not valid JSON, or is not a JSON object where one is required.
 var ErrNotJSON = errors.New("invalid JSON")
 
-// secretKey matches the names of JSON members whose values are always secrets. doubtfulKey matches the names of members whose
-// values are secrets only if they look random.
+// secretKey matches the names of JSON members whose values are always secrets. doubtfulKey matches the names of members
+// whose values are secrets if they look random.
 var (
 	secretKey = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|` +
 		`api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
-// RedactJSON removes secrets from the strings of a JSON text, and returns the text in compact form and the number of removed
-// secrets. Everything else is kept, including the order of members.
+// RedactJSON replaces secrets in the strings of a JSON text. It returns the text in compact form, in which everything
+// else is the same, including the order of members, and the number of replaced secrets. It returns ErrNotJSON if the
+// text is not valid JSON.
 func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil {
@@ -29,7 +30,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var members []string // names of the members whose values enclose position i; "" for an array or object that has no name
+	var members []string // names of the members whose values contain position i; "" for a value without a name
 	name := ""           // name of the member whose value follows
 	for i := 0; i < len(in); {
 		// Compact has validated the text, so it is sufficient to search for quotes and brackets.
@@ -78,8 +79,9 @@ func endOfString(in []byte, i int) int {
 	return i + 1
 }
 
-// redactString returns the value of a string literal, the literal with its secrets removed, and the number of secrets. key is
-// the name of the member whose value is the literal, or "" if the literal is itself the name of a member.
+// redactString returns the value of a JSON string literal, the literal with secrets replaced, and the number of
+// replaced secrets. key is the name of the member whose value is the literal, or "" if the literal is itself the name
+// of a member.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
 	if err := json.Unmarshal(literal, &value); err != nil { // cannot fail, because the whole text was validated before
 		return "", []byte(`""`), 0
@@ -101,11 +103,12 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 	return redacted, bytes.TrimSuffix(b.Bytes(), []byte("\n")), n
 }
 
-// isObject reports whether text, which is compact valid JSON, is an object.
+// isObject reports whether text is a JSON object. The text must be valid and compact JSON.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value in the object
-// new is used. The members of the object old come first, in their order; the members that only the object new has follow.
+// mergeObjects returns a JSON object with the members of both objects. If both have a member of the same name, the
+// result has the value of the object new. The members of old come first, in their order, and then those that only new
+// has.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -140,14 +143,14 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// member is one member of a JSON object. The field value holds the original text of the member's value.
+// member is one member of a JSON object. value is the original text of its value.
 type member struct {
 	name  string
 	value json.RawMessage
 }
 
-// members returns the members of an object in their order. The text may consist of several objects, one after the
-// other, because `git notes merge -s cat_sort_uniq` merges two notes by concatenating them.
+// members returns the members of a JSON object in their order. The text may consist of several objects, because `git
+// notes merge -s cat_sort_uniq` merges two notes by concatenating them.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for first := true; ; first = false {
@@ -156,7 +159,7 @@ func members(text []byte) (all []member, err error) {
 			return all, nil
 		}
 		if err != nil || t != json.Delim('{') {
-			return nil, fmt.Errorf("%w: not an object: %w", ErrNotJSON, err)
+			return nil, fmt.Errorf("%w: want an object: %w", ErrNotJSON, err)
 		}
 		for d.More() {
 			t, err := d.Token()

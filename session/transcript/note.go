@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	// ErrNoCommit means that NoteRequest.Commit does not name a commit.
+	// ErrNoCommit means that no commit has the name in NoteRequest.Commit.
 	ErrNoCommit = errors.New("no such commit")
-	// ErrNotesRef means that NoteRequest.Ref is not the name of a ref below refs/notes/.
+	// ErrNotesRef means that NoteRequest.Ref cannot be the name of a ref below refs/notes/.
 	ErrNotesRef = errors.New("invalid name of a notes ref")
 )
 
@@ -28,7 +28,7 @@ const (
 	noteTries   = 5        // number of attempts, because a git command of the user may write notes at the same time
 )
 
-// NoteRequest describes a note to write on a commit.
+// NoteRequest describes a git note that is to be written on a commit.
 type NoteRequest struct {
 	GitDir string // git directory that contains the commit
 	Commit string // name of the commit in any form that git accepts; "" stands for HEAD
@@ -46,13 +46,13 @@ type Noted struct {
 	Redacted int64
 }
 
-// noting contains a *sync.Mutex for each git directory. It serializes calls of Note, because each call reads the old note, merges the new
-// note with it, and writes the result. The git commands of one directory may wait for a pipe that a container has made there, so calls for
-// other directories do not wait for them.
+// noting maps each git directory to a *sync.Mutex, which serializes the calls of Note for this directory: each call
+// reads the old note, merges the new one with it, and writes the result. Each directory has a mutex of its own, because
+// a container can make the git commands of one directory wait forever by creating a pipe there.
 var noting sync.Map
 
-// Note writes a git note, after it has removed secrets from the note. If the old and the new note are both JSON objects,
-// their members are merged, and the values of the new note take precedence. Otherwise the new note replaces the old note.
+// Note removes secrets from a git note, and writes the note. If both the old and the new note are JSON objects, it
+// merges their members, and the values of the new note take precedence. Otherwise the new note replaces the old one.
 func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	clean, redacted, err := RedactJSON(n.JSON)
 	if err != nil {
@@ -86,14 +86,14 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	return done, nil
 }
 
-// notesRef returns the full name of the notes ref with the given name, which may be short, as for `git notes --ref`.
+// notesRef returns the full name of a notes ref. The parameter name may be short, as for `git notes --ref`.
 func notesRef(name string) string {
 	name = strings.TrimPrefix(name, notesPrefix)
 	return notesPrefix + strings.TrimPrefix(name, "notes/")
 }
 
-// write merges text into the existing note of the commit, if there is one, writes the result, and returns the id of its blob.
-// It replaces an existing note that cannot be merged.
+// write writes a note and returns the id of its blob. If the commit has a note that is a JSON object, write merges text
+// into it; it replaces any other note.
 func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note string, err error) {
 	if old, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit); err == nil && isObject(text) {
 		if before, err := n.git(ctx, nil, "cat-file", "blob", string(old)); err == nil && isObject(before) {
@@ -115,8 +115,8 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 	return string(id), nil
 }
 
-// git runs a git command in the git directory and returns its output without surrounding white space. The parameter in is the
-// standard input of the command.
+// git runs a git command in the git directory with the standard input in, and returns its output without surrounding
+// white space.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
 	// The configuration of the git directory names the mount as the working tree. The option --work-tree overrides this, because
 	// an access to the mount would wait for the daemon, which waits for this command.
@@ -138,13 +138,14 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 	return bytes.TrimSpace(out.Bytes()), nil
 }
 
-// limited is a writer that appends to a buffer, up to a total number of bytes.
+// limited is a writer that appends to a buffer, up to a maximum number of bytes.
 type limited struct {
 	to   *bytes.Buffer
 	left int // number of bytes that may still be written
 }
 
-// Write appends p to the buffer. If that would exceed the limit, it returns io.ErrShortBuffer, which ends the command.
+// Write appends p to the buffer. If the limit would be exceeded, it returns io.ErrShortBuffer, which ends the git
+// command.
 func (l *limited) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		return 0, io.ErrShortBuffer

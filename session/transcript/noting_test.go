@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// While git waits for a pipe in one git directory, notes are written in another one.
+// TestNotesDoNotWaitForOtherDirectories checks that a note is written in one git directory while git waits for a pipe
+// in another one.
 func TestNotesDoNotWaitForOtherDirectories(t *testing.T) {
 	repo := func() string {
 		dir := t.TempDir()
@@ -21,7 +22,7 @@ func TestNotesDoNotWaitForOtherDirectories(t *testing.T) {
 	}
 	stuck, free := repo(), repo()
 	lock, _ := noting.LoadOrStore(stuck, new(sync.Mutex))
-	lock.(*sync.Mutex).Lock() // as a call does while its git waits
+	lock.(*sync.Mutex).Lock() // as a call of Note does while its git command waits
 	defer lock.(*sync.Mutex).Unlock()
 	written := make(chan error, 1)
 	go func() {

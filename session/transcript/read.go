@@ -15,37 +15,37 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Line is one record of a transcript, or the tombstone of an erased record.
+// Line is one line of a transcript: a record, or the tombstone of an erased record.
 type Line struct {
-	ID         string               // a ULID; for a record without an id, derived from the text of the line
+	ID         string               // id of the record, a ULID; for a record without an id, a hash of the line
 	Time       time.Time            // time at which the line was recorded
-	Checkpoint session.CheckpointID // checkpoint that was the newest one when the line was recorded; "" if there was none
-	Session    string               // session in which the line was recorded; in a fork, this may be the parent
+	Checkpoint session.CheckpointID // newest checkpoint when the line was recorded; "" if there was none
+	Session    string               // session in which the line was recorded; in a fork, it may be the parent session
 	Lane       string               // lane of the mount that recorded the line
 	Actor      string               // user or program whose action the record describes
-	Turn       int                  // number of the record's turn; 0 stands for the time before the first turn
-	StartsTurn bool                 // the record is the first one of its turn
+	Turn       int                  // number of the turn of the record; 0 means before the first turn
+	StartsTurn bool                 // whether the record is the first one of its turn
 	Record     json.RawMessage      // the recorded JSON object; nil if it is erased
 	Erased     *Tombstone           // tombstone that replaces Record; nil if the record is not erased
 }
 
-// Tombstone replaces an erased record.
+// Tombstone is the entry that replaces an erased record.
 type Tombstone struct {
 	Time time.Time `json:"time"`          // time of the erasure
 	By   string    `json:"by"`            // user or program that erased the record
 	Why  string    `json:"why,omitempty"` // reason for the erasure; "" if none was recorded
 }
 
-// turnMarkers holds the members of a record that show whether the record begins a turn.
+// turnMarkers contains the members of a record that decide whether the record begins a turn.
 type turnMarkers struct {
 	Type string `json:"type"`
 	Role string `json:"role"`
 	Turn int    `json:"turn"`
 }
 
-// startsTurn reports whether the record begins a turn. The parameter turn is the turn of the previous record. If the record has a
-// member "turn" with a positive number, the record begins a turn if that number differs from the parameter. Otherwise the record
-// begins a turn only if it is a person's prompt: it has "type":"prompt", or it has "role":"user" and either no type or
+// startsTurn reports whether the record begins a turn. The parameter turn is the turn of the previous record. A record
+// whose member "turn" is a positive number begins a turn if the number differs from the parameter. Any other record
+// begins a turn if it is a person's prompt: it has "type":"prompt", or it has "role":"user" and either no type or
 // "type":"message".
 func (b turnMarkers) startsTurn(turn int) bool {
 	if b.Turn > 0 {
@@ -54,8 +54,8 @@ func (b turnMarkers) startsTurn(turn int) bool {
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// HasPrompt reports whether one of the lines is a person's prompt. The lines are records that have not been added to the
-// transcript yet.
+// HasPrompt reports whether one of the records is a person's prompt. The records are JSON texts that were not added to
+// the transcript yet.
 func HasPrompt(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		var b turnMarkers
@@ -63,13 +63,13 @@ func HasPrompt(lines []string) bool {
 	})
 }
 
-// Head returns the newest commit of the transcript of the session name. It returns zero if nothing was recorded.
+// Head returns the newest commit of the transcript of the session name, or the zero id if nothing was recorded.
 func Head(r *session.Repo, name string) (object.ID, error) {
 	return r.Ref(session.TranscriptRef(name))
 }
 
-// Read returns the records of the session name, oldest first, and the commit from which they were read. The function provide
-// fetches the missing contents with the given ids; it is nil if all contents are on this host.
+// Read returns the records of the session name, oldest first, and the commit that contains them. The function provide
+// fetches contents that are missing on this host by their ids; it is nil if none is missing.
 func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (lines []Line, head object.ID, err error) {
 	if head, err = Head(r, name); err != nil {
 		return nil, head, fmt.Errorf("read transcript: %w", err)
@@ -121,8 +121,8 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	return lines, head, nil
 }
 
-// ParseLine parses one line of a file. It does not set Turn and StartsTurn, except those of a tombstone. For a record without an id, it
-// derives an id from the line, so that requests can name the record.
+// ParseLine parses one line of a file of a transcript. It sets Turn and StartsTurn only for a tombstone. A record
+// without an id gets a hash of the line as its id, so that requests can name the record.
 func ParseLine(line []byte) (Line, error) {
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -137,7 +137,7 @@ func ParseLine(line []byte) (Line, error) {
 	return l, nil
 }
 
-// number sets the fields StartsTurn and Turn of all lines. The lines must be sorted by time.
+// number sets the fields StartsTurn and Turn of all lines of a transcript. The lines must be sorted by time.
 func number(lines []Line) {
 	turn := 0
 	for i := range lines {
@@ -162,12 +162,13 @@ func number(lines []Line) {
 	}
 }
 
-// TurnPrefix is the beginning of a checkpoint name that selects a checkpoint by turn, such as "turn:3".
+// TurnPrefix is the beginning of a name that means the checkpoint at the beginning of a turn, such as "turn:3".
 const TurnPrefix = "turn:"
 
-// FindTurn returns the checkpoint at the beginning of a turn, which is the newest checkpoint at the time when the turn's
-// prompt was recorded. name is TurnPrefix and the number of the turn. The function provide fetches the missing contents with
-// the given ids; it is nil if all contents are on this host.
+// FindTurn returns the checkpoint at the beginning of a turn: the newest one when the prompt of the turn was recorded.
+// name is TurnPrefix and the number of the turn. The function provide fetches contents that are missing on this host by
+// their ids; it is nil if none is missing. FindTurn returns a *session.FindError if there is no such turn or
+// checkpoint.
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {

@@ -8,23 +8,24 @@ import (
 	"sync"
 )
 
-// kind is one form of secrets. Its regular expression is tried only at positions where one of its hints occurs, because a
-// search with the expressions alone would take a hundred times as long.
+// kind is one kind of secret, such as the tokens of a service. Its regular expression is tried only at positions where
+// one of its hints occurs, because a search with the expressions alone would take a hundred times as long.
 type kind struct {
-	// name appears in the text that replaces the secret.
+	// name is the name of the kind, which is part of the text that replaces a secret.
 	name  string
-	hints []string // texts in lower case; the secret, or the text before it, begins with one of them; nil: prefixes
+	hints []string // lower-case texts with which the match of shape begins; nil: the variable prefixes
 	// shape returns the regular expression, which must match from the beginning of the hint.
 	shape func() *regexp.Regexp
-	word  bool // the hint must not follow a letter, a digit or an underscore
-	// The field secret is the number of the group to remove: 0 is the whole match, and a negative number stands for the first
-	// group that has matched. The field doubt means that the expression also matches harmless text, so a text counts as a secret
-	// only if it looks random.
+	word  bool // whether the hint must be at the beginning of a word
+	// secret is the number of the group of the expression that is replaced: 0 is the whole match, and a negative number
+	// stands for the first group that has matched. doubt states that the expression also matches harmless text, so that
+	// a match counts as a secret only if it looks random.
 	secret int
 	doubt  bool
 }
 
-// kinds lists all kinds, in the order in which they are applied. The text that replaces a secret matches none of them.
+// kinds lists all kinds of secrets, in the order in which they are searched. No kind matches the text that replaces a
+// secret.
 var kinds = []kind{
 	{name: "private key", hints: []string{"-----begin "},
 		shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
@@ -68,7 +69,8 @@ var kinds = []kind{
 			`[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
-// prefixes are the texts with which tokens of services begin, as the services document them.
+// prefixes lists the texts with which the tokens of services begin, in lower case, according to the documentation of
+// the services.
 var prefixes = []string{
 	"a3-", "access-development-", "access-production-", "access-sandbox-", "age-secret-key-1", "api_org_", "atatt3",
 	"authress_", "bedrock-api-key-", "clojars_", "dnkey-", "doo_v1_", "dor_v1_", "dp.pt.", "dt0c01.", "duffel_live_",
@@ -80,16 +82,18 @@ var prefixes = []string{
 	"xkeysib-",
 }
 
-// begin returns an expression that matches only at the beginning of a text. It is compiled at its first use: each
-// command and each git hook is a separate process, which would otherwise compile all expressions at its start.
+// begin returns a function that returns a regular expression which matches only at the beginning of a text. The
+// expression is compiled when it is first used, because each command and each git hook is a separate process, which
+// would otherwise compile all expressions at its start.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
-// once returns a function that compiles the expression at its first call. Every call returns the same expression.
+// once returns a function that returns a regular expression. The expression is compiled when the function is first
+// called.
 func once(shape string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
 }
 
-// Redact replaces each text that looks like a secret, and returns the result and the number of replaced secrets.
+// Redact replaces each part of text that looks like a secret. It returns the result and the number of replaced secrets.
 func Redact(text string) (clean string, secrets int64) {
 	// Hints are compared in lower case. The copy in lower case has the same length, so positions in the copy are valid for text.
 	low := lower(text)
@@ -101,7 +105,8 @@ func Redact(text string) (clean string, secrets int64) {
 	return text, secrets
 }
 
-// lower returns text with its ASCII letters in lower case. All other bytes stay, so positions do not change.
+// lower returns text with its ASCII letters in lower case. The result has the same length, so positions are valid in
+// both.
 func lower(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return text
@@ -115,7 +120,7 @@ func lower(text string) string {
 	return string(b)
 }
 
-// places returns the positions of all hints in low, in ascending order.
+// places returns the positions of all hints of the kind in low, in ascending order.
 func (k kind) places(low string) (all []int) {
 	if k.hints == nil {
 		return wordPlaces(low)
@@ -134,7 +139,7 @@ func (k kind) places(low string) (all []int) {
 	return all
 }
 
-// wordPlaces returns the positions in low at which a word begins with one of prefixes.
+// wordPlaces returns the positions in low at which a word begins with one of the texts in prefixes.
 func wordPlaces(low string) (all []int) {
 	by := prefixesByPair()
 	for at := range max(len(low)-1, 0) {
@@ -149,10 +154,10 @@ func wordPlaces(low string) (all []int) {
 	return all
 }
 
-// pair returns a number for the first two bytes of text.
+// pair returns a number for the first two bytes of text, for use as an index.
 func pair(text string) int { return int(text[0])<<8 | int(text[1]) }
 
-// prefixesByPair returns the elements of prefixes by their first two bytes.
+// prefixesByPair returns the elements of prefixes, grouped by their first two bytes.
 var prefixesByPair = sync.OnceValue(func() *[1 << 16][]string {
 	var by [1 << 16][]string
 	for _, p := range prefixes {
@@ -199,7 +204,7 @@ func (k kind) redact(text, low string) (string, int64) {
 	return b.String(), n
 }
 
-// place returns the start and end of the secret within a match, where m is the result of FindStringSubmatchIndex.
+// place returns the start and end of the secret within a match. m is the result of FindStringSubmatchIndex.
 func (k kind) place(m []int) (from, to int) {
 	if k.secret >= 0 {
 		return m[2*k.secret], m[2*k.secret+1]
@@ -212,8 +217,8 @@ func (k kind) place(m []int) (from, to int) {
 	return m[0], m[1]
 }
 
-// placeholder reports whether a value is only a replacement for a secret: a variable, asterisks, or the result of an earlier
-// redaction.
+// placeholder reports whether a value stands for a secret instead of being one: a variable, asterisks, or the result of
+// an earlier redaction.
 func placeholder(v string) bool {
 	low := strings.ToLower(v)
 	switch {
@@ -234,8 +239,8 @@ func placeholder(v string) bool {
 }
 
 const (
-	leastRandom  = 8   // minimum length in bytes, because shorter values cannot be distinguished from words
-	leastEntropy = 3.0 // minimum entropy in bits per byte; most words have a lower entropy
+	leastRandom  = 8   // minimum length in bytes of a random value; shorter ones cannot be distinguished from words
+	leastEntropy = 3.0 // minimum entropy of a random value in bits per byte; most words have less
 )
 
 // random reports whether a value looks randomly generated: it is long enough, consists of many different characters, and mixes

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// letters returns a text that secret scanners of this repository do not report.
+// letters returns a random-looking text of n bytes that secret scanners of this repository do not report.
 func letters(n int) string { return strings.Repeat("a1B2c3D4e5F6g7H8i9J0", 20)[:n] }
 
-func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
+func TestSecretsOfKnownFormsAreRemoved(t *testing.T) {
 	key := "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIE" + letters(60) + "\n-----END RSA PRIVATE KEY-----"
 	for text, want := range map[string]string{
 		"id AKIA" + "IOSFODNN7EXAMPLE.":                                             "id [redacted aws key].",
@@ -53,7 +53,8 @@ func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
 	}
 }
 
-// Tokens of services are found by their prefixes, wherever a sentence or JSON ends them.
+// TestTokensOfServices checks that tokens of services are found by their prefixes, whatever follows them in a sentence
+// or in JSON.
 func TestTokensOfServices(t *testing.T) {
 	for _, token := range []string{
 		"hvs." + letters(24), "glsa_" + letters(32) + "_1a2B3c4D", "lin_api_" + letters(40), "pplx-" + letters(48), "gsk_" + letters(40),
@@ -78,7 +79,7 @@ func TestTokensOfServices(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSecretStays(t *testing.T) {
+func TestOrdinaryTextIsKept(t *testing.T) {
 	for _, text := range []string{
 		"", "the password is not known", "tokens: 12345", "token = next()", "max_tokens=4096", "SECRET=$SECRET", "password=${DB_PASSWORD}", "API_KEY=<your key>",
 		"password: ********", `token = os.environ["TOKEN"]`, "secret: process.env.SECRET_TOKEN_NAME", "basic authentication is enough for everybody",

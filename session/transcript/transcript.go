@@ -1,5 +1,5 @@
-// Package transcript stores what is recorded about a session beside its files: notes on commits, a log of actions (the
-// transcript), and facts with a handoff. Secrets are removed before anything is written (Redact).
+// Package transcript stores records about the work in a session: git notes on commits, a log of prompts, answers and
+// commands (the transcript), and facts with a handoff. It removes secrets before it writes anything (Redact).
 //
 // The records of a transcript are stored in the tree of session.TranscriptRef. Each batch of records adds one commit. The files
 // of the tree are:
@@ -8,8 +8,8 @@
 //	2006-01-02/POINT.0002.jsonl   records that did not fit into the first file
 //	2006-01-02/none.jsonl         records that were made before the first checkpoint
 //
-// Each line is an object {"id","time","point","session","lane","actor","record":{...}}, where record is the text that the caller
-// passed. An erased record is replaced by "erased":{"time","by","why"}.
+// Each line is an object {"id","time","point","session","lane","actor","record":{...}}, where record is a JSON object
+// that the caller of Record has passed. An erased record is replaced by "erased":{"time","by","why"}.
 //
 // Notes are ordinary git notes on refs/notes/*. They are written by stock git in the mount's git directory, and git may have to
 // fetch the existing notes from the remote.
@@ -32,13 +32,13 @@ import (
 
 const (
 	maxLine = 1 << 20  // maximum size in bytes of a record
-	maxPart = 64 << 10 // size in bytes at which a file is full; it is small because each batch rewrites the last file
+	maxPart = 64 << 10 // size in bytes at which a file is full; small, because each batch rewrites the last file
 	// maxFile is the maximum size in bytes of a file that is read. A file may exceed maxPart by the size of one batch.
 	maxFile = 64 << 20
-	tries   = 20 // number of attempts if other processes change the ref
+	tries   = 20 // maximum number of attempts to change a ref that other processes change at the same time
 )
 
-// Batch is a list of records that are added in one commit.
+// Batch is a list of records that are added to a transcript by one commit.
 type Batch struct {
 	Session    string               // session to whose transcript the records are added
 	Lane       string               // lane of the mount that adds the records
@@ -46,18 +46,18 @@ type Batch struct {
 	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
 	Lines      []string             // the records, each of which is a JSON object
-	// Provide fetches the missing contents with the given ids; nil if all contents are on this host.
+	// Provide fetches contents that are missing on this host by their ids; nil if none is missing.
 	Provide func(ids []object.ID) error
 }
 
-// Recorded describes the result of adding a batch.
+// Recorded is the result of Record.
 type Recorded struct {
 	Ref      string // ref of the transcript
 	Lines    int64  // number of records that were added
 	Redacted int64  // number of secrets that were removed
 }
 
-// envelope is the stored form of one line of a file.
+// envelope is the JSON form of one line of a file of a transcript.
 type envelope struct {
 	ID         string               `json:"id,omitempty"` // id of the record, which is a ULID
 	Time       time.Time            `json:"time"`
@@ -67,14 +67,14 @@ type envelope struct {
 	Actor      string               `json:"actor,omitempty"`
 	Record     json.RawMessage      `json:"record,omitempty"`
 
-	// The fields below are set only for an erased record. They contain the tombstone, whether the record began a turn, and
-	// its turn.
+	// The fields below are set only for an erased record: the tombstone, whether the record began a turn, and the
+	// number of its turn.
 	Erased     *Tombstone `json:"erased,omitempty"`
 	StartsTurn bool       `json:"begins,omitempty"`
 	Turn       int        `json:"turn,omitempty"`
 }
 
-// LineError reports an invalid line of a batch.
+// LineError means that a line of a batch is not a valid record.
 type LineError struct {
 	Line int   // number of the line, counted from 1
 	Err  error // reason why the line is invalid, without the number of the line
@@ -86,7 +86,8 @@ func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.
 // Unwrap returns the reason why the line is invalid.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Record adds the records of a batch to the transcript of its session: either all of them or, if it returns an error, none.
+// Record adds the records of a batch to the transcript of its session. It adds all of them or, if it returns an error,
+// none.
 func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	ref := session.TranscriptRef(b.Session)
 	text, redacted, err := b.encode()
@@ -97,7 +98,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	if len(b.Lines) == 0 {
 		return done, nil
 	}
-	// Until the ref is updated, no ref reaches the objects of the batch. Working protects them from a sweep during this time.
+	// The objects of the batch are unreachable until the ref is updated. Working protects them from a sweep until then.
 	defer r.Working()()
 	for range tries {
 		err = b.add(ctx, r, ref, text)
@@ -111,8 +112,8 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	return done, nil
 }
 
-// encode returns the text of the batch with secrets removed, one line for each record, and the number of removed secrets. It
-// returns a *LineError for an invalid line.
+// encode returns the lines of a file for the records of the batch, without secrets, and the number of removed secrets.
+// It returns a *LineError for an invalid record.
 func (b Batch) encode() (text []byte, redacted int64, err error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -123,7 +124,7 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 		}
 		clean, n, err := RedactJSON([]byte(line))
 		if err == nil && !isObject(clean) {
-			err = fmt.Errorf("%w: not an object", ErrNotJSON)
+			err = fmt.Errorf("%w: want an object", ErrNotJSON)
 		}
 		if err != nil {
 			return nil, 0, &LineError{i + 1, err}
@@ -137,8 +138,8 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 	return out.Bytes(), redacted, nil
 }
 
-// add writes a commit that adds the batch, and updates the ref. It returns session.ErrRefMoved if another process updated the ref
-// first.
+// add writes a commit that adds text, the lines of the batch, and sets the ref to the commit. It returns an error that
+// wraps session.ErrRefMoved if another process has changed the ref in the meantime.
 func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte) error {
 	f := r.Format()
 	head, err := r.Ref(ref)
@@ -186,7 +187,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// treeOf returns the entries of a commit's root tree. It returns no entries for the zero commit.
+// treeOf returns the entries of the root tree of a commit, or no entries for the zero id.
 func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	if commit.IsZero() {
 		return nil, nil
@@ -198,8 +199,9 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	return r.Tree(info.Tree)
 }
 
-// put returns a tree in which the entry e was added or replaced, in git's order. A tree of a transcript contains either only
-// files, or only directories whose names have the same length, so git's order is the order of bytes.
+// put returns the entries with e added, or replaced if there is an entry of this name, in git's order. A tree of a
+// transcript contains either only files, or only directories whose names have the same length, so git's order is that
+// of the bytes of the names.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
@@ -210,8 +212,8 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	return slices.Insert(entries, at, e)
 }
 
-// part returns the name of the file to which the batch is added, and the current contents of that file. If the last file of the
-// checkpoint is full, part returns the name of a new one.
+// part returns the name and the present contents of the file to which the batch is added. It is a new file if the last
+// file of the checkpoint is full. The parameter files lists the files of the day.
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
 		name = partName(b.Checkpoint, n)
@@ -245,7 +247,7 @@ func partName(p session.CheckpointID, n int) string {
 	return fmt.Sprintf("%s.%04d.jsonl", base, n)
 }
 
-// stem returns the part of a file name that identifies the checkpoint.
+// stem returns the part of the name of a file that identifies its checkpoint.
 func stem(p session.CheckpointID) string {
 	if p == "" {
 		return "none"
@@ -280,8 +282,8 @@ func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.I
 	return ids, nil
 }
 
-// Until returns the newest commit whose transcript contains no record of a checkpoint after p. It searches the history of the
-// commit tip. It returns zero if there is no such commit.
+// Until returns the newest ancestor of the commit tip, or tip itself, whose transcript contains no record of a
+// checkpoint after p. It returns the zero id if there is no such commit.
 func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)

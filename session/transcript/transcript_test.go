@@ -183,7 +183,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// countOf returns the number of lines that belong to a checkpoint.
+// countOf returns the number of records of the checkpoint p in the transcript of the session name.
 func countOf(r *session.Repo, name string, p session.CheckpointID) (n int64, err error) {
 	lines, _, err := Read(r, name, nil)
 	for _, l := range lines {
