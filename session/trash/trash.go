@@ -4,12 +4,12 @@
 //
 //	refs/afs/trash/SESSION/UNIXTIME/heads/main     was refs/heads/main
 //
-// UNIXTIME is the time of the deletion. Because git keeps all objects that refs reach, no object has to be fetched or pushed to
-// delete a session, to list deleted sessions, or to restore one.
+// UNIXTIME is the time of the deletion. Git keeps all objects that are reachable from refs, so no object has to be
+// fetched or pushed to delete a session, to list deleted sessions, or to restore one.
 //
-// Delete creates all refs in the trash before it deletes the first ref of the session. Undelete creates all refs of the session
-// before it deletes the first ref in the trash. If a call is interrupted, both may exist, and repeating the call completes the
-// operation. All refs are updated by compare-and-swap.
+// Delete creates all refs in the trash before it deletes the first ref of the session. Undelete creates all refs of the
+// session before it deletes the first ref in the trash. If a call is interrupted, refs may exist under both names;
+// repeating the call completes the operation. All refs are updated by compare-and-swap.
 package trash
 
 import (
@@ -37,18 +37,20 @@ const Keep = 7 * 24 * time.Hour
 var (
 	// ErrNone means that no deleted session has the requested name.
 	ErrNone = errors.New("no such deleted session")
-	// ErrThere means that the session cannot be restored, because a new session has the same name.
+	// ErrThere means that a deleted session cannot be restored, because the session remote has a new session of the
+	// same name.
 	ErrThere = errors.New("another session has this name")
 )
 
-// Deleted is a deleted session that can be restored.
+// Deleted is a session in the trash, which can be restored.
 type Deleted struct {
 	Session string
 	At      time.Time            // time of the deletion
 	refs    map[string]object.ID // refs of the session, by the names that they had before the deletion
 }
 
-// Refs requests all refs of a session remote and returns their ids, by name, and the ref to which its HEAD points ("": none).
+// Refs requests all refs of a session remote. It returns their object ids by name, and the ref to which HEAD points
+// there, "" if HEAD points to none.
 func Refs(ctx context.Context, remote *transport.Remote) (there map[string]object.ID, head string, err error) {
 	refs, err := remote.Refs(ctx, nil)
 	if err != nil {
@@ -65,10 +67,10 @@ func Refs(ctx context.Context, remote *transport.Remote) (there map[string]objec
 	return there, head, nil
 }
 
-// Of returns those refs of a session remote that belong to the session with the layout l. These are the refs whose names contain
-// the session's name, and the branches and tags that only this session pushes or that still have the values that it pushed. The
-// parameter owner is the id that session.OwnerRef has if it names this session. The map there holds all refs of the session
-// remote.
+// Of returns the refs of a session remote that belong to the session with the layout l, with their object ids. These
+// are the refs whose names contain the name of the session, and the branches and tags that only this session pushes or
+// that still have the object that it pushed last. owner is the object to which session.OwnerRef points if this session
+// owns the plain names. The map there contains all refs of the session remote.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -101,7 +103,8 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 	return mine
 }
 
-// hadContainer reports whether the session called name has a container, or has had one before it was deleted.
+// hadContainer reports whether the session name has a container, or had one before it was deleted. The map there
+// contains all refs of the session remote.
 func hadContainer(name string, there map[string]object.ID) bool {
 	container := thin.Ref(name)
 	if !there[container].IsZero() {
@@ -121,7 +124,7 @@ func Prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
-// Ref returns the name that a ref of the session called name has in the trash if the session is deleted at the time at.
+// Ref returns the name in the trash for the ref of the session name, which is deleted at the time at.
 func Ref(name, ref string, at time.Time) string {
 	return Prefix(name, at) + strings.TrimPrefix(ref, "refs/")
 }
@@ -129,22 +132,23 @@ func Ref(name, ref string, at time.Time) string {
 // deleteTries is the maximum number of attempts to delete a session whose refs change at the same time.
 const deleteTries = 6
 
-// pauses are the pauses between these attempts.
+// pauses are the pauses between the attempts that deleteTries limits.
 var pauses = backoff.Backoff{First: 100 * time.Millisecond, Longest: 3 * time.Second}
 
-// Delete moves the refs of the session called name to the trash. The map there holds all refs of the session remote, head is the branch
-// to which its HEAD points, and the function of returns those refs in a map that belong to the session. Delete returns the refs of the
-// session, and the names of those that stay: head, and those that the session remote refuses to delete. git refuses to delete the branch
-// of HEAD, and some forges then refuse all other deletions too. On a forge, it is the branch that was pushed first.
+// Delete moves the refs of the session called name to the trash. The map there contains all refs of the session remote,
+// and head is the branch to which HEAD points there. The function of returns the refs in a map that belong to the
+// session. Delete returns the refs of the session, and the names of those that remain: head, and the refs that the
+// session remote refuses to delete. Delete does not try to delete head, because git refuses this and some forges then
+// also refuse all other deletions. On a forge, head is the branch that was pushed first.
 //
-// A push of the session whose client has ended may still be in progress on the server. If it changes or locks a ref, Delete lists the
-// refs again and deletes what is there then. The last attempt copies all refs of the session to the trash, also those that an earlier
-// one has removed, because Undelete restores the refs of one deletion. So does the deletion that follows an interrupted one.
+// A push whose client has ended may still be in progress on the server. If a ref is changed or locked, Delete lists the
+// refs again and tries again. Each attempt copies all refs of the session to the trash, including those that an earlier
+// attempt or an interrupted call has already removed, because Undelete restores the refs of one deletion.
 func Delete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID, head string,
 	of func(there map[string]object.ID) map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	mine = of(there)
 	refs := maps.Clone(mine)
-	gone, earlier := begun(name, there, mine)
+	gone, earlier := unfinishedDeletion(name, there, mine)
 	maps.Copy(mine, gone)
 	for try := range deleteTries {
 		// Each attempt has names of its own in the trash, because a server that was killed may have left locks of the names.
@@ -194,7 +198,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 // begun returns what an interrupted deletion of the session called name has left: the refs that it has removed, and its copies in
 // the trash. The map mine holds the refs of the session that are still there. Both results are empty if the
 // last deletion of this name was of another session: one of its own refs then had another value.
-func begun(name string, there, mine map[string]object.ID) (gone, copies map[string]object.ID) {
+func unfinishedDeletion(name string, there, mine map[string]object.ID) (gone, copies map[string]object.ID) {
 	gone, copies = map[string]object.ID{}, map[string]object.ID{}
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
@@ -222,8 +226,8 @@ func begun(name string, there, mine map[string]object.ID) (gone, copies map[stri
 	return gone, copies
 }
 
-// deleteOnce tries to move refs, the refs of the session called name, to the trash. It also copies the refs gone to the trash, which
-// were removed before. It returns the names of the refs that stay.
+// deleteOnce makes one attempt to move refs, the refs of the session name, to the trash. It also copies the refs gone,
+// which were removed before, to the trash. It returns the names of the refs that remain.
 func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs, gone map[string]object.ID, head string,
 	now time.Time) (kept []string, err error) {
 	var copies, removals []transport.RefUpdate
@@ -243,7 +247,8 @@ func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs
 	if _, err := move(ctx, remote, slices.Concat(copies, again), true); err != nil {
 		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
-	// Of finds branches and tags by refs of this program, which are removed last: if the request is interrupted, it can be repeated.
+	// The function Of finds branches and tags by refs below session.Prefix. Remove these last, so that an interrupted
+	// deletion can be repeated.
 	slices.SortStableFunc(removals, func(a, b transport.RefUpdate) int {
 		x, y := strings.HasPrefix(a.Name, session.Prefix), strings.HasPrefix(b.Name, session.Prefix)
 		switch {
@@ -260,7 +265,7 @@ func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs
 		err = fmt.Errorf("delete session %s: %w", name, err)
 		var refused *transport.Rejected
 		if errors.As(err, &refused) { // for example, because the policy of the repository protects the session
-			err = errors.Join(err, keep(ctx, remote, name, copies, refs))
+			err = errors.Join(err, undoCopies(ctx, remote, name, copies, refs))
 		}
 		return kept, err
 	}
@@ -269,7 +274,7 @@ func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs
 
 // keep removes the copies of refs that are still on the session remote, after it has refused to delete a session. Otherwise the
 // session would be listed as deleted. copies are the updates that have made the copies of refs, in the order of their names.
-func keep(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate, refs map[string]object.ID) error {
+func undoCopies(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate, refs map[string]object.ID) error {
 	there, _, err := Refs(ctx, remote)
 	if err != nil {
 		return err
@@ -286,7 +291,7 @@ func keep(ctx context.Context, remote *transport.Remote, name string, copies []t
 	return nil
 }
 
-// List returns the deleted sessions, newest deletion first. The map there contains the refs of a session remote.
+// List returns the deleted sessions, the newest deletion first. The map there contains all refs of a session remote.
 func List(there map[string]object.ID) []Deleted {
 	found := map[string]*Deleted{}
 	for ref, id := range there {
@@ -316,11 +321,11 @@ func List(there map[string]object.ID) []Deleted {
 	return all
 }
 
-// Undelete restores the deleted session called name. If several sessions with this name were deleted, Undelete restores the
-// session that was deleted last. Approvals stay deleted: servers accept records only from the users who made them, and an older version
-// of them could lack a denial. The result restored is the number of refs that Undelete has created. The result taken lists the refs
-// that were created again, with another value, after the deletion: Undelete leaves these refs unchanged, and the values that they had in
-// the deleted session stay in the trash.
+// Undelete restores the session name that was deleted last. restored is the number of refs that it has created. taken
+// lists refs that were created again after the deletion, with other objects: Undelete does not change these, and keeps
+// those of the deleted session in the trash. Approvals are not restored: servers accept their records only from the
+// users who made them, and older records could lack a denial. Undelete returns ErrNone if there is no such deleted
+// session, and ErrThere if a new session has the name.
 func Undelete(ctx context.Context, remote *transport.Remote, name string,
 	there map[string]object.ID) (restored int, taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
@@ -356,7 +361,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string,
 	return len(back), taken, nil
 }
 
-// Expire deletes the sessions in the trash that were deleted longer ago than Keep.
+// Expire removes the sessions from the trash that were deleted longer ago than Keep.
 func Expire(ctx context.Context, remote *transport.Remote, there map[string]object.ID, now time.Time) error {
 	var removals []transport.RefUpdate
 	for _, d := range List(there) {
@@ -374,8 +379,9 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move updates refs of a session remote. If all is set and the server supports atomic pushes, the server makes either all updates
-// or none. The result kept lists the refs that the server refuses to delete. Any other refused update is an error.
+// move updates refs of a session remote. If all is set and the server supports atomic pushes, either all updates are
+// made or none. kept lists the refs that the server refuses to delete; any other refused update is returned as an
+// error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil

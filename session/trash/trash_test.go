@@ -26,7 +26,7 @@ type place struct {
 	t      *testing.T
 	dir    string
 	remote *transport.Remote
-	ids    []object.ID // commits, of which each is the parent of the next
+	ids    []object.ID // chain of commits; each is the parent of the next one
 }
 
 // newPlace returns an empty session remote for a test that runs in parallel with others.
@@ -58,7 +58,7 @@ func makePlace(t *testing.T) *place {
 	return p
 }
 
-// set creates or moves refs. The numbers are indices of p.ids.
+// set creates or changes refs. The numbers are indexes of p.ids.
 func (p *place) set(refs map[string]int) {
 	p.t.Helper()
 	for name, i := range refs {
@@ -70,7 +70,8 @@ func (p *place) set(refs map[string]int) {
 	}
 }
 
-// names returns the names of the refs below the trash, without the prefix, or those of all other refs.
+// names returns the names of the refs in the trash without the prefix if deleted is set, otherwise those of all other
+// refs.
 func (p *place) names(deleted bool) []string {
 	p.t.Helper()
 	var names []string
@@ -93,7 +94,7 @@ func (p *place) there() map[string]object.ID {
 	return there
 }
 
-// delete deletes the session s, of which the map there is known.
+// delete deletes the session s. The map there contains the refs of the session remote.
 func (p *place) delete(there map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	p.t.Helper()
 	_, head, err := trash.Refs(p.t.Context(), p.remote)
@@ -123,7 +124,7 @@ func (p *place) want(what string, deleted bool, want ...string) {
 	}
 }
 
-// The refs of s, and those of others whose names resemble them.
+// The refs of the session s, and refs of other sessions with similar names.
 var (
 	ofSession = map[string]int{
 		session.MetaRef("s"): 0, session.SegmentRef("s", "main", 1): 1, session.PinPrefix("s") + "before": 1,
@@ -167,13 +168,14 @@ func TestDeletedSessionComesBack(t *testing.T) {
 		t.Fatalf("undelete: got %d refs, %q, %v, want %d refs", restored, taken, err, len(ofSession))
 	}
 	want := maps.Clone(before)
-	delete(want, approval.Ref("s")) // approvals stay deleted
+	delete(want, approval.Ref("s")) // approvals are not restored
 	if got := p.there(); !maps.Equal(got, want) {
 		t.Errorf("refs after undelete: got %v, want %v", got, want)
 	}
 }
 
-// The owner of the plain names owns all branches. Other sessions own only those that have the values that they have pushed.
+// TestOfBranches checks that the owner of the plain names owns all branches, and that other sessions own only the
+// branches that still have the commits that they have pushed.
 func TestOfBranches(t *testing.T) {
 	t.Parallel()
 	id := func(b byte) object.ID { return object.MustID(strings.Repeat(string(b), 40)) }
@@ -207,12 +209,13 @@ func TestOfBranches(t *testing.T) {
 	}
 }
 
-// The branch of HEAD stays, because most servers refuse to delete it. It has a copy in the trash nevertheless, so that undelete is complete.
+// TestDeleteKeepsBranchOfHead checks that the branch of HEAD is kept, because most servers refuse to delete it, but is
+// also copied to the trash, so that Undelete is complete.
 func TestDeleteKeepsBranchOfHead(t *testing.T) {
 	p := newPlace(t)
 	p.set(ofSession)
 	gittest.Must(t, p.dir, "symbolic-ref", "HEAD", "refs/heads/afs/s/main")
-	gittest.Must(t, p.dir, "config", "receive.denyDeleteCurrent", "ignore") // some servers delete even that
+	gittest.Must(t, p.dir, "config", "receive.denyDeleteCurrent", "ignore") // some servers even delete this branch
 	if kept := p.mustDelete(deletion); !slices.Equal(kept, []string{"refs/heads/afs/s/main"}) {
 		t.Errorf("kept refs: got %q, want the branch of HEAD", kept)
 	}
@@ -231,7 +234,8 @@ func TestDeleteKeepsBranchOfHead(t *testing.T) {
 	}
 }
 
-// A session remote that deletes no branches keeps those. One whose policy protects the session keeps it, and does not list it as deleted.
+// TestDeletionIsRefused checks that branches remain if the session remote deletes no branches, and that a session
+// remains and is not listed as deleted if the policy protects it.
 func TestDeletionIsRefused(t *testing.T) {
 	p := newPlace(t)
 	p.set(ofSession)
@@ -258,7 +262,8 @@ func TestDeletionIsRefused(t *testing.T) {
 	q.want("trash after the refusal", true)
 }
 
-// A push of the session that is still in progress may move a ref after Delete was given the list of refs.
+// TestDeleteWhileRefMoves checks Delete if a push of the session that is still in progress changes a ref after the refs
+// were listed.
 func TestDeleteWhileRefMoves(t *testing.T) {
 	p := newPlace(t)
 	p.set(ofSession)
@@ -282,7 +287,8 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 	}
 }
 
-// A deletion that was interrupted amid its removals is completed by the next one, and the session comes back as a whole.
+// TestDeleteIsRepeated checks that a deletion that was interrupted while it removed refs is completed by the next one,
+// and that Undelete then restores the whole session.
 func TestDeleteIsRepeated(t *testing.T) {
 	p := newPlace(t)
 	p.set(ofSession)
@@ -332,7 +338,8 @@ func TestUndeleteTakesNewest(t *testing.T) {
 	}
 }
 
-// An undelete that was interrupted after it has created refs is completed by the next one.
+// TestUndeleteIsRepeated checks that an Undelete that was interrupted after it has created refs is completed by the
+// next one.
 func TestUndeleteIsRepeated(t *testing.T) {
 	p := newPlace(t)
 	p.set(ofSession)

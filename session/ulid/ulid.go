@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// crockford holds the digits of an ID, in ascending order: I, L, O and U are not among them.
+// crockford contains the digits of an ID in ascending order. The letters I, L, O and U are not digits.
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 // Len is the number of digits of an ID.
 const Len = 26
 
-// ErrID reports a text that is not an ID.
+// ErrID means that a text is not a ULID.
 var ErrID = errors.New("invalid checkpoint ID")
 
 // ID is a ULID in upper case.
@@ -38,8 +38,8 @@ func New(now time.Time) ID {
 	return next(now)
 }
 
-// NewAfter returns an ID that also sorts after the ID in the parameter after, which another process may have made in
-// the same millisecond, or with a clock that is ahead.
+// NewAfter returns an ID that sorts after the ID after, and after all IDs that this process has made before. Another
+// process may have made the ID after in the same millisecond, or with a clock that is ahead.
 func NewAfter(now time.Time, after ID) ID {
 	last.Lock()
 	defer last.Unlock()
@@ -51,7 +51,7 @@ func NewAfter(now time.Time, after ID) ID {
 	return next(now)
 }
 
-// next returns the ID that follows last. The caller holds the lock of last.
+// next returns a new ID that sorts after the ID last, and stores it in last. The caller holds the lock of last.
 func next(now time.Time) ID {
 	if ms := uint64(max(0, now.UnixMilli())); ms > binary.BigEndian.Uint64(last.raw[:8])>>16 {
 		binary.BigEndian.PutUint64(last.raw[:8], ms<<16)
@@ -101,13 +101,13 @@ func Parse(text string) (ID, error) {
 	return ID(up), nil
 }
 
-// Valid reports whether text is an ID in upper case.
+// Valid reports whether text is a ULID in upper case.
 func Valid(text string) bool {
 	id, err := Parse(text)
 	return err == nil && string(id) == text
 }
 
-// IsDigits reports whether text consists only of digits of an ID, in upper case.
+// IsDigits reports whether all characters of text can be digits of a ULID in upper case. The length is not checked.
 func IsDigits(text string) bool {
 	for i := range len(text) {
 		if strings.IndexByte(crockford, text[i]) < 0 {

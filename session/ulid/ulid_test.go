@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// IDs that several goroutines make at once, with clocks that differ, are different, and those of each goroutine ascend.
+// TestNew checks that IDs that several goroutines make at the same time with different clocks are different, and that
+// those of each goroutine ascend.
 func TestNew(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_123)
 	var group sync.WaitGroup
@@ -40,8 +41,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// An ID sorts after one that another process has made: in the same millisecond, with a clock that is ahead, or at the
-// last millisecond that an ID can have.
+// TestNewAfter checks that an ID sorts after one that another process has made in the same millisecond, with a clock
+// that is ahead, or at the last millisecond that an ID can have.
 func TestNewAfter(t *testing.T) {
 	at := time.UnixMilli(1_800_000_000_123) // later than in other tests
 	last := New(at)
@@ -71,13 +72,14 @@ func TestNewAfter(t *testing.T) {
 		}
 		last = id
 	}
-	// What is no ID does not count.
+	// A text that is not an ID is ignored.
 	if id := NewAfter(at, "no ID"); id <= last || id[:10] != last[:10] {
 		t.Errorf("ID after a text that is no ID: got %s, want the one that follows %s", id, last)
 	}
 }
 
-// A text in any case is an ID if it has 128 bits. Digits that are easily confused are not accepted.
+// TestParse checks that a text in upper or lower case is an ID if it has 128 bits, and that the letters that are not
+// digits of an ID are not accepted.
 func TestParse(t *testing.T) {
 	const example = "01ARYZ6S41TSV4RRFFQ69G5FAV"
 	if id, err := Parse(strings.ToLower(example)); err != nil || id != example {
