@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Adopted refs are recorded for the session remote that they were adopted from, and for no other.
+// TestAdopt checks that adopted refs are recorded for the session remote from which they were fetched, and for no
+// other.
 func TestAdopt(t *testing.T) {
 	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {
@@ -22,7 +23,7 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, err := readLedger(repo, "https://host/x")
-	if err != nil || !reflect.DeepEqual(l.refs, map[string]acquaint{"refs/heads/main": {acked: id}, "refs/afs/meta/s": {acked: id, sent: []object.ID{next}}}) {
+	if err != nil || !reflect.DeepEqual(l.refs, map[string]remoteRef{"refs/heads/main": {acked: id}, "refs/afs/meta/s": {acked: id, sent: []object.ID{next}}}) {
 		t.Errorf("ledger after the adoption: got %+v, %v", l, err)
 	}
 	if l, err = readLedger(repo, "https://host/y"); err != nil || len(l.refs) != 0 {

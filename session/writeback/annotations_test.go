@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// The annotations of a Repo are pushed if the session remote has none. Later ones of the session remote are never replaced.
+// TestAnnotationsArePushedOnce checks that the annotations of a Repo are pushed if the session remote has none, and
+// that later annotations of the session remote are never replaced.
 func TestAnnotationsArePushedOnce(t *testing.T) {
 	for _, mode := range []Mode{ModeShared, ModeThin} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -17,7 +18,7 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 			if mode == ModeThin {
 				from = ""
 			}
-			to := newFar(t, "http", object.SHA1, from)
+			to := newTestRemote(t, "http", object.SHA1, from)
 			p.copier()
 			repo, err := p.Open()
 			if err != nil {
@@ -41,7 +42,7 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 			if got := run(t, to.dir, "", "cat-file", "blob", file.Ref+":"+file.Name); got != "one" {
 				t.Errorf("annotations on the session remote: got %q", got)
 			}
-			// A reviewer replaces them there, and a command merges them here.
+			// A reviewer changes the annotations on the session remote, and a command changes those of the Repo.
 			run(t, to.dir, "", "update-ref", file.Ref, run(t, to.dir, "", "commit-tree", "-m", "x", "-p", first, first+"^{tree}"))
 			theirs := to.ref(file.Ref)
 			write("one\ntwo\n")

@@ -9,20 +9,20 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// movedTries is the number of times that a round sends an update again after the session remote has refused it because
-// the ref is locked or has just changed. If the update is refused each time, it is left for a later round.
+// movedTries is the number of times that a round repeats an update that the session remote has refused because the ref
+// is locked or has just changed. After that, the update is left to a later round.
 const movedTries = 2
 
-// answers records the answers of the session remote to a push in the ledger l. The slice before holds what the ledger
-// had for each of the updates before the push. The result refused reports whether an update was refused. After an
-// error, the round has to end.
-func (r *round) answers(ctx context.Context, updates []update, results []error, before []acquaint,
+// answers records in the ledger l how the session remote has answered each update of a push. before contains the
+// entries of the ledger for the updates as they were before the push. refused reports whether an update was refused. If
+// answers returns an error, the round has to end.
+func (r *round) answers(ctx context.Context, updates []update, results []error, before []remoteRef,
 	l *ledger) (refused bool, err error) {
 	var lacking *transport.Rejected
 	for i, u := range updates {
 		var no *transport.Rejected
 		if !errors.As(results[i], &no) {
-			l.learn(u.Name, u.New)
+			l.setAcked(u.Name, u.New)
 			r.p.refusals.forget(u.Name)
 			r.p.tracker.follow(ctx, u.Name, u.Old, u.New, l)
 			continue
@@ -30,7 +30,7 @@ func (r *round) answers(ctx context.Context, updates []update, results []error, 
 		// The ref has another value than the ledger recorded. The server can no longer apply earlier pushes without an answer,
 		// because these pushes require the recorded value.
 		if before[i].acked != u.Old {
-			before[i] = acquaint{acked: u.Old}
+			before[i] = remoteRef{acked: u.Old}
 		}
 		l.set(u.Name, before[i])
 		refused = true
@@ -42,15 +42,15 @@ func (r *round) answers(ctx context.Context, updates []update, results []error, 
 	}
 	if lacking != nil && err == nil {
 		// The next push contains more objects: see selector.load.
-		if r.missing++; r.missing > missingMost || r.missing == missingMost && r.p.selector.store == nil {
+		if r.missing++; r.missing > maxMissing || r.missing == maxMissing && r.p.selector.store == nil {
 			err = lacking
 		}
 	}
 	return refused, err
 }
 
-// rejected handles the refusal no of the update u: it records the refusal, or prepares another push. If it returns an
-// error, the round has to end.
+// rejected handles the refusal of the update u, which is described by no: it records the refusal, or prepares another
+// push. If it returns an error, the round has to end.
 func (r *round) rejected(u update, no *transport.Rejected, l *ledger) error {
 	p := r.p
 	switch no.Kind {
@@ -68,7 +68,7 @@ func (r *round) rejected(u update, no *transport.Rejected, l *ledger) error {
 			return nil
 		}
 	case transport.RejectDeletion:
-		// The session remote keeps the ref, which does no harm. From now on, the ref does not belong to this session.
+		// The session remote refuses to delete the ref. From now on, the ref does not belong to this session.
 		delete(l.refs, u.Name)
 		p.report.notice("the session remote still has " + u.Name + ", which was removed in this session")
 		return nil

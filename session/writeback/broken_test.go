@@ -12,10 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A ref file that is empty after a power failure does not count as a removed ref, so the session remote keeps its ref.
+// TestBrokenRefs checks that a ref whose file is empty after a power failure does not count as removed, so that the
+// session remote keeps the ref.
 func TestBrokenRefs(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "path", object.SHA1, p.Origin.Path)
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
 	checkpoint := p.Checkpoint("manual")
@@ -38,7 +39,7 @@ func TestBrokenRefs(t *testing.T) {
 			t.Errorf("%s on the session remote: got %q, want %v (sync: %v)", ref, got, checkpoint.Commit, err)
 		}
 	}
-	// The ref of a segment gets the newest checkpoint on this host, even if the session remote has an older one.
+	// The ref of a segment is set to the newest checkpoint on this host, even if the session remote has an older one.
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,12 +7,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// syncCalls counts the calls of Queue.Sync and the answered calls. A call is answered when a round that began after the start of the
-// call is finished, or an earlier round that has pushed the same values (Queue.covered). mu is a leaf lock: no other lock is taken while mu
-// is held.
+// syncCalls counts the calls of Queue.Sync, and how many of them are answered. A call is answered when a round has
+// finished that began after the call, or that has pushed the same values (Queue.answeredCalls). No other lock is
+// acquired while mu is held.
 type syncCalls struct {
 	mu sync.Mutex // protects the fields below
-	// asked is the number of calls so far; answered is the number of those calls that a finished round covers.
+	// asked is the number of calls. answered is the number of calls that have ended because of a finished round.
 	asked, answered uint64
 	// outcome is the error of the last finished round.
 	outcome error
@@ -26,24 +26,23 @@ func (c *syncCalls) ask() uint64 {
 	return c.asked
 }
 
-// open returns the number of calls so far, and reports whether at least one of these calls is not answered yet.
+// open returns the number of calls so far, and whether at least one of them is not answered yet.
 func (c *syncCalls) open() (asked uint64, waiting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.asked, c.asked > c.answered
 }
 
-// answeredTo reports whether call number n is answered, and returns the error of the last finished round.
-func (c *syncCalls) answeredTo(n uint64) (answered bool, outcome error) {
+// isAnswered reports whether call number n is answered, and returns the error of the last finished round.
+func (c *syncCalls) isAnswered(n uint64) (answered bool, outcome error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answered >= n, c.outcome
 }
 
-// answer ends the calls with the numbers up to asked, which a round answers. The parameter err is the error
-// of the round; it becomes the result of these calls. answer ends the calls only if the round succeeded, if a retry would fail in the
-// same way, or if givenUp is set, which means that the next retry is too far in the future. After other errors, for example if the
-// session remote is unreachable, the calls continue to wait for a retry.
+// answer ends the calls with numbers up to asked, whose result is err, the error of a round. It does so only if the
+// round succeeded, if a retry would return the same error, or if givenUp is set because the next retry is too far in
+// the future. Otherwise, for example if the session remote is unreachable, the calls wait for a retry.
 func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +52,7 @@ func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	}
 }
 
-// final reports whether a retry would fail with the same error, because the cause is the configuration, the access
+// final reports whether a retry would return the same error, because its cause is the configuration, missing access
 // rights, or the deletion of the session.
 func final(err error) bool {
 	var gone *DeletedError

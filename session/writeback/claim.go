@@ -12,25 +12,26 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// plain records whether this session owns the names of branches and tags without a prefix ("plain names") on a session remote.
-// This is decided once for each pair of session and session remote: see session.OwnerRef.
+// plain states whether this session owns the plain names on a session remote: the names of branches and tags without a
+// prefix. This is decided once for each session and session remote; see session.OwnerRef.
 type plain string
 
 const (
-	plainUnknown plain = ""       // the owner is not decided yet
+	plainUnknown plain = ""       // not decided yet
 	plainOwn     plain = "own"    // this session writes refs/heads/ and refs/tags/
-	plainOthers  plain = "others" // another session, or people, write refs/heads/ and refs/tags/
+	plainOthers  plain = "others" // another session, or users, write refs/heads/ and refs/tags/
 )
 
 // claimer decides once for each session remote whether this session owns the plain names there.
 type claimer struct {
 	repo        *session.Repo
 	conn        *connection
-	unclaimable bool // the session remote refuses session.OwnerRef
+	unclaimable bool // whether the session remote has refused session.OwnerRef
 }
 
-// decide sets l.plain, and claims the plain names if the session remote is empty. The map all holds the refs of the session
-// remote. decide returns false if it has sent a claim; the caller then reads the refs again.
+// decide sets l.plain. If the session remote is empty, it first claims the plain names by pushing session.OwnerRef, and
+// returns false; the caller then reads the refs again and calls decide again. The map all contains all refs of the
+// session remote.
 func (c *claimer) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
 	owner, err := session.OwnerBlob(c.repo.Format(), c.repo.Session())
 	if err != nil {
@@ -46,7 +47,7 @@ func (c *claimer) decide(ctx context.Context, push *thin.Push, all map[string]ob
 		l.plain = plainOthers
 		return true, nil
 	}
-	// No ref of the Repo reaches the blob. Working keeps gc from removing the blob until it is pushed.
+	// The blob is not reachable from refs of the Repo. Working keeps gc from removing it until it is pushed.
 	defer c.repo.Working()()
 	if err := c.repo.Write(ctx, []odb.Outgoing{owner}); err != nil {
 		return false, err

@@ -14,15 +14,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// namesMost is the maximum number of user refs that are requested by name. If there are more, prefixes are requested.
-const namesMost = 500
+// maxNames is the maximum number of the user's refs that are requested by name. If there are more, they are requested
+// by prefix.
+const maxNames = 500
 
-// errNoMeta is returned if the Repo lacks the session's metadata ref although the session remote has that ref, which
-// means that the Repo is damaged.
-var errNoMeta = errors.New("session's refs are missing on this host")
+// errNoMeta means that the Repo lacks the session's metadata ref although it was pushed before, so the Repo is damaged.
+var errNoMeta = errors.New("refs of the session are missing on this host")
 
-// collect returns the refs to push, by their names on the session remote. A power failure may leave files of refs
-// without a value. These refs are repaired from the ledger first, because a comparison would treat them as removed.
+// collect returns the object ids of the refs to push, by their names on the session remote. If a power failure has left
+// refs without a value, it first repairs them from the ledger, because otherwise a comparison would treat them as
+// removed.
 func collect(ctx context.Context, l *ledger, repo *session.Repo) (map[string]object.ID, error) {
 	local, err := localRefs(l, repo)
 	if errors.Is(err, session.ErrBroken) {
@@ -33,8 +34,8 @@ func collect(ctx context.Context, l *ledger, repo *session.Repo) (map[string]obj
 	return local, err
 }
 
-// localRefs returns the refs to push, by their names on the session remote. It leaves out refs whose file cannot be
-// read and then returns an error that wraps session.ErrBroken, so that the caller does not treat those refs as removed.
+// localRefs returns the object ids of the refs to push, by their names on the session remote. If refs are broken, it
+// leaves them out and returns an error that wraps session.ErrBroken, so that the caller does not treat them as removed.
 func localRefs(l *ledger, repo *session.Repo) (map[string]object.ID, error) {
 	refs, broken, err := repo.AllRefs("refs/")
 	if err != nil {
@@ -46,8 +47,8 @@ func localRefs(l *ledger, repo *session.Repo) (map[string]object.ID, error) {
 	return sentOf(refs, l.layout()), err
 }
 
-// sentOf returns the values of the refs that this session pushes, by their names on the session remote. The parameter refs holds all
-// refs of the Repo.
+// sentOf returns the object ids of those of the refs that this session pushes, by their names on the session remote.
+// The parameter refs contains all refs of the Repo.
 func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	sent := map[string]object.ID{}
 	for _, r := range refs {
@@ -58,7 +59,7 @@ func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	return sent
 }
 
-// isSent reports whether the session pushes the ref whose name on the session remote is the parameter there.
+// isSent reports whether the session pushes a ref. The parameter there is the name of the ref on the session remote.
 func isSent(there string, layout session.Layout) bool {
 	name := layout.Session
 	_, users := layout.Here(there)
@@ -66,14 +67,14 @@ func isSent(there string, layout session.Layout) bool {
 		strings.HasPrefix(there, session.PinPrefix(name)) || strings.HasPrefix(there, session.KeptPrefix(name))
 }
 
-// isFirst reports whether a ref of the session called name can be pushed before the base commits, because the ref does not lead to
-// base commits.
+// isFirst reports whether a ref of the session name can be pushed before the base commits, because no base commit is
+// reachable from it.
 func isFirst(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name) ||
 		ref == session.AnnotationsRef(name)
 }
 
-// isLane reports whether ref belongs to a lane of the session called name.
+// isLane reports whether ref is the ref of a segment of the session name.
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
 // isNotes reports whether ref is a notes ref.
@@ -82,9 +83,9 @@ func isNotes(ref string) bool { return strings.HasPrefix(ref, notesPrefix) }
 // notesPrefix is the prefix of all notes refs.
 const notesPrefix = "refs/notes/"
 
-// requested returns the names and prefixes of the refs to request from the session remote; nil stands for all refs. The
-// map local holds the refs of the Repo, and blocked the refs that could not be created. The parameter isOrigin is set
-// if the session remote is the mounted remote.
+// requested returns the names and prefixes of the refs that a round requests from the session remote; nil stands for
+// all refs. local contains the refs of the Repo, and blocked the refs that could not be created. isOrigin states that
+// the session remote is the mounted remote.
 func requested(l *ledger, local map[string]object.ID, blocked map[string]bool, isOrigin bool) []string {
 	name, layout := l.meta.Session, l.layout()
 	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to know all
@@ -109,7 +110,7 @@ func requested(l *ledger, local map[string]object.ID, blocked map[string]bool, i
 		names = append(names, above(ref)...)
 	}
 	// A request with many names would be too long, so request all refs below certain prefixes instead.
-	if len(users) > namesMost {
+	if len(users) > maxNames {
 		return append(names, layout.Prefixes()...)
 	}
 	return slices.AppendSeq(names, maps.Keys(users))

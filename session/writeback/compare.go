@@ -10,45 +10,46 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// update is a change of the ref Name on the session remote. The field from is the name of the session's ref whose value causes
-// the change. Name differs from the field from if Name is the carried or diverged name of that ref (session.CarriedRef and
-// session.DivergedRef). Both fields are names on the session remote.
+// update is a change of the ref Name on the session remote. from is the ref of the session that causes the change, by
+// its name on the session remote. from differs from Name if Name is the carried or diverged ref of from
+// (session.CarriedRef, session.DivergedRef).
 type update struct {
 	from string
 	transport.RefUpdate
 }
 
-// comparison compares the refs of the Repo with those of the session remote, and holds the differences. Each comparison is used
-// once, by one goroutine, and so has no lock. The method run fills the results.
+// comparison compares the refs of the Repo with those of the session remote. The method run sets the fields with the
+// results. Each comparison is used once, by one goroutine.
 type comparison struct {
 	repo   *session.Repo  // the session's repository
 	layout session.Layout // maps names of refs in the Repo to names on the session remote
-	// ledger is a copy of the queue's ledger. The comparison records the values of the field theirs in this copy.
+	// ledger is a copy of the queue's ledger, in which the comparison records the values of theirs.
 	ledger *ledger
-	// local and theirs hold the refs of the Repo and of the session remote, both by their names on the session remote.
+	// local and theirs are the refs of the Repo and of the session remote, both by their names on the session remote.
 	local, theirs map[string]object.ID
 	noRewrite     bool // the session remote accepts only fast-forward updates of branches
 	noAnnotations bool // the session remote does not accept the annotations of the Repo
-	outrun        bool // in the last round, other sessions moved the notes refs before each push
+	contended     bool // in the last round, other sessions changed the notes refs before each push
 
 	// The fields below are results.
 	updates []update             // updates that the session remote needs
-	notes   []notesMove          // notes refs that have to be merged
-	moved   map[string]object.ID // new values of metadata and lane refs of this session that another machine moved
+	notes   []notesUpdate        // notes refs that have to be merged
+	moved   map[string]object.ID // metadata and lane refs of this session that another machine has changed
 	// diverged lists the refs whose values are pushed under diverged names (session.DivergedRef).
 	diverged []Diverged
-	// behind holds the refs whose remote value contains the local value, each with its remote value.
+	// behind maps refs to their commits on the session remote, for refs whose commit in the Repo is an ancestor of that
+	// commit.
 	behind map[string]object.ID
-	// gone holds the refs that are removed by the updates in the field updates.
+	// gone is the set of the refs that the updates remove.
 	gone map[string]bool
-	// lost is set if the session remote has lost a ref that this session had pushed.
+	// lost states that the session remote has lost a ref that this session had pushed.
 	lost    bool
 	notices []string // messages for the user
 }
 
-// run compares all refs. A ref is updated if the history of its local value contains the remote value. A ref that no other
-// session writes is also updated if its remote value is one that this session has pushed, or has sent in a push without an
-// answer. Any other remote value was pushed by another session or by a machine that died, and is not replaced.
+// run compares all refs. A ref is updated if its remote value is an ancestor of the local value. A ref that no other
+// session writes is also updated if its remote value is one that this session has pushed, with or without an answer.
+// Any other remote value was pushed by another session or by a machine that died, and is not replaced.
 func (c *comparison) run() {
 	c.moved, c.behind, c.gone = map[string]object.ID{}, map[string]object.ID{}, map[string]bool{}
 	for _, ref := range refsIn(c.local, c.ledger, c.layout) {
@@ -73,7 +74,7 @@ func (c *comparison) run() {
 	}
 }
 
-// compare compares one ref that is not a notes ref.
+// compare compares one ref that is not a notes ref. ref is its name on the session remote.
 func (c *comparison) compare(ref string) {
 	l, layout, name := c.ledger, c.layout, c.layout.Session
 	mine, there, known := c.local[ref], c.theirs[ref], l.refs[ref]
@@ -83,15 +84,15 @@ func (c *comparison) compare(ref string) {
 		return
 	}
 	// If the session remote has applied a push whose answer was lost, record the value as acknowledged.
-	if known.mayBe(there) {
-		known = acquaint{acked: there}
-		l.learn(ref, there)
+	if known.mayHave(there) {
+		known = remoteRef{acked: there}
+		l.setAcked(ref, there)
 	}
 	var next object.ID // value that the ref must have on the session remote before the update
 	switch {
 	// The session remote has the local value.
 	case there == mine:
-		l.learn(ref, there)
+		l.setAcked(ref, there)
 		c.undiverge(ref)
 		return
 	// No other session has moved the ref since this session's last push.
@@ -104,7 +105,7 @@ func (c *comparison) compare(ref string) {
 			c.diverge(ref, "")
 			return
 		}
-		// A removal in one session must not remove a ref that other sessions use.
+		// If one session removes a ref that other sessions also write, the ref must remain on the session remote.
 		if mine.IsZero() && !there.IsZero() && !layout.Exclusive(ref) {
 			delete(l.refs, ref)
 			c.addNotice(ref + " was removed in this session but stays on the session remote, where others use it; " +
@@ -114,7 +115,7 @@ func (c *comparison) compare(ref string) {
 	// This session has pushed the ref, and the ref is missing on the session remote now.
 	case there.IsZero():
 		c.lost = true // the session remote may also have lost objects
-		l.learn(ref, there)
+		l.setAcked(ref, there)
 		if mine.IsZero() {
 			return
 		}
@@ -134,13 +135,13 @@ func (c *comparison) compare(ref string) {
 	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
 	case session.Within(c.repo, mine, there):
 		next = there
-		l.learn(ref, there)
+		l.setAcked(ref, there)
 	// Another machine also writes to this session. The method follow passes the new value to QueueOptions.Taken.
 	case isLane(ref, name) || ref == session.MetaRef(name):
 		c.moved[ref] = there
 		return
 	case session.Within(c.repo, there, mine): // the remote value contains the local value, so there is nothing to push
-		l.learn(ref, mine)
+		l.setAcked(ref, mine)
 		c.behind[ref] = there
 		c.undiverge(ref)
 		return
@@ -156,7 +157,7 @@ func (c *comparison) compare(ref string) {
 	}
 }
 
-// isKept reports whether a ref of the session below KeptPrefix has the value id on the session remote.
+// isKept reports whether the session remote has a ref below KeptPrefix of this session that points to id.
 func (c *comparison) isKept(id object.ID) bool {
 	for ref, there := range c.theirs {
 		if there == id && strings.HasPrefix(ref, session.KeptPrefix(c.layout.Session)) {
@@ -166,25 +167,25 @@ func (c *comparison) isKept(id object.ID) bool {
 	return false
 }
 
-// compareAnnotations compares the ref of the session's annotations. It is only created, for a session whose session remote was the
-// embedded one before. Once it exists, annotations are written directly to the session remote (package catalog), together with those
-// of the Repo, so the value there is not replaced and counts as pushed. The value also counts as pushed if the session remote has refused
-// it: artifactfs serve accepts annotations only from the users who make them.
+// compareAnnotations compares the ref of the session's annotations. The ref is only created, for a session whose
+// session remote was the embedded one before. After that, annotations are written directly to the session remote
+// (package catalog), so its value is never replaced and counts as pushed. The local value also counts as pushed if the
+// session remote has refused it: artifactfs serve accepts annotations only from the users who make them.
 func (c *comparison) compareAnnotations(ref string) {
 	mine, there := c.local[ref], c.theirs[ref]
 	switch {
 	case mine.IsZero():
 		delete(c.ledger.refs, ref)
 	case !there.IsZero(), c.noAnnotations:
-		c.ledger.learn(ref, mine)
+		c.ledger.setAcked(ref, mine)
 	default:
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: ref, New: mine}})
 	}
 }
 
-// refsIn returns the names of the refs in local and of the refs in the ledger that this session pushes, in the order in
-// which they are compared and pushed. Removed refs come first, because a ref that still exists on the session remote
-// may prevent the creation of another ref.
+// refsIn returns the names of all refs to compare, in this order: first those in the ledger that were removed, then
+// those in local. Removed refs come first, because a ref that still exists on the session remote may prevent the
+// creation of another ref.
 func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []string {
 	var removed []string
 	for ref := range l.refs {

@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Figures count the traffic of a Queue with the session remote since the Queue was created.
+// Figures counts the pushes of a Queue to the session remote since the Queue was created.
 type Figures struct {
-	Pushes   int64         // attempts to push, including attempts without anything to send
+	Pushes   int64         // attempts to push, including those with nothing to send
 	Failures int64         // pushes that failed, or in which the session remote refused an update
 	Refs     int64         // accepted updates of refs
 	Refused  int64         // refused updates of refs
@@ -25,27 +25,28 @@ type Figures struct {
 	Took     time.Duration // total duration of all pushes
 }
 
-// Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
+// Traffic counts the bytes that all mounts of a session on this host have sent and received because of its session
+// remote.
 type Traffic struct {
 	Sent, Received int64 // bytes sent to the session remote, and bytes received from it
-	Seeded         int64 // bytes received from the mounted remote, for a session remote that lacks the history
+	Seeded         int64 // bytes of history received from the mounted remote, to push them to the session remote
 }
 
-// counters holds the counters that Queue.Figures returns. The counter took is in nanoseconds.
+// counters contains the counters for Queue.Figures. took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 
-// connection exchanges data with the session remote and counts the exchanged data. It keeps no other state between two calls. The
-// caller of open, send and fetch holds Queue.remoteToken, except for a push of base commits, which takes long.
+// connection exchanges data with the session remote, and counts the bytes. The caller of open, send and fetch holds
+// Queue.remoteToken, except for a push of base commits, which takes long.
 type connection struct {
 	repo   *session.Repo
 	remote *thin.Remote      // session remote; nil if the Repo is the session remote
 	origin *transport.Remote // mounted remote; nil if its history is not fetched
-	// before is the number of bytes that earlier queues of the session transferred.
+	// before is the traffic of earlier queues of the session.
 	before  Traffic
 	counted counters // traffic of this connection
 }
 
-// traffic returns the sum of the traffic of earlier queues and the traffic of this connection.
+// traffic returns the traffic of earlier queues of the session and of this connection together.
 func (c *connection) traffic() Traffic {
 	t, far := c.before, c.remote.Stats()
 	t.Sent, t.Received = t.Sent+far.BytesOut, t.Received+far.BytesIn
@@ -55,14 +56,14 @@ func (c *connection) traffic() Traffic {
 	return t
 }
 
-// isOrigin reports whether the session remote is the mounted remote. The parameter mounted is the URL of the mounted remote in the
+// isOrigin reports whether the session remote is the mounted remote. mounted is the URL of the mounted remote in the
 // session's metadata.
 func (c *connection) isOrigin(mounted string) bool {
 	url := c.remote.URL()
 	return mounted == url || c.origin != nil && c.origin.URL() == url
 }
 
-// open starts a push: it requests the refs of the session remote whose names begin with one of the prefixes.
+// open starts a push. It requests the refs of the session remote whose names begin with one of the prefixes.
 func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, error) {
 	start := time.Now()
 	push, err := c.remote.OpenPush(ctx, prefixes)
@@ -77,8 +78,8 @@ func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, e
 	return push, err
 }
 
-// send sends a push that open started, and counts the results. It returns an error for each update of req, in the same order; the
-// error is nil if the session remote accepted the update.
+// send sends a push that was started by open, and counts the results. It returns for each update of req nil, or the
+// error with which the session remote has refused the update.
 func (c *connection) send(ctx context.Context, push *thin.Push, req transport.PushRequest, load thin.Load) ([]error, error) {
 	start := time.Now()
 	if pack := req.Pack; pack != nil {
@@ -104,8 +105,8 @@ func (c *connection) send(ctx context.Context, push *thin.Push, req transport.Pu
 	return results, err
 }
 
-// fetch fetches the commit id from the session remote into the Repo, with all objects that are reachable from id and not from the
-// commit ours. It does nothing if the Repo owns id already.
+// fetch fetches the commit id and the objects that are reachable from it from the session remote into the Repo. It
+// leaves out objects that are reachable from the commit ours. It does nothing if the Repo owns id already.
 func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	if c.repo.Owned(id) {
 		return nil
@@ -128,10 +129,9 @@ func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	return err
 }
 
-// probe asks the session remote which of the commits in the slice ids it has. The result has lists these commits, and the result
-// lacks lists the other commits. probe requests the commits by a fetch with depth 1, and drops the answer; the server refuses the
-// request if a commit is missing. The result known is false if the server does not support such a fetch, or returns an error other
-// than git's "not our ref".
+// probe finds out which of the commits ids the session remote has. It requests the commits by a fetch of depth 1 and
+// drops the answer; the server refuses the request if it lacks one of them. known is false if the server does not
+// support such a fetch, or returns an error other than git's "not our ref".
 func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
 	// The probe needs protocol v2 and shallow fetches.
 	caps, err := c.remote.Capabilities(ctx)
@@ -167,13 +167,13 @@ func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []o
 	return nil, lacks, true, nil
 }
 
-// counting is a writer that adds the number of bytes written to n.
+// counting is a writer that adds the number of written bytes to n.
 type counting struct {
 	io.Writer
 	n *atomic.Int64
 }
 
-// Write writes p to the underlying writer, and adds the number of bytes written to c.n.
+// Write writes p to the underlying writer, and adds the number of written bytes to c.n.
 func (c *counting) Write(p []byte) (int, error) {
 	n, err := c.Writer.Write(p)
 	c.n.Add(int64(n))

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// DeletedError means that another host has deleted the session on the session remote. Nothing is pushed until the session is restored
-// there, because a push would create the deleted session again.
+// DeletedError means that another host has deleted the session on the session remote. Nothing is pushed until the
+// session is restored there, because a push would create the session again.
 type DeletedError struct {
 	Session string    // name of the session
 	Remote  string    // URL of the session remote, without secrets
@@ -26,18 +26,19 @@ func (e *DeletedError) Error() string {
 		e.Time.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// Remedy returns what the user can do, with commands to type.
+// Remedy returns advice for the user, with the commands to run.
 func (e *DeletedError) Remedy() string {
 	return fmt.Sprintf("artifactfs session undelete %s --session-remote %s restores the session there, and artifactfs session fork %s DIR "+
 		"continues in a new session of this host", control.ShellWord(e.Session), control.ShellWord(e.Remote), control.ShellWord(e.Session+"@"))
 }
 
-// deletedSlack is the time by which the clocks of two hosts may differ.
+// deletedSlack is the maximum difference between the clocks of two hosts that is tolerated.
 const deletedSlack = time.Hour
 
-// deleted returns an error if the session's metadata, which was pushed, is missing on the session remote, and the trash there (package
-// session/trash) contains the session. Without the second condition, the session remote may have lost the session, for example because an
-// older copy of the repository replaced it. The map theirs contains the refs of the session remote.
+// deleted returns a *DeletedError if the session's metadata was pushed before but is missing on the session remote now,
+// and the trash there (package session/trash) contains the session. If the trash does not contain it, the session
+// remote has lost the session, for example because an older copy of the repository was restored. The map theirs
+// contains the refs of the session remote.
 func deleted(l *ledger, theirs map[string]object.ID) error {
 	name := l.meta.Session
 	meta := session.MetaRef(name)
@@ -54,7 +55,7 @@ func deleted(l *ledger, theirs map[string]object.ID) error {
 			continue
 		}
 		// An entry that is older than the last push belongs to an earlier session with the same name.
-		if t := time.Unix(at, 0); t.After(last) && (id == known.acked || known.mayBe(id) || t.After(l.synced.Add(-deletedSlack))) {
+		if t := time.Unix(at, 0); t.After(last) && (id == known.acked || known.mayHave(id) || t.After(l.synced.Add(-deletedSlack))) {
 			last = t
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// compareNotes compares a notes ref. If the values differ, it adds the ref to c.notes, so that the notes are merged. A ref that
-// was removed in the mount stays on the session remote, because other sessions use it.
+// compareNotes compares a notes ref. If its values differ, it adds the ref to c.notes, so that the notes are merged. A
+// notes ref that was removed in the mount remains on the session remote, because other sessions use it.
 func (c *comparison) compareNotes(ref string) {
 	mine, there := c.local[ref], c.theirs[ref]
 	switch {
@@ -17,16 +17,16 @@ func (c *comparison) compareNotes(ref string) {
 		delete(c.ledger.refs, ref)
 		return
 	case there == mine:
-		c.ledger.learn(ref, mine)
+		c.ledger.setAcked(ref, mine)
 		c.undiverge(ref)
 		return
 	case c.ledger.refs[ref].acked == mine: // other sessions have committed notes on top of this session's notes
 		c.undiverge(ref)
 	}
-	c.notes = append(c.notes, notesMove{ref: ref, mine: mine, there: there})
-	// Other sessions have won the last races for the notes ref, so publish this session's notes under the diverged name, where
-	// the other sessions find and merge these notes.
-	if c.outrun {
+	c.notes = append(c.notes, notesUpdate{ref: ref, mine: mine, there: there})
+	// Other sessions have changed the notes ref before each push of this session, so push this session's notes to the
+	// diverged name, where the other sessions find and merge them.
+	if c.contended {
 		c.diverge(ref, "")
 	}
 }
@@ -34,8 +34,8 @@ func (c *comparison) compareNotes(ref string) {
 // addNotice adds a message for the user.
 func (c *comparison) addNotice(text string) { c.notices = append(c.notices, text) }
 
-// sign adds the update that records that this session moved a ref of the user to the value mine. The parameter ref is the name of
-// that ref on the session remote. The update sets the carried ref of that ref (session.CarriedRef).
+// sign adds the update of the carried ref of a ref of the user (session.CarriedRef), which records that this session
+// has pushed the value mine. ref is the name on the session remote.
 func (c *comparison) sign(ref string, mine object.ID) {
 	user, users := c.layout.Here(ref)
 	to := session.CarriedRef(c.layout.Session, user)
@@ -45,15 +45,15 @@ func (c *comparison) sign(ref string, mine object.ID) {
 	c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: c.theirs[to], New: mine}})
 }
 
-// diverge adds the update that pushes the local value of ref under the diverged name of ref (session.DivergedRef). If another
-// machine has also moved the ref with the diverged name, or this name cannot be created, diverge uses a name that contains the id
-// of the value. The parameter by is the ref that prevents the creation of ref; it is empty if ref exists and has another value on
-// the session remote.
+// diverge adds the update that pushes the local value of ref to its diverged name (session.DivergedRef). If another
+// machine has changed the ref with the diverged name, or that ref cannot be created, diverge uses a name with the id of
+// the value. by is the ref that prevents the creation of ref, "" if ref exists on the session remote with another
+// value.
 func (c *comparison) diverge(ref, by string) {
 	user, _ := c.layout.Here(ref)
 	mine, to := c.local[ref], session.DivergedRef(c.layout.Session, user)
 	there, known := c.theirs[to], c.ledger.refs[to]
-	free := there == mine || there.IsZero() || there == known.acked || known.mayBe(there) || session.Within(c.repo, mine, there)
+	free := there == mine || there.IsZero() || there == known.acked || known.mayHave(there) || session.Within(c.repo, mine, there)
 	// A name below or above an existing ref cannot be created.
 	for other := range c.theirs {
 		free = free && !session.InWay(other, to)
@@ -64,14 +64,14 @@ func (c *comparison) diverge(ref, by string) {
 	}
 	c.diverged = append(c.diverged, Diverged{Ref: user, There: ref, Ours: to, InWay: by})
 	if there == mine {
-		c.ledger.learn(to, there)
+		c.ledger.setAcked(to, there)
 		return
 	}
 	c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there, New: mine}})
 }
 
-// undiverge adds the update that removes the diverged name of ref. It is called when ref itself has the local value on the
-// session remote, or gets that value by the same push.
+// undiverge adds the update that removes the diverged name of ref. It is called if the session remote has the local
+// value of ref, or gets it by the same push.
 func (c *comparison) undiverge(ref string) {
 	user, users := c.layout.Here(ref)
 	if !users {
@@ -79,9 +79,9 @@ func (c *comparison) undiverge(ref string) {
 	}
 	to := session.DivergedRef(c.layout.Session, user)
 	there, known := c.theirs[to], c.ledger.refs[to]
-	// A process that was killed may have pushed the name without an answer, and a process on another host is not in this ledger. If
-	// the local value contains the value of the name, its removal loses nothing.
-	if !there.IsZero() && (there == known.acked || known.mayBe(there) || session.Within(c.repo, c.local[ref], there)) {
+	// A killed process, or another host, may have pushed the diverged name, so that the ledger does not contain its
+	// value. If that value is an ancestor of the local value, removing the name loses nothing.
+	if !there.IsZero() && (there == known.acked || known.mayHave(there) || session.Within(c.repo, c.local[ref], there)) {
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
 		return
 	}
@@ -89,10 +89,10 @@ func (c *comparison) undiverge(ref string) {
 	delete(c.ledger.refs, to)
 }
 
-// inWay returns a ref of the session remote that prevents the creation of ref, because git does not allow the refs feature and
-// feature/x at the same time; it returns "" if there is no such ref. The parameters mine and there are the values of ref in the
-// Repo and on the session remote. inWay searches only c.theirs, which includes such refs after the session remote has refused to
-// create ref.
+// inWay returns a ref of the session remote that prevents the creation of ref, or "" if there is none. Git does not
+// allow refs such as feature and feature/x at the same time. mine and there are the values of ref in the Repo and on
+// the session remote. inWay searches only c.theirs, to which such refs are added after the session remote has refused
+// to create ref.
 func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	if _, users := c.layout.Here(ref); !users || mine.IsZero() || !there.IsZero() {
 		return ""
@@ -110,8 +110,8 @@ func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	return by[0]
 }
 
-// above returns the names of refs that prevent the creation of ref, because git stores these refs as files where it needs
-// directories for ref: for refs/heads/a/b/c, the names are refs/heads/a/b and refs/heads/a.
+// above returns the names of the branches that prevent the creation of the branch ref, because git stores them as files
+// where it needs directories for ref. For refs/heads/a/b/c, these are refs/heads/a/b and refs/heads/a.
 func above(ref string) (names []string) {
 	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
 		if ref[i] == '/' {
@@ -121,5 +121,5 @@ func above(ref string) (names []string) {
 	return names
 }
 
-// divergedOwn returns the name that is used for the value id instead of the diverged name ref, if that name is in use.
+// divergedOwn returns the name to which the value id is pushed if the diverged name ref is in use.
 func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String()[:12] }

@@ -16,7 +16,7 @@ import (
 
 func TestDivergence(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "path", object.SHA1, p.Origin.Path)
 	p.copier()
 	q := p.queue(to, QueueOptions{})
 	one := p.Commit("a", "one")
@@ -27,7 +27,7 @@ func TestDivergence(t *testing.T) {
 	two := p.Commit("a", "two")
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
 	await.Until(t, "our commit is pushed beside theirs", func() bool { return to.ref(diverged) == two.String() })
-	wantSync(t, q) // everything is pushed
+	wantSync(t, q) // after this, everything is pushed
 	want := []Diverged{{Ref: "refs/heads/main", There: "refs/heads/main", Ours: diverged}}
 	if st := q.Status(); !slices.Equal(st.Diverged, want) {
 		t.Errorf("diverged refs: got %+v, want %+v", st.Diverged, want)
@@ -43,7 +43,7 @@ func TestDivergence(t *testing.T) {
 	if st := q.Status(); !slices.Equal(st.Diverged, want) {
 		t.Errorf("diverged refs as another process sees them: got %+v, want %+v", st.Diverged, want)
 	}
-	// After a merge of their commit, no ref is diverged.
+	// After the other commit was merged, no ref is diverged.
 	run(t, p.Work, "", "fetch", "-q", to.dir, "main")
 	run(t, p.Work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
 	merged := run(t, p.Work, "", "rev-parse", "HEAD")
@@ -52,7 +52,8 @@ func TestDivergence(t *testing.T) {
 	if st := q.Status(); len(st.Diverged) != 0 {
 		t.Errorf("status after the merge: got %+v, want no diverged ref", st)
 	}
-	// A ref that was removed on the session remote is pushed again. If it was removed here and moved there, theirs stays.
+	// A ref that was removed on the session remote is pushed again. If it was removed in the mount and changed on the
+	// session remote, the session remote keeps its commit.
 	run(t, to.dir, "", "update-ref", "-d", "refs/heads/main")
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != merged || len(q.Status().Notices) == 0 {
@@ -60,11 +61,12 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// A mount that resumes the session from a checkpoint moves the branch back, and keeps the commits after it under another name. This mount
-// does not undo that. It pushes the branch again after a commit, or if nothing keeps its commits.
+// TestMovedBackByAnotherMount checks the case that another mount resumes the session from a checkpoint, so that it sets
+// the branch back and keeps the later commits under another name. This mount does not undo that. It pushes the branch
+// again after a new commit, or if no ref keeps its commits.
 func TestMovedBackByAnotherMount(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "path", object.SHA1, p.Origin.Path)
 	p.copier()
 	q := p.queue(to, QueueOptions{})
 	one := p.Commit("a", "one")
@@ -98,10 +100,10 @@ func TestMovedBackByAnotherMount(t *testing.T) {
 	}
 }
 
-// Another machine moves the session's own refs.
-func TestTaken(t *testing.T) {
+// TestOwnRefsChangedByOthers checks the case that another machine changes refs that only this session writes.
+func TestOwnRefsChangedByOthers(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "path", object.SHA1, p.Origin.Path)
 	repo, err := p.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +145,7 @@ func TestTaken(t *testing.T) {
 	if taken[0] != (Taken{Ref: meta, Theirs: theirs}) || !repo.Owned(theirs) {
 		t.Errorf("reported refs: got %v; their commit was fetched: %v", taken, repo.Owned(theirs))
 	}
-	// Our metadata becomes a successor of theirs, which ends the divergence.
+	// The local metadata becomes a successor of that of the other machine, so that the refs are not diverged any more.
 	set(meta, ours, commit(p.Session, theirs.String()))
 	wantSync(t, q)
 	if n := len(taken); n != 1 {

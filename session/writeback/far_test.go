@@ -29,32 +29,32 @@ const sessionName = mounted.SessionName
 
 var run, try = mounted.Run, mounted.Try
 
-// place is a mounted.Place with queues.
+// place is a mounted.Place for which the tests create queues.
 type place struct{ *mounted.Place }
 
 func newPlace(t testing.TB, f object.Format) *place { return &place{mounted.New(t, f)} }
 
-// copier starts to copy refs of the mount.
+// copier starts a refcopy.Copier for the mount.
 func (p *place) copier() {
 	c := refcopy.New(refcopy.Options{Repo: p.Open, Session: sessionName, GitDir: p.Git, Format: p.Format, Watch: mounted.PollWatch(p.T),
 		Refs: func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.Base}} }})
 	p.T.Cleanup(c.Close)
 }
 
-// far is a session remote for tests.
-type far struct {
+// testRemote is a session remote for the tests.
+type testRemote struct {
 	t      testing.TB
 	dir    string
 	url    string
 	server *gittest.Server // nil if the session remote is reached by path
-	kept   string          // state directory of the remote that was opened last
+	kept   string          // directory with the state of the thin.Remote that was opened last
 }
 
-// newFar creates a session remote that is empty or has the history of a repository.
-func newFar(t testing.TB, kind string, f object.Format, from string) *far {
+// newTestRemote creates a session remote that is empty, or has the history of the repository from.
+func newTestRemote(t testing.TB, kind string, f object.Format, from string) *testRemote {
 	t.Helper()
 	root := t.TempDir()
-	r := &far{t: t, dir: filepath.Join(root, "far")}
+	r := &testRemote{t: t, dir: filepath.Join(root, "far")}
 	if from != "" {
 		run(t, root, "", "clone", "-q", "--bare", from, r.dir)
 	} else {
@@ -86,15 +86,15 @@ func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 	return r
 }
 
-// own makes the session the owner of the plain branch names.
-func (r *far) own() {
+// own makes the session the owner of the plain names.
+func (r *testRemote) own() {
 	run(r.t, r.dir, "", "update-ref", session.OwnerRef, run(r.t, r.dir, sessionName+"\n", "hash-object", "-w", "--stdin"))
 }
 
-// disown makes the plain branch names belong to users, not to the session.
-func (r *far) disown() { run(r.t, r.dir, "", "update-ref", "-d", session.OwnerRef) }
+// removeOwner makes the plain names belong to users and not to the session.
+func (r *testRemote) removeOwner() { run(r.t, r.dir, "", "update-ref", "-d", session.OwnerRef) }
 
-func (r *far) ref(name string) string {
+func (r *testRemote) ref(name string) string {
 	out, err := try(r.t, r.dir, "", "rev-parse", "-q", "--verify", name)
 	if err != nil {
 		return ""
@@ -102,7 +102,7 @@ func (r *far) ref(name string) string {
 	return out
 }
 
-func (r *far) open(o transport.Options) *thin.Remote {
+func (r *testRemote) open(o transport.Options) *thin.Remote {
 	r.t.Helper()
 	remote, err := transport.Open(r.url, o)
 	if err != nil {
@@ -115,8 +115,8 @@ func (r *far) open(o transport.Options) *thin.Remote {
 	return far
 }
 
-// queue starts a queue, which is closed before the remote, or earlier by the test.
-func (p *place) queue(to *far, o QueueOptions) *Queue {
+// queue starts a Queue. It is closed at the end of the test, unless the test closes it earlier.
+func (p *place) queue(to *testRemote, o QueueOptions) *Queue {
 	p.T.Helper()
 	repo, err := p.Open()
 	if err != nil {
@@ -143,7 +143,7 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 	return q
 }
 
-// syncAll syncs a queue with a long timeout.
+// syncAll calls Queue.Sync with a long timeout.
 func syncAll(t testing.TB, q *Queue) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -151,7 +151,7 @@ func syncAll(t testing.TB, q *Queue) error {
 	return q.Sync(ctx, nil)
 }
 
-// awaitFailure waits until a push of the queue has failed and the status reports the failure.
+// awaitFailure waits until the status of the queue reports a failed push.
 func awaitFailure(t testing.TB, q *Queue) {
 	t.Helper()
 	await.Until(t, "the status reports a failure", func() bool { return q.Status().Failure != nil })
@@ -167,7 +167,7 @@ func wantSync(t testing.TB, q *Queue) {
 	}
 }
 
-// ingest stores fetched objects in a new object store.
+// ingest stores fetched objects in a new object store, and returns the store.
 func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
 	p.T.Helper()
 	defer resp.Pack.Close()
@@ -182,8 +182,8 @@ func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
 	return into
 }
 
-// reopen closes the queue and opens another, as a new process does.
-func (p *place) reopen(q *Queue, to *far, o QueueOptions) *Queue {
+// reopen closes the queue and opens another one, as a new process does.
+func (p *place) reopen(q *Queue, to *testRemote, o QueueOptions) *Queue {
 	q.Close()
 	return p.queue(to, o)
 }

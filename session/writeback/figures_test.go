@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// The figures count pushed refs, refused refs and failed pushes.
+// TestFigures checks that Figures counts pushed refs, refused refs and failed pushes.
 func TestFigures(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
 	q := p.queue(to, QueueOptions{})

@@ -11,11 +11,12 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The first push to an empty session remote contains the checkpoint that is made while it begins, and takes two requests. A call of Sync
-// that begins during the push is answered by it, unless a ref has moved since.
+// TestFirstPush checks that the first push to an empty session remote contains a checkpoint that is being made when it
+// begins, and takes two requests. A call of Sync that begins during the push is answered by this push, unless a ref has
+// changed since.
 func TestFirstPush(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	exists := func(name string) bool { _, err := os.Stat(filepath.Join(to.dir, name)); return err == nil }
 	hook := "#!/bin/sh\ntouch begun\nuntil [ -e go ]; do sleep 0.01; done\n"
 	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {

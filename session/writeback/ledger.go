@@ -19,79 +19,80 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ledger records the last known state of the session remote, mainly the values of its refs. It is stored in a file in the
-// directory of the Repo. If that file is lost, the ledger is empty, and a ref that is missing in the Repo is not removed
-// from the session remote, because it is not known whether this session pushed the ref.
+// ledger records what is known about the session remote, mainly the object ids of its refs. It is stored in a file in
+// the directory of the Repo. If the file is lost, the ledger is empty. Refs that are missing in the Repo are then not
+// removed from the session remote, because it is not known whether this session has pushed them.
 type ledger struct {
-	// meta is the session's metadata when the ledger was read; it is not stored in the file.
+	// meta is the metadata of the session when the ledger was read. It is not stored in the file.
 	meta session.Meta
 	// remote is the URL of the session remote without secrets. A stored ledger with another URL is ignored.
 	remote string
-	// mode is the way in which the session remote obtains the base commits. plain states whether the session may use
+	// mode is the way in which the session remote gets the base commits. plain states whether the session may use
 	// branch and tag names without a prefix (session.OwnerRef).
 	mode    Mode
 	plain   plain
-	traffic Traffic // bytes that all queues of the session have transferred
+	traffic Traffic // traffic of all queues of the session so far
 	// synced is the last time at which no ref was pending.
 	synced time.Time
-	// baseCommits holds the base commits that the session remote has, together with all objects that these commits reach.
+	// baseCommits is the set of the base commits that the session remote has, with all objects that are reachable from
+	// them.
 	baseCommits map[object.ID]bool
-	// refs holds the knowledge about each ref, by its name on the session remote.
-	refs map[string]acquaint
+	// refs contains what is known about each ref, by its name on the session remote.
+	refs map[string]remoteRef
 }
 
-// acquaint records the last known state of one ref of the session remote.
-type acquaint struct {
-	// acked is the last known value on the session remote; zero if the ref does not exist there.
+// remoteRef is what is known about one ref of the session remote.
+type remoteRef struct {
+	// acked is the last known object id on the session remote; zero if the ref does not exist there.
 	acked object.ID
-	// sent holds the new values of pushes that the server has not answered and that were to move the ref from acked, oldest
-	// first; a zero value stands for a removal. The server may still apply any one of these pushes, even after the process that
-	// sent the push has ended.
+	// sent lists the new object ids of pushes that were to change the ref from acked and that the server has not
+	// answered, oldest first. A zero id stands for a removal. The server may still make any one of these changes, even
+	// after the process that sent the push has ended.
 	sent []object.ID
 }
 
-// mayBe reports whether the ref may have the value there on the session remote, because a push without an answer has sent that
-// value.
-func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
+// mayHave reports whether the ref may have the object id there on the session remote because of a push without an
+// answer.
+func (a remoteRef) mayHave(there object.ID) bool { return slices.Contains(a.sent, there) }
 
-// sentMost is the maximum length of acquaint.sent.
-const sentMost = 64
+// maxSent is the maximum length of remoteRef.sent.
+const maxSent = 64
 
-// sends returns the state to record for the ref when a push that moves the ref from old to new was sent and is not answered yet.
-// Earlier pushes without an answer stay recorded if they move the ref from the same value, because the server may still apply
-// these pushes.
-func (a acquaint) sends(old, new object.ID) acquaint {
+// withPush returns the new state of the ref after a push that changes it from old to new was sent, until the push is
+// answered. Earlier pushes without an answer remain recorded if they change the ref from the same id, because the
+// server may still make these changes.
+func (a remoteRef) withPush(old, new object.ID) remoteRef {
 	var sent []object.ID
 	if a.acked == old {
 		sent = slices.DeleteFunc(slices.Clone(a.sent), func(id object.ID) bool { return id == new })
 		// The length of the list is limited: the oldest values are dropped.
-		sent = sent[max(0, len(sent)-sentMost+1):]
+		sent = sent[max(0, len(sent)-maxSent+1):]
 	}
-	return acquaint{acked: old, sent: append(sent, new)}
+	return remoteRef{acked: old, sent: append(sent, new)}
 }
 
 const (
-	// ledgerFile is the name of the ledger's file in the Repo's directory. The file starts with the line ledgerHead; the method
-	// encode writes the rest. In a line of the file, the text of the constant none stands for a missing value, and the text of the
-	// constant gone for a removal.
+	// ledgerFile is the name of the file with the ledger in the directory of the Repo. The file starts with the line
+	// ledgerHead; the method encode writes the rest. In a line, none stands for a missing value, and gone for a
+	// removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"
 	gone       = "0"
 )
 
-// errLedger is returned for a ledger's file that is not in the format of the method encode.
-var errLedger = errors.New("file of the ledger has an unexpected format")
+// errLedger means that the file with the ledger does not have the format of the method encode.
+var errLedger = errors.New("record of pushed refs has an unexpected format")
 
 // newLedger returns an empty ledger for the session remote with the URL remote.
 func newLedger(remote string) *ledger {
-	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]acquaint{}}
+	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]remoteRef{}}
 }
 
-// readLedger reads the ledger of a Repo for the session remote with the URL remote, and the metadata of the Repo's session. The
-// ledger is empty if the file does not exist, is damaged, or was written for another URL: a ledger of another session remote
-// would list refs that this remote never had, as if they had been removed from it. With an empty ledger, a ref whose value on
-// the session remote is not in the local history counts as moved by another session.
+// readLedger reads the ledger of a Repo for the session remote with the given URL, and the metadata of the session. The
+// ledger is empty if the file does not exist, is damaged, or was written for another URL: the ledger of another session
+// remote would list refs that this one never had, as if they had been removed from it. With an empty ledger, a ref
+// whose object on the session remote is not in the history of the local one counts as changed by another session.
 func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 	l := newLedger(remote)
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), ledgerFile))
@@ -108,7 +109,7 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 	return l, err
 }
 
-// write replaces the ledger's file in the directory of repo atomically.
+// write replaces the file with the ledger in the directory of repo atomically.
 func (l *ledger) write(repo *session.Repo) error {
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), ledgerFile), l.encode(), 0o644); err != nil {
 		return fmt.Errorf("write record of pushed refs: %w", err)
@@ -116,8 +117,8 @@ func (l *ledger) write(repo *session.Repo) error {
 	return nil
 }
 
-// encode returns the contents of the ledger's file: one record per line, with fields that are separated by blanks. A field
-// that may contain blanks is the last one of its line.
+// encode returns the contents of the file with the ledger: one record on each line, with fields that are separated by
+// blanks. A field that may contain blanks is the last one of its line.
 func (l *ledger) encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\nremote %s\n", ledgerHead, strconv.Quote(l.remote))
@@ -155,8 +156,8 @@ func (l *ledger) encode() []byte {
 	return b.Bytes()
 }
 
-// parseLedger parses the contents of a ledger's file with object IDs of format f. It returns errLedger if text is not the
-// complete output of encode.
+// parseLedger parses the contents of a file with a ledger. The object ids in it have the format f. It returns an error
+// that wraps errLedger if text is not the complete output of encode.
 func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	body, ok := strings.CutPrefix(string(text), ledgerHead+"\n")
 	// A file without a newline at its end was truncated.
@@ -200,14 +201,14 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	return l, nil
 }
 
-// parseRef parses the rest of a ref line: "ACKED SENT[,SENT...] NAME".
+// parseRef parses a line about a ref, without its first word: "ACKED SENT[,SENT...] NAME".
 func (l *ledger) parseRef(f object.Format, text string) error {
 	acked, rest, _ := strings.Cut(text, " ")
 	sent, name, ok := strings.Cut(rest, " ")
 	if !ok || !strings.HasPrefix(name, "refs/") {
 		return errLedger
 	}
-	var r acquaint
+	var r remoteRef
 	var err error
 	if acked != none {
 		if r.acked, err = object.ParseIDOf(f, acked); err != nil {
@@ -229,18 +230,18 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	return nil
 }
 
-// learn records that the ref called name has the value in the parameter now on the session remote. If the ledger has that value
-// already, pushes without an answer stay recorded, because the server may still apply them.
-func (l *ledger) learn(name string, now object.ID) {
+// setAcked records that the ref called name has the object id now on the session remote. If the ledger has this id
+// already, it keeps the pushes without an answer, because the server may still make their changes.
+func (l *ledger) setAcked(name string, now object.ID) {
 	r := l.refs[name]
 	if r.acked != now {
-		r = acquaint{acked: now}
+		r = remoteRef{acked: now}
 	}
 	l.set(name, r)
 }
 
-// set records r as the state of the ref called name. If r is empty, set removes the ref from the ledger.
-func (l *ledger) set(name string, r acquaint) {
+// set sets the entry of the ref called name to r, or removes the entry if r is empty.
+func (l *ledger) set(name string, r remoteRef) {
 	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)
 		return
@@ -253,13 +254,13 @@ func (l *ledger) layout() session.Layout {
 	return session.Layout{Session: l.meta.Session, Branches: l.meta.Branches, Own: l.plain == plainOwn}
 }
 
-// known returns the last known value on the session remote of a ref, by its name in the Repo; it is the zero id if the ref is
-// not known to exist there.
+// known returns the last known object id on the session remote of a ref, which is given by its name in the Repo. It
+// returns the zero id if the ref is not known to exist there.
 func (l *ledger) known(ref string) object.ID { return l.refs[l.layout().There(ref)].acked }
 
-// pending returns the number of refs whose local value is not on the session remote. A ref whose value was pushed under the
-// diverged name of the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session
-// remote. The map local holds the refs of the Repo, by their names on the session remote.
+// pending returns the number of refs whose local object is not on the session remote, and of removed refs that still
+// exist there. A ref whose object was pushed to its diverged name is not pending. local contains the refs of the Repo
+// by their names on the session remote.
 func (l *ledger) pending(local map[string]object.ID) int {
 	n, layout := 0, l.layout()
 	for there, id := range local {
@@ -279,7 +280,7 @@ func (l *ledger) pending(local map[string]object.ID) int {
 	return n
 }
 
-// clone returns a copy that can be changed independently.
+// clone returns a copy of the ledger whose maps can be changed independently.
 func (l *ledger) clone() *ledger {
 	c := *l
 	c.baseCommits, c.refs = maps.Clone(l.baseCommits), maps.Clone(l.refs)

@@ -11,22 +11,23 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// movedRefs holds the refs that only this session writes but that another machine has moved on the session remote, such as the
-// session's metadata after that machine took the session over. Rounds fill it; the Queue's goroutine passes each new value to
-// QueueOptions.Taken once. mu is a leaf lock: no other lock is taken while mu is held.
+// movedRefs contains the refs that only this session writes, but that another machine has changed on the session
+// remote, such as the metadata after that machine has taken the session over. Rounds add refs; the Queue's goroutine
+// passes each new value to QueueOptions.Taken once. No other lock is acquired while mu is held.
 type movedRefs struct {
 	log *zap.Logger
 
 	mu sync.Mutex // protects the fields below
-	// refs holds the moved refs, each with its value on the session remote at the last comparison.
+	// refs contains the changed refs, with their object ids on the session remote at the last comparison.
 	refs map[string]object.ID
-	// reported holds the values that were added to news. It ensures that each value is passed to QueueOptions.Taken once.
+	// reported contains the object ids that were added to news, so that each is passed to QueueOptions.Taken once.
 	reported map[string]object.ID
-	// news holds the moved refs for which QueueOptions.Taken has not been called yet.
+	// news contains the changed refs for which QueueOptions.Taken was not called yet.
 	news []Taken
 }
 
-// set replaces the moved refs by the result of a comparison. It returns those refs whose values were not reported yet.
+// set replaces the changed refs by the result of a comparison. It returns the refs whose object ids were not reported
+// yet.
 func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,8 +37,8 @@ func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) 
 	return fresh
 }
 
-// follow fetches the values in the map moved, to which other machines have set refs that only this session writes, and reports
-// each new value to QueueOptions.Taken. The map local holds the refs of the Repo.
+// follow fetches the commits to which other machines have set refs that only this session writes, and adds each new one
+// to the refs that notify reports. moved contains these refs, and local the refs of the Repo.
 func (m *movedRefs) follow(ctx context.Context, conn *connection, moved, local map[string]object.ID) {
 	for ref, theirs := range m.set(moved) {
 		// Taken reads the commit, so the commit has to be in the Repo.
@@ -55,8 +56,8 @@ func (m *movedRefs) follow(ctx context.Context, conn *connection, moved, local m
 	}
 }
 
-// notify calls QueueOptions.Taken, the parameter taken, for each ref that another machine has moved since the last
-// call. It reports whether there was such a ref.
+// notify calls the function taken (QueueOptions.Taken) for each ref that another machine has changed since the last
+// call of notify, and reports whether there was such a ref.
 func (m *movedRefs) notify(taken func(Taken)) bool {
 	m.mu.Lock()
 	news := m.news
@@ -70,7 +71,7 @@ func (m *movedRefs) notify(taken func(Taken)) bool {
 	return len(news) > 0
 }
 
-// value returns the value of ref on the session remote, and reports whether another machine has moved the ref.
+// value returns the object id of ref on the session remote, and whether another machine has changed the ref.
 func (m *movedRefs) value(ref string) (theirs object.ID, moved bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +79,7 @@ func (m *movedRefs) value(ref string) (theirs object.ID, moved bool) {
 	return theirs, moved
 }
 
-// names returns the sorted names of the moved refs.
+// names returns the names of the refs that another machine has changed, sorted.
 func (m *movedRefs) names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,17 +17,18 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// await waits until a ref of the session remote has the value id, or, if id is "", until it does not exist.
-func (r *far) await(ref, id string) {
+// await waits until a ref of the session remote points to id, or does not exist if id is "".
+func (r *testRemote) await(ref, id string) {
 	r.t.Helper()
 	await.Until(r.t, ref+" is "+id, func() bool { return r.ref(ref) == id })
 }
 
-// On a session remote with plain branches of users, the session's branches and tags have other names, and may be rewritten.
-func TestPlainNamesOfOthersStay(t *testing.T) {
+// TestPlainNamesOfOthersAreKept checks that on a session remote with branches of users, the branches and tags of the
+// session have other names, and may be rewritten.
+func TestPlainNamesOfOthersAreKept(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
-	to.disown()
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
+	to.removeOwner()
 	before := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
 	p.copier()
 	q := p.queue(to, QueueOptions{})
@@ -59,7 +60,8 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	if st := q.Status(); len(st.Diverged) > 0 || st.Layout.Pattern() != "afs/s1/{branch}" {
 		t.Errorf("status: got %+v", st)
 	}
-	// A user's branch named afs makes names below afs/ impossible: the session's branches are pushed under other names.
+	// If a user has a branch named afs, no branch below afs/ can be created: the session's branches are pushed to other
+	// names.
 	run(t, p.Work, "", "branch", "blocked", amended.String())
 	to.await(ours("blocked"), amended.String())
 	for _, ref := range strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads/afs")) {
@@ -76,10 +78,11 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	}
 }
 
-// If several sessions push to an empty session remote at once, exactly one becomes the owner of the plain names.
+// TestOneSessionOwnsPlainNames checks that exactly one session becomes the owner of the plain names if several sessions
+// push to an empty session remote at the same time.
 func TestOneSessionOwnsPlainNames(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	var owners, others []string
 	type one struct {
 		name  string
@@ -132,12 +135,13 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	}
 }
 
-// All sessions share one notes ref: notes that two sessions add at the same time are merged, on the session remote and in the mounts.
+// TestNotesAreMerged checks that notes that two sessions add at the same time are merged, on the session remote and in
+// the mounts, because all sessions share one notes ref.
 func TestNotesAreMerged(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			to := newFar(t, "http", f, p.Origin.Path)
+			to := newTestRemote(t, "http", f, p.Origin.Path)
 			p.copier()
 			brought := make(chan [2]object.ID, 10)
 			bring := func(_ context.Context, ref string, old, merged object.ID) error { // does the same as the daemon
@@ -197,11 +201,12 @@ func TestNotesAreMerged(t *testing.T) {
 	}
 }
 
-// A session that loses the race for a notes ref pushes its notes to its diverged name of the ref. A session that wins merges the notes
-// of all diverged names, so that each of many sessions loses only a few times.
-func TestNotesThatLoseTheRace(t *testing.T) {
+// TestContendedNotes checks that a session whose push of a notes ref is refused, because another session was
+// faster, pushes its notes to its diverged name. The other sessions merge the notes of all diverged names, so that each
+// session is refused only a few times.
+func TestContendedNotes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	const ref, other = "refs/notes/agent", "refs/afs/diverged/other/notes/agent"
 	note := func(dir, name, text string) string {
@@ -242,16 +247,17 @@ grep -q %[1]s pushed || exit 0
 	run(t, to.dir, "", "fsck", "--strict")
 }
 
-// A session removes its diverged name also if the process that pushed the name was killed before it had the answer, or ran on another
-// host. If the notes of the name are not part of the notes ref, the name stays.
+// TestDivergedNameOfAnEarlierProcess checks that a session removes its diverged name even if the process that has
+// pushed it was killed before the answer, or ran on another host. The name is kept if its notes are not part of the
+// notes ref.
 func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 	for _, c := range []struct {
 		name           string
-		sent, contains bool // the ledger has the push; the notes ref contains the value of the diverged name
+		sent, contains bool // whether the ledger contains the push, and the notes ref the notes of the diverged name
 	}{{"killed before the answer", true, true}, {"other host", false, true}, {"other notes", false, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlace(t, object.SHA1)
-			to := newFar(t, "http", object.SHA1, p.Origin.Path)
+			to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 			p.copier()
 			const ref = "refs/notes/agent"
 			note := func(dir, name, text string) object.ID {
@@ -270,7 +276,7 @@ func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 			run(t, to.dir, "", "update-ref", own, value.String())
 			if c.sent {
 				l := q.record.now().clone()
-				l.refs[own] = acquaint{sent: []object.ID{value}}
+				l.refs[own] = remoteRef{sent: []object.ID{value}}
 				if err := l.write(q.o.Repo); err != nil {
 					t.Fatal(err)
 				}

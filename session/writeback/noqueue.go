@@ -15,8 +15,8 @@ import (
 
 // The functions of this file are for callers that have no Queue.
 
-// Look returns the status of a session remote without a Queue, from the ledger that the last Queue wrote. The parameter remote is
-// the URL of the session remote without secrets.
+// Look returns the status of a session remote without a Queue, from the ledger that the last Queue has written. remote
+// is the URL of the session remote without secrets.
 func Look(repo *session.Repo, remote string) (Status, error) {
 	l, err := readLedger(repo, remote)
 	if err != nil {
@@ -30,9 +30,8 @@ func Look(repo *session.Repo, remote string) (Status, error) {
 	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout)), Layout: layout}, nil
 }
 
-// Mend repairs refs of a session's Repo whose files are broken, and returns the repaired refs. It takes values from the ledger,
-// which records the refs of the session remote. The parameter remote is the URL of the session remote without secrets; it is
-// empty if the Repo is the session remote.
+// Mend repairs refs of a session's Repo whose files are broken, and returns them. It takes their object ids from the
+// ledger. remote is the URL of the session remote without secrets, or "" if the Repo is the session remote.
 func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Mended, error) {
 	l, err := readLedger(repo, remote)
 	if err != nil {
@@ -41,11 +40,10 @@ func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Men
 	return repo.MendRefs(ctx, l.known)
 }
 
-// Adopt writes the ledger, the file that records the values of the refs on the session remote, for a Repo whose refs were fetched
-// from that remote. It is called before the Queue of the Repo is created, so that the Queue treats refs that the session moves after
-// the fetch as changes of this session. The map refs holds the fetched values, and the map asked holds the values of pushes that
-// the server has not answered; the keys of both maps are the names of the refs in the Repo. The parameter remote is the URL of
-// the session remote without secrets.
+// Adopt writes a ledger for a Repo whose refs were fetched from the session remote. It is called before the Queue of
+// the Repo is created, so that the Queue treats later changes of the refs as changes of this session. refs contains the
+// fetched object ids, and asked those of pushes without an answer; both are maps by the name of the ref in the Repo.
+// remote is the URL of the session remote without secrets.
 func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
 	// If the session does not own the branch and tag names without a prefix, l.plain stays plainUnknown, and the first round
@@ -54,24 +52,24 @@ func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked
 		l.plain = plainOwn
 	}
 	for name, id := range refs {
-		l.refs[layout.There(name)] = acquaint{acked: id}
+		l.refs[layout.There(name)] = remoteRef{acked: id}
 	}
 	for name, id := range asked {
-		l.refs[layout.There(name)] = acquaint{acked: refs[name], sent: []object.ID{id}}
+		l.refs[layout.There(name)] = remoteRef{acked: refs[name], sent: []object.ID{id}}
 	}
 	return l.write(repo)
 }
 
-// Ahead moves one ref on the session remote from the value old to the value new, for callers that cannot wait for a Queue. Only
-// this session may write the ref. The caller has opened the push. Ahead returns ErrMoved if the ref has another value than old,
-// or is locked. After any other error it is unknown whether the ref was moved; the caller then passes the value new to Adopt, in
-// the map asked.
+// Ahead changes one ref on the session remote from old to new, for callers that cannot wait for a Queue. Only this
+// session may write the ref. The caller has opened the push. Ahead returns an error that wraps ErrMoved if the ref does
+// not point to old, or is locked. After any other error it is unknown whether the ref was changed; the caller then
+// passes new to Adopt in the map asked.
 func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string, old, new object.ID) error {
 	had, err := objects.Reached(ctx, repo, []object.ID{old})
 	if err != nil {
 		return err
 	}
-	// The push sends only the objects that the old value does not reach.
+	// The push sends only the objects that are not reachable from old.
 	h, err := objects.Select(ctx, repo, []object.ID{new}, had)
 	if err != nil {
 		return err

@@ -22,16 +22,17 @@ import (
 
 // All sessions on a session remote share its notes refs. To push a notes ref, a session merges the notes of the session
 // remote with its own (package notes), and updates the ref by compare-and-swap. If another session updates the ref
-// first, the push is refused: the session has lost a race. It then also pushes its notes to its diverged name of the
-// ref (session.DivergedRef). Every session that pushes the ref merges the notes of all diverged names. So a session
-// loses at most two more races, because the second winner has read the session remote after the diverged name existed.
-// Notes are pushed after all other refs, so that no other ref waits for them.
+// first, the push is refused. The session then also pushes its notes to its diverged name of the ref
+// (session.DivergedRef). Every session that pushes the ref merges the notes of all diverged names. So the push is
+// refused at most two more times: the second session that updates the ref after that has read the diverged name. Notes
+// are pushed after all other refs, so that no other ref waits for them.
 
 const (
-	// notesTries is the number of pushes of a notes ref in one round if the ref's diverged name exists. If that name does not
-	// exist yet, there is one push.
+	// notesTries is the maximum number of pushes of a notes ref in one round after its diverged name was pushed. Before
+	// that, a round makes one push.
 	notesTries = 5
-	// notesRest is the average delay before the next round after a round in which this session has lost every race.
+	// notesRest is the average delay before the next round if other sessions have updated the notes ref before each
+	// push of the round.
 	notesRest = 300 * time.Millisecond
 )
 
@@ -39,16 +40,16 @@ const (
 var notesPauses = backoff.Backoff{First: 60 * time.Millisecond, Longest: time.Second}
 
 // notesMove is a notes ref that has the value mine in the Repo and another value, there, on the session remote.
-type notesMove struct {
+type notesUpdate struct {
 	ref         string // full name of the notes ref
 	mine, there object.ID
-	others      []object.ID // values that other sessions have pushed to their diverged names of ref
+	others      []object.ID // commits that other sessions have pushed to their diverged names of ref
 }
 
-// setAside returns the values that sessions other than the session name have pushed to the diverged names of a notes ref (see
-// session.DivergedRef).
-func setAside(push *thin.Push, name, ref string) (others []object.ID) {
-	if push.Thin() { // only this session writes refs to its container, the ref that stores them
+// divergedNotes returns the commits that other sessions than the session name have pushed to their diverged names of
+// the notes ref (session.DivergedRef).
+func divergedNotes(push *thin.Push, name, ref string) (others []object.ID) {
+	if push.Thin() { // only this session writes refs in its container
 		return nil
 	}
 	for _, r := range push.Refs {
@@ -68,19 +69,20 @@ type notesPusher struct {
 	selector *selector
 	packer   *packer
 	refusals *refusals
-	// merged changes a notes ref in the mount: QueueOptions.Notes.
+	// merged is QueueOptions.Notes, which changes a notes ref in the mount.
 	merged func(ctx context.Context, ref string, old, merged object.ID) error
 	log    *zap.Logger
 
-	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
-	outrun bool
+	// contended states that the last round could not push the notes refs, because other sessions changed them before
+	// each push.
+	contended bool
 }
 
-// push merges and pushes notes refs, after all other refs were pushed. It uses the open push for the first ref and
-// opens a new push for each other ref. The result again reports that another push is needed, which creates or removes
-// diverged names of this session. The result busy reports that notes are left for another round, because another
-// session moved the notes ref before each push.
-func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
+// push merges and pushes notes refs, after all other refs were pushed. It uses the given push for the first ref, and
+// opens a new push for each other ref. again states that another push is needed, which creates or removes diverged
+// names of this session. busy states that notes are left to another round, because other sessions changed the notes ref
+// before each push.
+func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesUpdate, l *ledger,
 	local map[string]object.ID) (again, busy bool, err error) {
 	defer m.repo.Working()()
 	for _, n := range moves {
@@ -89,7 +91,7 @@ func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesMo
 		}
 		// push is non-nil for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
 		if push != nil {
-			n.others = setAside(push, m.repo.Session(), n.ref)
+			n.others = divergedNotes(push, m.repo.Session(), n.ref)
 		}
 		done, err := m.pushNotes(ctx, push, n, l, local)
 		push = nil
@@ -98,21 +100,20 @@ func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesMo
 		}
 		busy = busy || !done
 		_, aside := l.refs[session.DivergedRef(m.repo.Session(), n.ref)]
-		// After a success, another push removes the diverged name. After the first lost race, another push creates the diverged
-		// name.
-		again = again || done && aside || !done && !m.outrun
+		// After a success, another push removes the diverged name. After the first refusal, another push creates it.
+		again = again || done && aside || !done && !m.contended
 	}
-	m.outrun = busy
+	m.contended = busy
 	return again, busy, nil
 }
 
-// pushNotes merges and pushes a notes ref until a push succeeds, or is refused for a reason other than a lost race. It returns
-// false if other sessions have updated the ref before each of the pushes.
+// pushNotes merges and pushes a notes ref until the push is accepted, or is refused because of the notes themselves. It
+// returns false if other sessions have updated the ref before each of the pushes.
 func (m *notesPusher) pushNotes(
-	ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID,
+	ctx context.Context, push *thin.Push, n notesUpdate, l *ledger, local map[string]object.ID,
 ) (bool, error) {
 	tries := 1
-	if m.outrun { // the diverged name exists
+	if m.contended { // the diverged name exists
 		tries = notesTries
 	}
 	for try := 1; ; try++ {
@@ -122,7 +123,7 @@ func (m *notesPusher) pushNotes(
 				return false, err
 			}
 			defer opened.Close()
-			push, n.there, n.others = opened, object.ID{}, setAside(opened, m.repo.Session(), n.ref)
+			push, n.there, n.others = opened, object.ID{}, divergedNotes(opened, m.repo.Session(), n.ref)
 			for _, ref := range opened.Refs {
 				if ref.Name == n.ref {
 					n.there = ref.ID
@@ -150,13 +151,14 @@ func (m *notesPusher) pushNotes(
 		}
 		switch {
 		case refused == nil:
-			l.learn(n.ref, n.mine) // the value on the session remote contains n.mine
+			l.setAcked(n.ref, n.mine) // the value on the session remote contains n.mine
 			m.refusals.forget(n.ref)
 			if merged != n.mine && m.merged != nil {
-				m.bringNotes(ctx, n, merged, l, local)
+				m.setNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
-		// The session remote has refused the value itself, so it would also refuse another push in this round.
+		// The session remote refuses these notes for another reason, so it would also refuse another push in this
+		// round.
 		case refused.Kind != transport.RejectMoved:
 			m.refusals.add(n.ref, n.mine, refused)
 			return true, nil
@@ -170,9 +172,9 @@ func (m *notesPusher) pushNotes(
 	}
 }
 
-// bringNotes sets the notes ref in the mount and in the Repo to the commit merged. If the user has moved the ref since the merge,
-// bringNotes changes nothing, and the next round merges again.
-func (m *notesPusher) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger,
+// setNotes sets the notes ref in the mount and in the Repo to the commit merged. If the user has changed the ref
+// since the merge, it changes nothing, and the next round merges again.
+func (m *notesPusher) setNotes(ctx context.Context, n notesUpdate, merged object.ID, l *ledger,
 	local map[string]object.ID) {
 	err := m.merged(ctx, n.ref, n.mine, merged)
 	// Also set the ref in the Repo now, so that the refcopy.Copier does not copy the ref from the mount later, which would cause another
@@ -185,14 +187,13 @@ func (m *notesPusher) bringNotes(ctx context.Context, n notesMove, merged object
 			zap.Error(err))
 		return
 	}
-	l.learn(n.ref, merged)
+	l.setAcked(n.ref, merged)
 	local[n.ref] = merged
 }
 
-// merge returns a commit that contains the notes of this session, the notes of the session remote, and the notes that other
-// sessions pushed to diverged names (session.DivergedRef). The result load holds the objects of that commit that the session
-// remote lacks.
-func (m *notesPusher) merge(ctx context.Context, n notesMove) (merged object.ID, load *objects.Selection, err error) {
+// merge returns a commit that contains the notes of this session, of the session remote, and of the diverged names of
+// other sessions. load contains the objects of this commit that the session remote lacks.
+func (m *notesPusher) merge(ctx context.Context, n notesUpdate) (merged object.ID, load *objects.Selection, err error) {
 	merged = n.mine
 	union := notes.Merger{Repo: m.repo}.Union
 	if !n.there.IsZero() {

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/readable"
 )
 
-// packer packs the objects of a push.
+// packer makes the packs of the objects that a push sends.
 type packer struct {
 	repo    *session.Repo
 	store   objects.Provider
@@ -24,13 +24,12 @@ type packer struct {
 	record  *record
 	log     *zap.Logger
 
-	// based holds the objects of the mounted repository that this queue has added to a container.
+	// based is the set of the objects of the mounted repository that this queue has added to the container.
 	based objects.Set
 }
 
-// pack returns the function that writes the objects in the set all as one pack, or nil if there are none. For a session
-// remote that uses a container, it returns a load instead. The parameter sent holds the objects that the session remote
-// is known to have.
+// pack returns a function that writes the selected objects as one pack, or nil if there are none. If the session remote
+// uses a container, pack returns a load instead. sent is the set of objects that the session remote is known to have.
 func (k *packer) pack(ctx context.Context, push *thin.Push, updates []update, all *objects.Selection,
 	sent objects.Set) (pack func(context.Context, io.Writer) error, load thin.Load, err error) {
 	switch {
@@ -42,8 +41,8 @@ func (k *packer) pack(ctx context.Context, push *thin.Push, updates []update, al
 	return pack, load, err
 }
 
-// contained returns the load of a push to a thin session remote: the objects of refs that are pushed directly, and the objects
-// that go into a container, the single ref that stores the other refs with their packs.
+// contained returns the load of a push to a session remote with a container: the objects of ordinary refs, and the
+// objects that are added to the container.
 func (k *packer) contained(ctx context.Context, push *thin.Push, updates []update, all *objects.Selection,
 	sent objects.Set) (load thin.Load, err error) {
 	repo := k.repo
@@ -97,13 +96,12 @@ func (k *packer) contained(ctx context.Context, push *thin.Push, updates []updat
 	return load, nil
 }
 
-// bases returns the function Bases of a load, and a function that records what it has written. The ids are those of the objects that the
-// push adds to the container.
+// bases returns the functions Bases and Pushed of a load. ids are the objects that the push adds to the container.
 func (k *packer) bases(ids []object.ID) (write func(ctx context.Context, dir string, all bool) error, pushed func()) {
 	written := objects.Set{}
 	write = func(ctx context.Context, dir string, all bool) error {
 		known := k.based
-		if all && (k.based == nil || len(k.based) > 0) { // else an earlier push has found that the session has none
+		if all && (k.based == nil || len(k.based) > 0) { // otherwise an earlier push has found that there are none
 			known = nil
 			local, err := localRefs(k.record.now(), k.repo)
 			if err != nil {

@@ -6,12 +6,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A commit with the same tree as a commit of a branch that only the mounted remote has, as after a cherry-pick, is pushed with its tree.
+// TestATreeOfSomebodyElsesBranch checks that a commit is pushed with its tree if the tree belongs to a branch that only
+// the mounted remote has, as after a cherry-pick.
 func TestATreeOfSomebodyElsesBranch(t *testing.T) {
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
 			p := newPlace(t, object.SHA1)
-			to := newFar(t, kind, object.SHA1, p.Origin.Path)
+			to := newTestRemote(t, kind, object.SHA1, p.Origin.Path)
 			blob := run(t, p.Origin.Path, "theirs", "hash-object", "-w", "--stdin")
 			sub := run(t, p.Origin.Path, "100644 blob "+blob+"\tfile\n", "mktree")
 			list := run(t, p.Origin.Path, "", "ls-tree", "main")

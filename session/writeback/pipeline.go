@@ -21,12 +21,12 @@ const (
 	// roundTries is the maximum number of attempts in a round. Before each of them the refs are read and compared
 	// again.
 	roundTries = 10
-	// settleMost is the maximum delay of the first push for refs that are being made (QueueOptions.Settled).
-	settleMost = 100 * time.Millisecond
+	// maxSettle is the maximum time for which the first push waits for QueueOptions.Settled.
+	maxSettle = 100 * time.Millisecond
 )
 
-// run makes rounds until ctx is done. It makes one round at the start, and one after each change of the Repo, each call of Wake, and
-// each delay after a failure or a refusal.
+// run makes rounds until ctx ends: one at the start, and one after each change of the Repo, each call of Wake, and each
+// delay after a failure or refusal.
 func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
@@ -59,19 +59,20 @@ func (q *Queue) run(ctx context.Context) {
 		}
 		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
 		if !busy || q.Status().Pending == 0 {
-			q.calls.answer(q.covered(asked), err, wait > baseFirst)
+			q.calls.answer(q.answeredCalls(asked), err, wait > baseDelay)
 			q.report.wakeWaiters()
 		}
-		if !q.rest(ctx, failures, wait) {
+		if !q.waitForRound(ctx, failures, wait) {
 			return
 		}
 	}
 }
 
-// round compares the refs of the Repo with those of the session remote and pushes until the refs agree. The result need holds the
-// commits of the mounted remote that the session remote lacks and that have to be pushed first. The result busy reports that
-// notes were left for another round, because another session moved the notes ref before each push. If verify is set, round
-// contacts the session remote even if no ref is pending, and sends refused updates again. round takes Queue.remoteToken.
+// round compares the refs of the Repo with those of the session remote, and pushes until both are equal. need contains
+// the commits of the mounted remote that the session remote lacks and that have to be pushed first. busy states that
+// notes are left to another round, because other sessions changed the notes ref before each push. If verify is set,
+// round contacts the session remote even if no ref is pending, and repeats refused updates. round holds
+// Queue.remoteToken while it runs.
 func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	release, err := q.take(ctx)
 	if err != nil {
@@ -104,53 +105,54 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 	if r.later != nil {
 		return nil, false, r.later
 	}
-	return nil, false, fmt.Errorf("refs kept changing on the session remote: gave up after %d pushes", roundTries)
+	return nil, false, fmt.Errorf("push refs: refs on the remote change all the time, gave up after %d pushes", roundTries)
 }
 
-// round is the state of one round, of which nothing stays after its end.
+// round is the state of one round of a Queue.
 type round struct {
 	p      *pipeline
 	verify bool // contact the session remote even if no ref is pending
-	// need holds the commits of the mounted remote that the session remote lacks.
+	// need contains the commits of the mounted remote that the session remote lacks.
 	need []object.ID
-	// apart is set after an atomic push was refused. The updates are then sent in a push that is not atomic, so that the session remote
-	// can accept some of them.
+	// apart states that an atomic push was refused. The next pushes are not atomic, so that the session remote can
+	// accept some of the updates.
 	apart bool
-	// missing is the number of pushes that failed because the session remote lacked objects: see selector.load.
+	// missing is the number of pushes that were refused because the session remote lacks objects; see selector.load.
 	missing int
-	// failed counts, for each ref, the refusals after which the same update may be accepted in this round.
+	// failed is the number of refusals of each ref after which the same update was, or may be, repeated in this round.
 	failed map[string]int
-	// later is the last error of a ref that was left for another round; nil if no ref was left.
+	// later is the last error of a ref that was left to another round; nil if there is no such ref.
 	later error
-	// busy is set if notes were left for another round.
+	// busy states that notes were left to another round.
 	busy bool
 }
 
-// pipeline holds the stages that push the refs of the Repo, in the order in which an attempt uses them. What a stage
-// remembers between two rounds is in its own type. The holder of Queue.remoteToken uses the pipeline.
+// pipeline contains the stages of a push, in the order in which an attempt uses them. Each stage is a type that stores
+// what it needs in later rounds. The holder of Queue.remoteToken may use the pipeline.
 type pipeline struct {
 	repo    *session.Repo
 	conn    *connection               // connection to the session remote, with counters
-	record  *record                   // the ledger: the refs and base commits that the session remote is known to have
+	record  *record                   // the ledger
 	report  *report                   // results of the rounds, for Status
 	settled func(ctx context.Context) // QueueOptions.Settled
 	log     *zap.Logger
 
-	mode     modeChoice  // how the session remote gets the base commits
-	claim    claimer     // which names the session may use there
-	tracker  tracker     // shows pushed branches to git in the mount
-	taken    *movedRefs  // refs that another machine has moved
+	mode     modeChoice  // decides how the session remote gets the base commits
+	claim    claimer     // decides which names of branches and tags the session uses there
+	tracker  tracker     // updates refs/remotes/ in the mount after pushes
+	taken    *movedRefs  // refs that another machine has changed
 	selector selector    // selects the objects of a push
-	packer   packer      // packs them
-	refusals refusals    // which updates the session remote does not accept, and when these are sent again
+	packer   packer      // packs the selected objects
+	refusals refusals    // updates that the session remote has refused, and when they are repeated
 	notes    notesPusher // merges and pushes notes
 
-	// whole is set if the last push of the last round has pushed all refs that differed, and no notes have to be merged.
+	// whole states that the last push of the last round has pushed all refs that differed, and that no notes had to be
+	// merged.
 	whole bool
 }
 
-// attempt takes the refs of the Repo once through the stages of the pipeline, with at most one push. The result again
-// reports whether another attempt is needed. The caller holds Queue.remoteToken.
+// attempt compares the refs of the Repo with those of the session remote once, and makes at most one push. again states
+// that another attempt is needed. The caller holds Queue.remoteToken.
 func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	p := r.p
 	p.whole = false
@@ -163,7 +165,7 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	}
 	pending := ledger.pending(local)
 	p.report.await(pending > 0, ledger.synced)
-	if !r.verify && !p.notes.outrun && pending == 0 {
+	if !r.verify && !p.notes.contended && pending == 0 {
 		return false, nil
 	}
 	// The metadata is never removed on purpose. Without it, the Repo is damaged, and its missing refs must stay on the
@@ -212,7 +214,7 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 
 	// Compare both sides.
 	plan := &comparison{
-		repo: p.repo, layout: ledger.layout(), ledger: ledger, local: local, theirs: theirs, outrun: p.notes.outrun,
+		repo: p.repo, layout: ledger.layout(), ledger: ledger, local: local, theirs: theirs, contended: p.notes.contended,
 		noRewrite: p.refusals.noRewrite, noAnnotations: p.refusals.noAnnotations,
 	}
 	plan.run()
@@ -247,21 +249,21 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	}
 	again, err = r.send(ctx, push, updates, ledger, load, local)
 	p.whole = err == nil && !again && len(plan.notes) == 0
-	return again || err == nil && p.notes.outrun, err // another attempt pushes the notes refs, after all other refs
+	return again || err == nil && p.notes.contended, err // another attempt pushes the notes refs, after all other refs
 }
 
-// send packs the objects in the set load and pushes updates. It writes the new values to the ledger's file before the
-// push, so that after a crash the next queue recognizes these values on the session remote as pushed by this session.
-// The result again reports whether there is more to push.
+// send packs the selected objects and pushes the updates. Before the push it writes the new object ids to the file with
+// the ledger, so that after a crash the next queue recognizes them on the session remote as pushed by this session.
+// again states that there is more to push.
 func (r *round) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *objects.Selection,
 	local map[string]object.ID) (again bool, err error) {
 	p := r.p
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !r.apart}
-	before := make([]acquaint, len(updates))
+	before := make([]remoteRef, len(updates))
 	for i, u := range updates {
 		req.Updates = append(req.Updates, u.RefUpdate)
 		before[i] = l.refs[u.Name]
-		l.refs[u.Name] = before[i].sends(u.Old, u.New)
+		l.refs[u.Name] = before[i].withPush(u.Old, u.New)
 	}
 	var contained thin.Load
 	if req.Pack, contained, err = p.packer.pack(ctx, push, updates, load, p.selector.sent); err != nil {
@@ -289,17 +291,17 @@ func (r *round) send(ctx context.Context, push *thin.Push, updates []update, l *
 	return refused || l.pending(local) > 0, nil
 }
 
-// settle waits for refs that are being made, for a short time.
+// settle waits for QueueOptions.Settled, at most maxSettle.
 func (p *pipeline) settle(ctx context.Context) {
 	if p.settled == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleMost)
+	ctx, cancel := context.WithTimeout(ctx, maxSettle)
 	defer cancel()
 	p.settled(ctx)
 }
 
-// newPipeline returns the stages for the queue, whose other parts exist already.
+// newPipeline returns the pipeline of the queue. The other parts of the queue must exist.
 func (q *Queue) newPipeline() *pipeline {
 	o := q.o
 	p := &pipeline{

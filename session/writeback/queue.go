@@ -20,66 +20,67 @@ import (
 type QueueOptions struct {
 	// Repo is the repository whose refs are pushed.
 	Repo *session.Repo
-	// Dir is the directory in which packs of history wait to be pushed in ModeSeed. It is the mount's directory below the state
-	// directory.
+	// Dir is the directory for packs of history that are to be pushed in ModeSeed: the mount's directory below the
+	// state directory.
 	Dir string
-	// Remote is the session remote; nil means that the Repo itself is the session remote, and nothing is pushed. The caller
-	// closes Remote after it has closed the Queue.
+	// Remote is the session remote; nil means that the Repo itself is the session remote, so that nothing is pushed.
+	// The caller closes Remote after the Queue.
 	Remote *thin.Remote
 	// Origin is the mounted remote, from which the queue fetches history that the session remote lacks; if Origin is nil, the
 	// queue does not push such history.
 	Origin *transport.Remote
 	// Store fetches objects of the mounted remote that a push has to contain. Store may be nil.
 	Store objects.Provider
-	// Base is the way in which the session remote gets the base commits; with ModeUnknown, the queue chooses a way at the first
-	// push.
+	// Base is the way in which the session remote gets the base commits; ModeUnknown means that the queue chooses it at
+	// the first push.
 	Base Mode
 	// BaseURL is the URL of the mounted remote, without secrets; it is empty if other machines cannot read the mounted remote.
 	BaseURL string
-	// Taken is called when another machine moved a ref that only this session writes, such as its metadata. The changes
-	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls Taken, so Taken must not wait for the Queue.
-	// Taken may be nil.
+	// Taken is called when another machine has changed a ref that only this session writes, such as its metadata.
+	// Changes that Taken makes to the Repo are pushed at once. Taken must not wait for the Queue, whose goroutine calls
+	// it. Taken may be nil.
 	Taken func(Taken)
-	// Notes changes a notes ref in the mount's git directory from the commit old to the commit merged, unless the user has moved
-	// the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. Notes may be nil.
+	// Notes changes a notes ref in the mount's git directory from the commit old to the commit merged, unless the user
+	// has changed the ref. When Notes is called, the session remote and the Repo have the commit merged. Notes may be
+	// nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
-	// Tracked is called for a branch of the mount that the mounted remote has under the same name, when it is known to have the value now
-	// there. The value was that of the parameter old before; zero values mean that the branch does not exist. Tracked may be nil.
+	// Tracked is called when a branch of the mounted remote, which the mount has under the same name, is known to have
+	// changed from the commit old to the commit now. The zero id means that the branch does not exist. Tracked may be
+	// nil.
 	Tracked func(ctx context.Context, branch string, old, now object.ID) error
-	// Settled waits until no checkpoint is being made, or ctx ends. The first push waits for it, because a session gets its repository, and
-	// so its Queue, with the first checkpoint: one push then contains both. Settled may be nil.
+	// Settled waits until no checkpoint is being made, or until ctx ends. The Queue calls it before the first push, so
+	// that this push contains the first checkpoint, which may be in progress. Settled may be nil.
 	Settled func(ctx context.Context)
 	Log     *zap.Logger // logger; nil disables logging
 }
 
-// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine runs the method run, which
-// pipeline.go describes from top to bottom; the methods of this file start it, wait for it and end it. Each part of a
-// Queue is a separate type with its own lock.
+// Queue pushes the refs of a Repo to the session remote whenever they change. Its goroutine runs the method run in
+// pipeline.go; the methods of this file start it, wait for it and end it. Each part of a Queue is a type with its own
+// lock.
 //
-// Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
-// leaf locks (no other lock is taken while one of them is held).
+// Locks: remoteToken is a semaphore that the goroutine holds which exchanges data with the session remote. While a lock
+// of a part is held, no other lock is acquired.
 type Queue struct {
 	o      QueueOptions
 	cancel context.CancelFunc
 	done   sync.WaitGroup // waits for the queue's goroutine
-	// wake has room for one signal, which Wake sends. remoteToken, the semaphore, holds one token while a goroutine
-	// exchanges data with the session remote.
+	// wake has room for one signal, which Wake sends. remoteToken contains a value while a goroutine exchanges data
+	// with the session remote.
 	wake        chan struct{}
 	remoteToken chan struct{}
-	drained     bool // Drain has taken remoteToken for good
+	drained     bool // whether Drain has taken remoteToken, which it does not release
 
 	conn     connection // connection to the session remote, with counters
-	record   record     // the ledger: the refs and base commits that the session remote is known to have
+	record   record     // the ledger
 	report   report     // results of the rounds, for Status
 	calls    syncCalls  // the calls of Sync
-	moved    movedRefs  // refs that another machine has moved
+	moved    movedRefs  // refs that another machine has changed
 	seeder   seeder     // pushes base commits
 	pipeline *pipeline  // pushes refs; remoteToken protects it
 }
 
-// NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records which values they have pushed,
-// and continues from there. NewQueue does no network I/O; only the queue's goroutine does. If o.Remote is nil, the queue has no
-// goroutine and pushes nothing.
+// NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues and continues from there. It sends no
+// requests itself; only the queue's goroutine does. If o.Remote is nil, the queue has no goroutine and pushes nothing.
 func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -107,7 +108,7 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	return q, nil
 }
 
-// newQueue returns a queue with its parts, without a ledger and without a goroutine.
+// newQueue returns a queue with all its parts, but without a ledger and a goroutine.
 func newQueue(o QueueOptions) *Queue {
 	q := &Queue{
 		o: o, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1),
@@ -121,8 +122,8 @@ func newQueue(o QueueOptions) *Queue {
 	return q
 }
 
-// Wake makes the queue start a round at once. It is called after a change outside of the Repo, for example when there is a new
-// credential or the network is reachable again. It does not block.
+// Wake makes the queue start a round at once. It is called after changes outside of the Repo, for example when there is
+// a new credential or the network is reachable again. It does not block.
 func (q *Queue) Wake() {
 	select {
 	case q.wake <- struct{}{}:
@@ -130,9 +131,9 @@ func (q *Queue) Wake() {
 	}
 }
 
-// Drain waits until a push in progress has ended, and prevents later ones. The caller must call Close next. The session remote may apply a
-// push after Close has cancelled it, so a session that is to be deleted there is drained first. If ctx ends, Drain returns, and Close
-// cancels the push.
+// Drain waits until a push in progress has ended, and prevents further pushes. It is called before a session is deleted
+// on the session remote, because the server may make the changes of a push although Close has cancelled it. The caller
+// must call Close next. If ctx ends, Drain returns, and Close cancels the push.
 func (q *Queue) Drain(ctx context.Context) {
 	if q.o.Remote == nil {
 		return
@@ -142,7 +143,7 @@ func (q *Queue) Drain(ctx context.Context) {
 	}
 }
 
-// take waits for remoteToken until ctx is done. It returns the function that releases remoteToken.
+// take waits for remoteToken until ctx ends. It returns a function that releases remoteToken.
 func (q *Queue) take(ctx context.Context) (release func(), err error) {
 	select {
 	case q.remoteToken <- struct{}{}:
@@ -152,8 +153,8 @@ func (q *Queue) take(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// Close cancels a push in progress and waits for the queue's goroutine. Pending refs stay pending; the next queue of the
-// Repo pushes them. Calls of Sync end with ErrClosed. Close may be called several times, and always returns nil.
+// Close cancels a push in progress and waits for the queue's goroutine. Refs that were not pushed are pushed by the
+// next queue of the Repo. Calls of Sync return ErrClosed. Close may be called several times, and always returns nil.
 func (q *Queue) Close() error {
 	first := q.report.close()
 	q.cancel()
@@ -171,7 +172,8 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// recordBase adds base commits to the ledger after the session remote has confirmed them. The caller must not hold remoteToken.
+// recordBase adds base commits to the ledger that the session remote is known to have. The caller must not hold
+// remoteToken.
 func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
 	// The push was made without remoteToken, so that other goroutines could use the session remote.
 	release, err := q.take(ctx)
@@ -191,12 +193,12 @@ func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// Sync waits until the session remote has confirmed that it has the values that the refs of the Repo had when Sync was
-// called, or newer values. A diverged ref counts as pushed, because its value is on the session remote under another
-// name; Status lists such refs. Sync returns an error if a ref cannot be pushed because another session moved it
-// (ErrMoved), the session remote refused it (ErrRefused), or access is denied. While the session remote cannot be
-// reached, Sync waits for a retry until ctx is done, and then returns an error that contains the last failure. Sync
-// calls progress, which may be nil, every 200 ms.
+// Sync waits until the session remote has confirmed the present object ids of all refs of the Repo, or newer ones. A
+// diverged ref counts as pushed, because its object is on the session remote under another name; Status lists these
+// refs. Sync returns an error if a ref cannot be pushed because another session has changed it (ErrMoved), because the
+// session remote refuses it (ErrRefused), or because access is denied. While the session remote cannot be reached, Sync
+// waits for a retry until ctx ends, and then returns an error that contains the last failure. Sync calls progress,
+// which may be nil, every 200 ms.
 func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
@@ -208,7 +210,7 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	for {
 		// Get the channel changed before the answer is read, so that no change is missed.
 		changed, closed := q.report.changed()
-		answered, outcome := q.calls.answeredTo(mine)
+		answered, outcome := q.calls.isAnswered(mine)
 		switch {
 		case answered && outcome != nil:
 			return outcome
@@ -234,8 +236,8 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// unfinished returns an error for each ref that a successful round could not push, because another session moved the ref or the
-// session remote refused it. It returns nil if all refs were pushed.
+// unfinished returns an error that lists the refs that a successful round could not push, because another session has
+// changed them or the session remote refuses them. It returns nil if there are none.
 func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
@@ -248,8 +250,8 @@ func (q *Queue) unfinished() error {
 	return errors.Join(errs...)
 }
 
-// Acknowledged returns the last value of a ref of the Repo that the session remote has confirmed, or the zero id if the ref is
-// not known to exist there.
+// Acknowledged returns the last object id of a ref of the Repo that the session remote has confirmed, or the zero id if
+// the ref is not known to exist there.
 func (q *Queue) Acknowledged(ref string) object.ID {
 	if q.o.Remote == nil {
 		id, err := q.o.Repo.Ref(ref)

@@ -23,7 +23,7 @@ func TestQueue(t *testing.T) {
 		for _, f := range []object.Format{object.SHA1, object.SHA256} {
 			t.Run(fmt.Sprintf("%s/%v", kind, f), func(t *testing.T) {
 				p := newPlace(t, f)
-				to := newFar(t, kind, f, p.Origin.Path)
+				to := newTestRemote(t, kind, f, p.Origin.Path)
 				p.copier()
 				one := p.Commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
@@ -40,7 +40,8 @@ func TestQueue(t *testing.T) {
 				if st := q.Status(); st.Mode != ModeShared {
 					t.Errorf("mode of the session remote: got %q", st.Mode)
 				}
-				// After an amend, the branch on the remote still has the value that we pushed, so it is moved, and the old commit is kept.
+				// After git commit --amend, the branch on the session remote still has the commit that this session has
+				// pushed, so it is changed, and the old commit is kept.
 				three := p.Commit("two.txt", "three", "--amend")
 				run(t, p.Work, "", "branch", "topic")
 				run(t, p.Work, "", "tag", "-a", "-m", "v", "v1")
@@ -62,10 +63,11 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// If the response of a push was lost, the queue finds out whether the push was done, also if the ref has moved since.
+// TestLostAnswer checks that the queue finds out whether a push was made if its answer was lost, even if the ref has
+// changed since.
 func TestLostAnswer(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	q := p.queue(to, QueueOptions{})
 	one := p.Commit("a", "one")
@@ -73,7 +75,7 @@ func TestLostAnswer(t *testing.T) {
 	wantSync(t, q)
 	isPost := func(r gittest.Request) bool { return r.Method == "POST" }
 	cut := to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, Match: isPost, Times: 1})
-	// No push succeeds after that one, independent of the number of requests that a busy machine sends before it.
+	// No push succeeds after this one, whatever number of requests a busy machine sends before it.
 	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
 	two := p.Commit("a", "two")
 	p.Carried(two)
@@ -89,17 +91,18 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// A server may finish a push after the process that sent it has ended and its successor has listed the refs. The successor recognizes
-// the value as one that the session pushed.
-func TestLatePushIsTheSessionsOwn(t *testing.T) {
+// TestLatePush checks the case that a server completes a push after the process that sent it has ended
+// and its successor has listed the refs. The successor recognizes the new commit as one that the session has pushed.
+func TestLatePush(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	q := p.queue(to, QueueOptions{})
 	one := p.Commit("a", "one")
 	p.Carried(one)
 	wantSync(t, q)
-	// The next push waits in a hook for the one after it, which continues when the first has moved the branch.
+	// The next push waits in a hook until the push after it has begun. That push continues when the first one has
+	// changed the branch.
 	hook := "#!/bin/sh\n" +
 		"if mkdir first 2>/dev/null; then until [ -e second ]; do sleep 0.01; done; exit 0; fi\n" +
 		"if mkdir second 2>/dev/null; then while [ \"$(git rev-parse refs/heads/main)\" = " + one.String() + " ]; do sleep 0.01; done; fi\n"
@@ -122,10 +125,11 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	}
 }
 
-// If a queue ends at any moment or connections break, no value is lost and none is pushed twice.
+// TestQueueEndsAnywhere checks that no commit is lost and none is pushed twice if a queue ends at any moment, or if
+// connections break.
 func TestQueueEndsAnywhere(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	remote := to.open(transport.Options{})
@@ -167,7 +171,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 			t.Errorf("checkpoint %d from the end: got %s", i, id)
 		}
 	}
-	// Each value was pushed once: no ref was moved to the same value twice.
+	// Each commit was pushed once: no ref was set to the same commit twice.
 	seen := map[string]bool{}
 	for _, id := range strings.Fields(run(t, to.dir, "", "log", "-g", "--format=%H", "refs/heads/main")) {
 		if seen[id] {
@@ -182,9 +186,9 @@ func FuzzLedger(f *testing.F) {
 	l := newLedger("https://host/x y")
 	id := object.MustID(strings.Repeat("12", 20))
 	l.mode, l.synced, l.baseCommits[id] = ModeSeed, time.Unix(5, 6), true
-	l.refs["refs/heads/a"] = acquaint{acked: id, sent: []object.ID{id, {}}}
-	l.refs["refs/heads/b"] = acquaint{acked: id, sent: []object.ID{{}}}
-	l.refs["refs/heads/c"] = acquaint{acked: id}
+	l.refs["refs/heads/a"] = remoteRef{acked: id, sent: []object.ID{id, {}}}
+	l.refs["refs/heads/b"] = remoteRef{acked: id, sent: []object.ID{{}}}
+	l.refs["refs/heads/c"] = remoteRef{acked: id}
 	f.Add(l.encode())
 	f.Add([]byte(ledgerHead + "\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -199,11 +203,11 @@ func FuzzLedger(f *testing.F) {
 	})
 }
 
-// The benchmark measures the time until a commit is on a session remote with a round-trip time of 50 ms.
+// TestDelay runs a measurement of the time until a commit is on a session remote with a round-trip time of 50 ms.
 func TestDelay(t *testing.T) {
 	for _, kind := range []string{"http", "ssh"} {
 		p := newPlace(t, object.SHA1)
-		to := newFar(t, kind, object.SHA1, p.Origin.Path)
+		to := newTestRemote(t, kind, object.SHA1, p.Origin.Path)
 		to.server.SetRTT(50 * time.Millisecond)
 		p.copier()
 		p.queue(to, QueueOptions{})
@@ -216,10 +220,11 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// Drain returns when the session remote has answered the push in progress, and no push begins after that.
+// TestDrain checks that Drain returns when the session remote has answered the push in progress, and that no push
+// begins after that.
 func TestDrain(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	started := filepath.Join(t.TempDir(), "started")
 	hook := "#!/bin/sh\ntouch " + started + "\nsleep 0.5\n"
 	if err := errors.Join(os.MkdirAll(filepath.Join(to.dir, "hooks"), 0o755), os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755)); err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// A ref that another writer has moved does not count as moved any more once our value is a successor of theirs, so Sync waits for it.
-func TestReachWaitsForWhatWasSettled(t *testing.T) {
+// TestReachOfMergedRef checks that a ref that another writer has changed does not count as moved any more
+// when the local commit is a successor of the other one, so that Sync waits for it.
+func TestReachOfMergedRef(t *testing.T) {
 	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {
 		t.Fatal(err)

@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// record holds the queue's ledger in memory and in its file. A round works on a copy; the method keep makes that copy the current
-// ledger. mu is a leaf lock: no other lock is taken while mu is held.
+// record holds the ledger of a queue, in memory and in its file. A round works on a copy of the ledger; the method keep
+// replaces the ledger by the copy. No other lock is acquired while mu is held.
 type record struct {
 	conn   *connection // supplies the counts of transferred bytes
-	report *report     // learns whether refs are pending
+	report *report     // is informed whether refs are pending
 	log    *zap.Logger
 
 	mu sync.Mutex // protects ledger
@@ -21,16 +21,16 @@ type record struct {
 	ledger *ledger
 }
 
-// now returns the current ledger, which must not be changed.
+// now returns the present ledger, which must not be changed.
 func (r *record) now() *ledger {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ledger
 }
 
-// keep makes l the current ledger and writes l to the ledger's file. The map local holds the refs of the Repo; if all
-// of these refs are pushed, keep also records the time. A write error, for example of a full disk, is logged and not
-// returned, because the values can be read from the session remote again. The caller holds Queue.remoteToken.
+// keep replaces the ledger by a copy of l, and writes it to its file. local contains the refs of the Repo; if all of
+// them are pushed, keep also records the time. An error of writing, for example because the disk is full, is only
+// logged, because the object ids can be read from the session remote again. The caller holds Queue.remoteToken.
 func (r *record) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local) == 0 {
 		l.synced = time.Now()
@@ -40,7 +40,7 @@ func (r *record) keep(l *ledger, local map[string]object.ID) {
 	r.store(l.clone(), "record pushed refs")
 }
 
-// keepTraffic writes the traffic since the last push to the ledger. The caller holds Queue.remoteToken.
+// keepTraffic adds the traffic since the last push to the ledger and writes it. The caller holds Queue.remoteToken.
 func (r *record) keepTraffic() {
 	l := r.now().clone()
 	before := l.traffic
@@ -50,8 +50,8 @@ func (r *record) keepTraffic() {
 	}
 }
 
-// store makes l, which is not changed any more, the current ledger and writes it to the file. The text is that of the
-// log entry of a failure.
+// store replaces the ledger by l, which must not be changed afterwards, and writes it to its file. text is the message
+// that is logged if this fails.
 func (r *record) store(l *ledger, text string) {
 	r.mu.Lock()
 	r.ledger = l

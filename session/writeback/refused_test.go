@@ -21,7 +21,7 @@ import (
 
 func TestRefusals(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	hook := func(name, script string) func() {
 		path := filepath.Join(to.dir, "hooks", name)
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
@@ -31,7 +31,7 @@ func TestRefusals(t *testing.T) {
 	}
 	p.copier()
 	q := p.queue(to, QueueOptions{})
-	// A protected branch does not delay checkpoints.
+	// If the server refuses a protected branch, checkpoints are pushed without delay.
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
 	one := p.Commit("a", "one")
 	await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == one.String() })
@@ -57,7 +57,7 @@ func TestRefusals(t *testing.T) {
 	if got := to.ref("refs/heads/main"); got != two.String() {
 		t.Errorf("main on the session remote: got %s", got)
 	}
-	// The server refuses non-fast-forward updates: our branch is pushed beside.
+	// The server refuses non-fast-forward updates, so the branch of this session is pushed to its diverged name.
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
 	three := p.Commit("a", "three", "--amend")
 	p.Carried(three)
@@ -92,10 +92,11 @@ func TestRefusals(t *testing.T) {
 	wantSync(t, q)
 }
 
-// While the session remote is unreachable everything stays pending, and is then pushed once and in order.
+// TestOutage checks that all refs remain pending while the session remote is unreachable, and are then pushed once and
+// in order.
 func TestOutage(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, p.Origin.Path)
+	to := newTestRemote(t, "http", object.SHA1, p.Origin.Path)
 	p.copier()
 	q := p.queue(to, QueueOptions{})
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
@@ -131,7 +132,8 @@ func TestOutage(t *testing.T) {
 	run(t, to.dir, "", "fsck", "--strict")
 }
 
-// A session remote with a full disk causes a failure in the status, and receives everything once it has space.
+// TestFullRemote checks that a session remote with a full disk causes a failure in the status, and gets everything once
+// it has space.
 func TestFullRemote(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	dir := t.TempDir()
@@ -139,7 +141,7 @@ func TestFullRemote(t *testing.T) {
 		t.Skipf("mount tmpfs: %v: %s", err, out)
 	}
 	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
-	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
+	to := &testRemote{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
 	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.Origin.Path, to.dir)
 	to.own()
 	p.copier()

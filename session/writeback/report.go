@@ -11,37 +11,37 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// noticesMost is the maximum number of notices that a report keeps.
-const noticesMost = 20
+// maxNotices is the maximum number of messages for the user that a report keeps.
+const maxNotices = 20
 
-// report holds the results of the rounds, which Status shows to users, and wakes the goroutines that wait for a change. mu is a
-// leaf lock: no other lock is taken while mu is held.
+// report contains the results of the rounds, which Status returns, and wakes the goroutines that wait for a change. No
+// other lock is acquired while mu is held.
 type report struct {
 	session string // name of the session
 	log     *zap.Logger
 
 	mu sync.Mutex // protects the fields below
-	// failure is the error of the last round; nil if that round succeeded. since is the time of the first of the consecutive
+	// failure is the error of the last round; nil if it succeeded. since is the time of the first of the consecutive
 	// failures.
 	failure  error
 	since    time.Time
-	diverged []Diverged // refs whose values were pushed under other names
-	// behind holds the refs whose value on the session remote contains the Repo's value, each with the value on the session
-	// remote.
+	diverged []Diverged // refs that were pushed to their diverged names
+	// behind maps refs to their commits on the session remote, for refs whose commit in the Repo is an ancestor of that
+	// commit.
 	behind map[string]object.ID
-	// declined holds the refused refs: first the user's branches, tags and notes, then the other refs.
+	// declined lists the refused refs, first the branches, tags and notes of the user.
 	declined []refusedRef
 	notices  []string // messages for the user, oldest first
 	// next is closed and replaced whenever the report, the ledger or a call of Sync changes.
 	next   chan struct{}
 	closed bool // whether the queue was closed
-	// pendingSince is the time since which refs are pending; zero if none is pending.
+	// pendingSince is the time since which at least one ref is pending; zero if none is pending.
 	pendingSince time.Time
 	compares     bool // whether a round has compared the refs with the ledger
 }
 
-// await records whether refs are pending. The parameter synced is the last time at which no ref was pending, as the ledger has it: the
-// first round of a queue counts from there, because an earlier queue has left the refs.
+// await records whether refs are pending. synced is the last time at which no ref was pending, according to the ledger:
+// in the first round of a queue, refs that an earlier queue has not pushed count as pending since then.
 func (r *report) await(pending bool, synced time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,11 +57,11 @@ func (r *report) await(pending bool, synced time.Time) {
 	}
 }
 
-// refusedRef is a ref whose update the session remote refused, and the reason.
+// refusedRef is a ref whose update the session remote has refused, with the reason.
 type refusedRef struct{ name, text string }
 
-// changed returns a channel that is closed at the next change. A caller that waits for a condition gets the channel before it
-// reads the condition, so that it misses no change. closed reports whether the queue was closed.
+// changed returns a channel that is closed at the next change. A caller that waits for a condition gets the channel
+// before it checks the condition, so that it misses no change. closed states that the queue was closed.
 func (r *report) changed() (next <-chan struct{}, closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *report) wakeWaiters() {
 	r.next = make(chan struct{})
 }
 
-// close records that the queue was closed, and reports whether this is the first call of close.
+// close records that the queue was closed. It returns true at the first call.
 func (r *report) close() (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +85,8 @@ func (r *report) close() (first bool) {
 	return first
 }
 
-// fail records err as the result of the last round; err is nil if the round succeeded. fail logs a failure unless the round
-// before failed with the same text, and it logs the first success after a failure.
+// fail records err as the result of the last round; nil means that it succeeded. It logs an error, unless the previous
+// round returned an error with the same text, and the first success after an error.
 func (r *report) fail(err error) {
 	r.mu.Lock()
 	before := r.failure
@@ -103,7 +103,7 @@ func (r *report) fail(err error) {
 	}
 }
 
-// compared records the result of a comparison, and logs its notices.
+// compared records the diverged and behind refs of a comparison, and records and logs its notices.
 func (r *report) compared(c *comparison) {
 	r.mu.Lock()
 	r.diverged, r.behind = c.diverged, c.behind
@@ -114,8 +114,8 @@ func (r *report) compared(c *comparison) {
 	}
 }
 
-// notice adds a text for Status, unless the report has that text already. If the report has more than noticesMost texts, notice drops
-// the oldest text.
+// notice adds a message for the user, unless the report has it already. It removes the oldest message if there are more
+// than maxNotices.
 func (r *report) notice(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *report) notice(text string) {
 		return
 	}
 	r.notices = append(r.notices, text)
-	if extra := len(r.notices) - noticesMost; extra > 0 {
+	if extra := len(r.notices) - maxNotices; extra > 0 {
 		r.notices = slices.Delete(r.notices, 0, extra)
 	}
 }
@@ -135,21 +135,21 @@ func (r *report) decline(refs []refusedRef) {
 	r.declined = refs
 }
 
-// refused reports whether ref is on the list of refused refs, and returns the error of the last round.
+// refused reports whether the session remote has refused ref, and returns the error of the last round.
 func (r *report) refused(ref string) (refused bool, failure error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.declined, func(d refusedRef) bool { return d.name == ref }), r.failure
 }
 
-// fill copies the report into s.
+// fill sets the fields of s that the report contains.
 func (r *report) fill(s *Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.Pending > 0 {
 		s.PendingSince = r.pendingSince
 	}
-	s.Failure, s.Since, s.Refused = r.failure, r.since, together(r.declined)
+	s.Failure, s.Since, s.Refused = r.failure, r.since, groupRefusals(r.declined)
 	s.Diverged, s.Notices = slices.Clone(r.diverged), slices.Clone(r.notices)
 	for _, ref := range slices.Sorted(maps.Keys(r.behind)) {
 		s.Behind = append(s.Behind, ref+": "+r.behind[ref].String())

@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// The time since which refs are pending survives rounds that fail, ends with a round that pushes everything, and begins where an
-// earlier queue had pushed everything for the last time.
+// TestPendingSince checks the time since which refs are pending: it does not change in rounds that fail, is zero after
+// a round that pushes everything, and begins at the time at which an earlier queue had pushed everything.
 func TestPendingSince(t *testing.T) {
 	synced := time.Now().Add(-time.Hour)
 	since := func(r *report) time.Time {

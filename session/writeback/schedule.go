@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// gather is the delay between a change of the Repo and the push. Refs that move within the delay are pushed together.
-	gather = 10 * time.Millisecond
+	// gatherDelay is the delay between a change of the Repo and the round that pushes it, so that refs that change
+	// shortly after each other are pushed together.
+	gatherDelay = 10 * time.Millisecond
 	// syncRetry is the maximum delay between retries while a caller waits in Sync.
 	syncRetry = time.Second
 	// forgetIdle is the idle time after which the set of pushed objects (selector.sent) is dropped to save memory. The
@@ -24,7 +25,7 @@ var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 30 * time.S
 // covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
 // answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
 // is being pushed needs no further request.
-func (q *Queue) covered(asked uint64) uint64 {
+func (q *Queue) answeredCalls(asked uint64) uint64 {
 	late, _ := q.calls.open() // before the refs are read, so that they contain what the callers wait for
 	if late == asked || !q.pipeline.whole {
 		return asked
@@ -35,10 +36,10 @@ func (q *Queue) covered(asked uint64) uint64 {
 	return late
 }
 
-// rest blocks until the next round has to start, and then returns true. It returns false if ctx is done first. The parameter
-// failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
-// wait is the delay until the next round; if wait is 0, the next round starts when the Repo changes.
-func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
+// waitForRound waits until the next round has to start, and returns true; it returns false if ctx ends before. failures
+// is the number of consecutive failed rounds, which determines the delay of the retry. After a success, wait is the
+// delay until the next round; if it is 0, the next round starts when the Repo changes.
+func (q *Queue) waitForRound(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
 	if refused := q.refusalsEnd(ctx); wait == 0 || refused > 0 && refused < wait {
@@ -76,13 +77,13 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 			default:
 			}
 		case <-changed:
-			return clock.Wait(ctx, gather)
+			return clock.Wait(ctx, gatherDelay)
 		}
 	}
 }
 
-// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused or ctx is done. The caller
-// must not hold remoteToken.
+// refusalsEnd returns the time until the first refused update is repeated, or 0 if there is none or ctx has ended. The
+// caller must not hold remoteToken.
 func (q *Queue) refusalsEnd(ctx context.Context) time.Duration {
 	release, err := q.take(ctx)
 	if err != nil {

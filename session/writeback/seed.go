@@ -21,16 +21,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
-// seeder pushes the base commits, with all of their history, to a session remote that lacks them (ModeSeed). Only the Queue's
-// goroutine calls its methods, except for progress, which any goroutine may call. mu is a leaf lock: no other lock is taken while
-// mu is held.
+// seeder pushes the base commits and their whole history to a session remote that lacks them (ModeSeed). Only the
+// Queue's goroutine calls its methods, except for progress, which may be called from any goroutine. No other lock is
+// acquired while mu is held.
 type seeder struct {
 	conn *connection // connection to the session remote and the mounted remote
 	dir  string      // directory for packs of history: QueueOptions.Dir
 	log  *zap.Logger
 	// record adds base commits to the ledger after the session remote has confirmed them.
 	record func(ctx context.Context, ids []object.ID) error
-	// changed wakes the goroutines that wait for a change of the Status.
+	// changed wakes the goroutines that wait for a change of the status.
 	changed func()
 
 	mu sync.Mutex // protects active and last
@@ -40,37 +40,38 @@ type seeder struct {
 	last baseAttempt
 }
 
-// seeding counts the bytes of a push of base commits: first the bytes that are fetched from the mounted remote, then the
-// bytes that are sent to the session remote. The field size is 0 while the total size is not known.
+// seeding counts the bytes of a push of base commits: first those that are fetched from the mounted remote, then those
+// that are sent to the session remote. size is 0 while the total size is not known.
 type seeding struct{ done, size atomic.Int64 }
 
-// Delays between attempts to push base commits. For each attempt, the mounted remote has to make a pack of its whole history, so
-// the delay doubles with each failure. After a remote could not be reached, the delay is short, because no pack was made.
+// Delays between attempts to push base commits. For each attempt, the mounted remote has to make a pack of its whole
+// history, so the delay doubles with each failure. If a remote could not be reached, the delay is shorter, because no
+// pack was made.
 const (
-	baseFirst    = 30 * time.Second // delay after the first failure
-	baseMost     = time.Hour        // maximum delay
-	baseAgain    = 15 * time.Second // time after a failure during which a call of Sync returns that failure without another attempt
-	unreachFirst = time.Second      // delay after the first failure to reach a remote
-	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
+	baseDelay           = 30 * time.Second // delay after the first failure
+	maxBaseDelay        = time.Hour        // maximum delay
+	baseFailureTime     = 15 * time.Second // time after a failure during which Sync returns it without an attempt
+	unreachableDelay    = time.Second      // delay after the first failure to reach a remote
+	maxUnreachableDelay = time.Minute      // maximum delay while a remote is unreachable
 )
 
 // baseAttempt is the result of the last attempt to push base commits.
 type baseAttempt struct {
 	failure  error     // error of the attempt; nil if the attempt succeeded
-	since    time.Time // time of the first failure in a row
+	since    time.Time // time of the first of the consecutive failures
 	at       time.Time // time of the last failure
-	failures int       // number of failures in a row
+	failures int       // number of consecutive failures
 }
 
-// push pushes the base commits in the slice need. The session remote is known to have the commits in the slice have, whose history
-// is not sent. If the delay after the last failure is not over, push does nothing and returns the rest of the delay and that
-// failure. The parameter asked is set while a caller waits in Sync. In this case, push makes an attempt even during the delay, unless
-// less time than baseAgain has passed since the last failure. The caller must not hold Queue.remoteToken.
+// push pushes the base commits need. have are commits that the session remote is known to have; their history is not
+// sent. If the delay after the last failure has not passed yet, push does nothing and returns the rest of the delay and
+// the failure. asked states that a caller waits in Sync: push then makes an attempt in spite of the delay, unless the
+// last failure is less than baseFailureTime ago. The caller must not hold Queue.remoteToken.
 func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (time.Duration, error) {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseAgain) {
+	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseFailureTime) {
 		return wait, last.failure
 	}
 	err := s.seed(ctx, need, have)
@@ -94,38 +95,38 @@ func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (
 	return time.Until(now.next()), err
 }
 
-// succeeded records that the session remote has the base commits.
+// succeeded records that the session remote has all base commits.
 func (s *seeder) succeeded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = baseAttempt{}
 }
 
-// progress returns the last attempt, and the push of base commits in progress, which is nil if there is none.
+// progress returns the last attempt to push base commits, and the push in progress, which is nil if there is none.
 func (s *seeder) progress() (baseAttempt, *seeding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last, s.active
 }
 
-// next returns the time of the next attempt.
+// next returns the time of the next attempt to push base commits.
 func (g baseAttempt) next() time.Time {
-	first, most := baseFirst, baseMost
+	first, most := baseDelay, maxBaseDelay
 	if errors.Is(g.failure, transport.ErrUnreachable) || errors.Is(g.failure, transport.ErrStalled) {
-		first, most = unreachFirst, unreachMost
+		first, most = unreachableDelay, maxUnreachableDelay
 	}
 	return g.at.Add(first + min(first<<min(max(g.failures-1, 0), 20), most))
 }
 
-// errNoBase is returned if no remote can supply the base commits to the session remote.
+// errNoBase means that the session remote lacks base commits, and no remote is known from which they can be fetched.
 var errNoBase = errors.New("history of the session's base commit is missing on the session remote")
 
-// lacks returns the commits of baseCommits that the session remote does not have. The map theirs holds the refs of the session
-// remote. For commits that the ledger l does not list, lacks asks the session remote (see connection.probe); if the server does not
-// support such requests, lacks assumes that the session remote has the commits. The parameter complained is set if the session
-// remote has reported missing objects. In this case, lacks also asks for the commits that l lists, and if the server does not
-// support such requests, it assumes that the session remote lacks the commits. lacks updates l.baseCommits and l.mode.
-func (s *seeder) lacks(
+// missingBases returns those of baseCommits that the session remote lacks. theirs contains the refs of the session
+// remote. For commits that the ledger l does not list, missingBases asks the session remote (connection.probe), and
+// assumes that it has them if the server does not support this. complained states that the session remote has reported
+// missing objects: missingBases then also asks for the commits in l, and assumes that they are missing if the server
+// does not support this. missingBases updates l.baseCommits and l.mode.
+func (s *seeder) missingBases(
 	ctx context.Context, baseCommits objects.Set, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
 	there := objects.Set{}
@@ -174,8 +175,8 @@ func (s *seeder) lacks(
 	return lacks, nil
 }
 
-// seed pushes the commits in the slice need with all of their history, except the history of the commits in the slice have. The
-// history is fetched from the mounted remote once, as one pack, and stays in a file until the session remote has it.
+// seed pushes the commits need and their history, without the history of the commits have. It fetches the history from
+// the mounted remote once, as one pack, and stores the pack in a file until the session remote has it.
 func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	if s.conn.origin == nil {
 		return errNoBase
@@ -204,8 +205,8 @@ func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	return nil
 }
 
-// spool returns the path of a file with a pack of all objects that are reachable from the commits in the slice need and not from the
-// commits in the slice have. It fetches the pack from the mounted remote, unless an earlier attempt has left the file.
+// spool returns the path of a file with a pack of all objects that are reachable from the commits need and not from the
+// commits have. It fetches the pack from the mounted remote, unless an earlier attempt has stored it.
 func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(s.dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
@@ -239,8 +240,8 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 	return path, nil
 }
 
-// send pushes the pack in the file path, and creates a ref below basePrefix for each commit in the slice need, so that gc on the
-// session remote keeps these commits. Then it records the commits in the ledger.
+// send pushes the pack in the file path, and creates a ref below basePrefix for each of the commits need, so that gc on
+// the session remote keeps them. Then it records the commits in the ledger.
 func (s *seeder) send(ctx context.Context, need []object.ID, path string, active *seeding) error {
 	prefix := basePrefix(s.conn.repo.Session())
 	push, err := s.conn.open(ctx, []string{prefix})
@@ -284,5 +285,6 @@ func (s *seeder) send(ctx context.Context, need []object.ID, path string, active
 	return s.record(ctx, need)
 }
 
-// basePrefix returns the prefix of the refs that keep the pushed base commits of session name on the session remote.
+// basePrefix returns the prefix of the refs on the session remote that keep the pushed base commits of the session
+// name.
 func basePrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// An empty session remote receives the history first, which takes one request to the mounted remote.
+// TestSeed checks that an empty session remote receives the history first, which takes one request to the mounted
+// remote.
 func TestSeed(t *testing.T) {
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
@@ -27,7 +28,7 @@ func TestSeed(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer origin.Close()
-			to := newFar(t, kind, object.SHA1, "")
+			to := newTestRemote(t, kind, object.SHA1, "")
 			p.copier()
 			one := p.Commit("d/new.txt", "one")
 			await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == one.String() })
@@ -47,7 +48,7 @@ func TestSeed(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(q.o.Dir, "*")); len(left) > 0 {
 				t.Errorf("temporary files after the seed: %v", left)
 			}
-			// A file of a commit that is not in the pushed history.
+			// Commit a file that belongs to a commit outside of the pushed history.
 			run(t, p.Origin.Path, "", "branch", "side", "main")
 			side, err := p.Origin.Commit("side", map[string]gittest.File{"side.txt": {Data: []byte("from the side")}}, "side")
 			if err != nil {
@@ -64,10 +65,11 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// An empty session remote with an old server, which cannot list objects.
-func TestSeedUnasked(t *testing.T) {
+// TestSeedToOldServer checks a push to an empty session remote with an old server that cannot state which commits it
+// has.
+func TestSeedToOldServer(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	to.server.Inject(gittest.Fault{Kind: gittest.NoV2})
 	p.copier()
 	one := p.Commit("a", "one")
@@ -79,7 +81,8 @@ func TestSeedUnasked(t *testing.T) {
 	}
 }
 
-// If the mounted remote cannot send its history, the queue does not request it repeatedly, and Sync returns the failure.
+// TestSeedFails checks that the queue does not request the history repeatedly if the mounted remote cannot send it, and
+// that Sync returns the error.
 func TestSeedFails(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.Origin.Path)})
@@ -92,7 +95,7 @@ func TestSeedFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer origin.Close()
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	broken := serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
@@ -114,8 +117,9 @@ func TestSeedFails(t *testing.T) {
 	wantSync(t, q)
 }
 
-// After a failed seed, the queue notices that the history was pushed to the session remote by other means, and continues.
-func TestSeededOtherwise(t *testing.T) {
+// TestSeedAfterOtherPush checks that after a failed push of the history, the queue finds out that the session remote
+// has got the history in another way, and continues.
+func TestSeedAfterOtherPush(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.Origin.Path)})
 	if err != nil {
@@ -127,7 +131,7 @@ func TestSeededOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer origin.Close()
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
 	p.copier()
 	p.Carried(p.Commit("a", "one"))

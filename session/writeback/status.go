@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Status returns the current state from memory and the Repo's refs. It does no network I/O.
+// Status returns the present status, from memory and from the refs of the Repo. It sends no requests.
 func (q *Queue) Status() Status {
 	if q.o.Remote == nil {
 		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Repo.Session(), Own: true}}
@@ -44,9 +44,9 @@ func (q *Queue) Status() Status {
 	return s
 }
 
-// together returns one text for each reason, which names the first ref with that reason and the number of further refs. A server
-// whose disk is full, or whose hook refuses pushes, refuses all refs for the same reason.
-func together(refused []refusedRef) []string {
+// groupRefusals returns one text for each reason of refusals, with the first ref and the number of further refs that
+// were refused for this reason. For example, a server whose disk is full refuses all refs for the same reason.
+func groupRefusals(refused []refusedRef) []string {
 	var names []string // first ref with each reason
 	more := map[string]int{}
 	for _, r := range refused {
@@ -68,8 +68,8 @@ func together(refused []refusedRef) []string {
 	return lines
 }
 
-// Reach waits until the session remote has the value that ref has in the Repo. It does not wait for a retry: it returns an error if the
-// session remote cannot be reached, refuses the ref, or has a value that another session pushed.
+// Reach waits until the session remote has the object id that ref has in the Repo. It does not wait for a retry: it
+// returns an error if the session remote cannot be reached, refuses the ref, or if another session has changed the ref.
 func (q *Queue) Reach(ctx context.Context, ref string) error {
 	if q.o.Remote == nil {
 		return nil
@@ -85,7 +85,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		switch {
 		case err != nil:
 			return err
-		// The ledger has the value as acknowledged only after the server has confirmed it.
+		// The ledger contains an object id as acknowledged only after the server has confirmed it.
 		case acked == id:
 			return nil
 		case failure != nil:

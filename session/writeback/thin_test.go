@@ -18,13 +18,14 @@ import (
 
 const baseURL = "https://git.example/app.git"
 
-// In thin mode an empty session remote receives only owned objects and all refs, in a container: a commit that stock git servers accept.
+// TestThin checks that in thin mode an empty session remote receives only owned objects, and all refs in a container,
+// which is a commit that stock git servers accept.
 func TestThin(t *testing.T) {
 	for _, kind := range []string{"path", "http", "ssh"} {
 		for _, f := range formatsOf(kind) {
 			t.Run(kind+"/"+f.String(), func(t *testing.T) {
 				p := newPlace(t, f)
-				to := newFar(t, kind, f, "")
+				to := newTestRemote(t, kind, f, "")
 				p.copier()
 				one := p.Commit("d/new.txt", "one")
 				p.Carried(one)
@@ -83,10 +84,11 @@ func TestThin(t *testing.T) {
 	}
 }
 
-// An ordinary ref on the session remote may have moved since this process listed it, and its commit is not in the container.
+// TestThinFetchesOrdinaryRefsThatMoved checks that an ordinary ref is fetched that has changed since this process
+// listed it, so that its commit is not in the container.
 func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
 	sender, reader := to.open(transport.Options{}), to.open(transport.Options{})
@@ -107,10 +109,11 @@ func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	}
 }
 
-// Each push sends only new objects. Small packs are joined, and the total number of bytes stays proportional to the commits.
+// TestThinManyPushes checks that each push sends only new objects, that small packs are joined, and that the total
+// number of bytes remains proportional to the commits.
 func TestThinManyPushes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, "")
+	to := newTestRemote(t, "path", object.SHA1, "")
 	p.copier()
 	p.Carried(p.Commit("a", "0"))
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
@@ -157,16 +160,17 @@ func TestThinManyPushes(t *testing.T) {
 	}
 }
 
-// Two machines that push at once do not overwrite each other: the second notices, and pushes its refs under other names.
+// TestThinMovedByOthers checks that two machines that push at the same time do not overwrite each other: the second one
+// finds the refs changed, and pushes its refs to other names.
 func TestThinMovedByOthers(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	p.copier()
 	one := p.Commit("a", "one")
 	p.Carried(one)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
-	// Another machine moves the container by a push.
+	// Another machine replaces the container by a push.
 	other := to.open(transport.Options{})
 	push, err := other.OpenPush(t.Context(), nil)
 	if err != nil {
@@ -187,10 +191,11 @@ func TestThinMovedByOthers(t *testing.T) {
 	}
 }
 
-// After checkpoints were dropped, the container has only objects that are reachable from its refs.
+// TestThinRewrite checks that after checkpoints were removed, the container has only objects that are reachable from
+// its refs.
 func TestThinRewrite(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	p.copier()
 	dropped := p.Commit("a", strings.Repeat("dropped ", 100))
 	p.Carried(dropped)
@@ -227,8 +232,9 @@ func TestThinRewrite(t *testing.T) {
 	}
 }
 
-// A session keeps the mode that it started with, and thin mode requires a mounted remote that other machines can read.
-func TestThinOrNot(t *testing.T) {
+// TestModeIsKept checks that a session keeps the mode that was chosen at its first push, and that thin mode requires a
+// mounted remote that other machines can read.
+func TestModeIsKept(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
@@ -249,7 +255,7 @@ func TestThinOrNot(t *testing.T) {
 		if c.full {
 			from = p.Origin.Path
 		}
-		to := newFar(t, "path", object.SHA1, from)
+		to := newTestRemote(t, "path", object.SHA1, from)
 		q := p.queue(to, c.o)
 		wantSync(t, q)
 		q.Close()
@@ -264,20 +270,21 @@ func TestThinOrNot(t *testing.T) {
 		}
 		q.Close()
 	}
-	to := newFar(t, "http", object.SHA1, "")
+	to := newTestRemote(t, "http", object.SHA1, "")
 	q := p.queue(to, QueueOptions{BaseURL: to.open(transport.Options{}).URL()})
 	wantSync(t, q)
 	if got := q.Status().Mode; got == ModeThin {
 		t.Errorf("the empty mounted remote itself as session remote: got mode %q", got)
 	}
 	q.Close()
-	q = p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
+	q = p.queue(newTestRemote(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
 	if err := syncAll(t, q); !errors.Is(err, errNoBase) {
 		t.Errorf("shared mode with a session remote that lacks the base: got %v", err)
 	}
 }
 
-// formatsOf returns the object formats that a kind of session remote is tested with; ssh is slow, so it has one.
+// formatsOf returns the object formats with which a kind of session remote is tested. For ssh it returns only one,
+// because ssh is slow.
 func formatsOf(kind string) []object.Format {
 	if kind == "ssh" {
 		return []object.Format{object.SHA1}
@@ -285,10 +292,11 @@ func formatsOf(kind string) []object.Format {
 	return []object.Format{object.SHA1, object.SHA256}
 }
 
-// A push that cannot write its objects returns an error, and removes what it has written.
+// TestThinPushFails checks that a push that cannot write its objects returns an error, and removes the files that it
+// has written.
 func TestThinPushFails(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, "")
+	to := newTestRemote(t, "path", object.SHA1, "")
 	one := p.Commit("a", "one")
 	remote := to.open(transport.Options{})
 	dir := t.TempDir()
@@ -313,10 +321,10 @@ func TestThinPushFails(t *testing.T) {
 	}
 }
 
-// A container whose packs are damaged is an error, whoever has written it.
+// TestThinContainerIsDamaged checks that a container with damaged packs is an error, whichever host has written it.
 func TestThinContainerIsDamaged(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	to := newFar(t, "path", object.SHA1, "")
+	to := newTestRemote(t, "path", object.SHA1, "")
 	p.copier()
 	p.Carried(p.Commit("a", "one"))
 	wantSync(t, p.queue(to, QueueOptions{BaseURL: baseURL}))

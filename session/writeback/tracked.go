@@ -9,15 +9,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// tracker reports the branches that the mounted remote has to QueueOptions.Tracked.
+// tracker calls QueueOptions.Tracked if a branch of the mounted remote is known to have changed.
 type tracker struct {
 	conn  *connection
 	moved func(ctx context.Context, branch string, old, now object.ID) error // QueueOptions.Tracked
 	log   *zap.Logger
 }
 
-// follow reports a branch that the mounted remote now has, as a git push by the user would do it: without it, git
-// status compares the branch with a value of the time before the push.
+// follow reports that the mounted remote now has the commit now in the branch ref, so that the remote-tracking ref in
+// the mount is updated, as by a git push of the user. Otherwise git status would compare the branch with an older
+// commit.
 func (t tracker) follow(ctx context.Context, ref string, old, now object.ID, l *ledger) {
 	user, own := l.layout().Here(ref)
 	branch, isBranch := strings.CutPrefix(ref, "refs/heads/")

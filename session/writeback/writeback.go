@@ -1,6 +1,6 @@
-// Package writeback pushes the commits and checkpoints of a session out of the mount. The package refcopy copies the refs that git moved in
-// the mount's git directory into the session's bare repository (session.Repo, "the Repo" below), and package capture writes checkpoints
-// there. A Queue pushes the refs of the Repo to the session remote, a git repository elsewhere.
+// Package writeback pushes the commits and checkpoints of a session to its session remote. Package refcopy copies the
+// refs that git has changed in the mount's git directory into the session's bare repository (session.Repo, "the Repo"
+// below), and package capture writes checkpoints there. A Queue pushes the refs of the Repo to the session remote.
 //
 // The package guarantees:
 //   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session writes
@@ -16,28 +16,30 @@
 //     The exception is a session remote that lacks the base commits of the session (ModeSeed): their history is fetched and
 //     pushed first, in one pack.
 //
-// The way of one commit, which pipeline.go makes from top to bottom:
+// A commit or checkpoint is pushed in the following steps; pipeline.go contains most of them in this order:
 //
 //	event     refcopy.Copier copies the commit and its ref into the Repo, capture.Capturer a checkpoint;
-//	          Queue.rest sees Repo.Changed
-//	round     Queue.run calls Queue.round, which holds the session remote and calls round.attempt until nothing differs
+//	          Queue.waitForRound receives from Repo.Changed
+//	round     Queue.run calls Queue.round, which holds remoteToken and calls round.attempt until nothing differs
 //	collect   collect reads the refs of the Repo; if ledger.pending finds no difference, the round ends
 //	open      connection.open reads those refs of the session remote that requested names; modeChoice.choose and
 //	          claimer.decide decide once how the session uses it
-//	compare   comparison.run returns the updates; a ref that others have moved goes to a diverged name, or to
+//	compare   comparison.run finds the updates; a ref that others have changed goes to a diverged name, or to
 //	          movedRefs.follow
-//	select    selector.load returns the objects that the session remote lacks, and the base commits (seeder.lacks)
+//	select    selector.load returns the objects that the session remote lacks, and the base commits
+//	          (seeder.missingBases)
 //	pack      packer.pack makes one pack, or a container
 //	push      round.send: record.keep writes the values that are sent; connection.send sends them
-//	answer    round.answers: the ledger gets the accepted values, refusals.add the refused ones; record.keep writes it
+//	answer    round.answers records accepted updates in the ledger, and refused ones by refusals.add; record.keep writes
 //	notes     notesPusher.push merges and pushes notes, after all other refs
-//	base      seeder.push pushes the base commits that the session remote lacks; then the next round
+//	base      seeder.push pushes base commits that the session remote lacks; then the next round begins
 //	schedule  syncCalls.answer ends the calls of Sync; Queue.rest waits for the next change, for a retry
 //	          (pauses), or for the time at which a refused update may be sent again
 //
-// Terms: a *moved* ref is a ref that another session has changed on the session remote to a value that this session's value
-// does not contain. This session's value is then pushed under a diverged name, session.DivergedRef. The *base commits* are
-// the commits of the mounted remote that owned objects refer to; file and ref names use the older word *ground* for them.
+// Terms: a *moved* ref is a ref that another session has set, on the session remote, to a commit that is not an
+// ancestor of this session's commit. This session's commit is then pushed to a diverged name (session.DivergedRef). The
+// *base commits* are the commits of the mounted remote to which owned objects refer; names of files and refs use the
+// older word *ground* for them.
 package writeback
 
 import (
@@ -49,21 +51,23 @@ import (
 )
 
 var (
-	// ErrMoved is returned if another session changed a ref on the session remote.
+	// ErrMoved means that another session has changed a ref on the session remote.
 	ErrMoved = session.ErrMoved
-	// ErrRefused is returned if the session remote refused an update of a ref.
+	// ErrRefused means that the session remote has refused an update of a ref.
 	ErrRefused = errors.New("session remote rejected the ref")
-	// ErrClosed is returned to a caller that was waiting when the queue was closed.
+	// ErrClosed is returned to callers that wait when the queue is closed.
 	ErrClosed = errors.New("queue of pushes was closed")
 )
 
-// Status describes which refs are pending and why.
+// Status describes which refs of a session are pending, and why.
 type Status struct {
 	// Mode is the way in which the session remote gets the base commits.
 	Mode Mode
-	// Pending is the number of refs that are not pushed yet, because their values in the Repo and on the session remote differ.
+	// Pending is the number of refs that are not pushed yet, because they differ between the Repo and the session
+	// remote.
 	Pending int
-	// PendingSince is the time since which refs are pending; zero if none is pending, or before the first round.
+	// PendingSince is the time since which at least one ref is pending; zero if none is pending, or before the first
+	// round.
 	PendingSince time.Time
 	// LastSync is the last time at which no ref was pending; zero if there was no such time.
 	LastSync time.Time
@@ -73,14 +77,15 @@ type Status struct {
 	Since time.Time
 	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout session.Layout
-	// Diverged lists the refs whose values were pushed under other names.
+	// Diverged lists the refs that were pushed to their diverged names.
 	Diverged []Diverged
-	// Behind lists, as "REF: ID", the refs whose value ID on the session remote contains the value in the Repo.
+	// Behind lists the refs whose commit in the Repo is an ancestor of their commit on the session remote, as "REF: ID"
+	// with the latter commit.
 	Behind []string
-	// Moved lists the refs of metadata and checkpoints, which only this session writes, that another session has moved.
-	// These refs are no longer pushed.
+	// Moved lists refs that only this session writes, those of its metadata and checkpoints, but that another machine
+	// has changed. They are no longer pushed.
 	Moved []string
-	// Refused lists refused refs as "REF: REASON", one entry for each reason, the user's refs first.
+	// Refused lists refused refs as "REF: REASON", one entry for each reason, first those of the user.
 	Refused []string
 	// Notices are messages for the user, such as refs that the session remote had lost.
 	Notices []string
@@ -88,32 +93,32 @@ type Status struct {
 	// Traffic counts the bytes that all mounts of the session on this host have transferred.
 	Traffic Traffic
 
-	// Seeding reports that a push of the base commits is in progress.
+	// Seeding states that a push of the base commits is in progress.
 	Seeding bool
-	// Seeded is the number of bytes that the push of the base commits has transferred. SeedSize is the total number of bytes that
-	// this push will transfer; 0 if the number is not known yet.
+	// Seeded is the number of bytes of base commits that were transferred. SeedSize is the total number of bytes to
+	// transfer; 0 if it is not known yet.
 	Seeded, SeedSize int64
 }
 
-// Diverged is a branch, tag or notes ref whose value in the mount could not be pushed to its name on the session remote.
-// The value was pushed to another name instead.
+// Diverged is a branch, tag or notes ref that could not be pushed to its usual name on the session remote, and was
+// pushed to another name instead.
 type Diverged struct {
 	// Ref is the name of the ref in the mount.
 	Ref string
-	// There is the usual name of the ref on the session remote. Either the ref of that name has commits that Ref does not contain,
-	// or a ref of that name cannot be created.
+	// There is the usual name of the ref on the session remote. It has commits there that Ref lacks, or it cannot be
+	// created.
 	There string
-	// Ours is the name on the session remote to which the value of Ref was pushed instead.
+	// Ours is the name on the session remote to which Ref was pushed instead.
 	Ours string
-	// InWay is the ref on the session remote that prevents the creation of There, as feature prevents feature/x; it is empty if
+	// InWay is the ref on the session remote that prevents the creation of There, as feature prevents feature/x; "" if
 	// There exists and has other commits.
 	InWay string
 }
 
-// Taken reports that another machine, which took the session over, has moved a ref of the session's metadata or of its
-// checkpoints.
+// Taken describes a ref of the session's metadata or checkpoints that another machine, which has taken the session
+// over, has changed on the session remote.
 type Taken struct {
-	// Ref is the moved ref; Theirs is its value on the session remote.
+	// Ref is the name of the ref. Theirs is its commit on the session remote.
 	Ref    string
 	Theirs object.ID
 }
