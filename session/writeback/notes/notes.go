@@ -1,4 +1,4 @@
-// Package notes merges the notes of several sessions.
+// Package notes merges the git notes of several sessions.
 package notes
 
 import (
@@ -22,16 +22,16 @@ const prefix = "refs/notes/"
 // maxNote is the maximum size of a note in bytes.
 const maxNote = 16 << 20
 
-// Merger merges notes in the repository Repo. Only one goroutine may call Union at a time, because all merges use the
-// same directory, notesDir.
+// Merger merges git notes in the repository Repo. Only one goroutine may call Union at a time, because all merges use
+// the same directory.
 type Merger struct{ Repo *session.Repo }
 
-// notesDir is the name of a temporary git directory inside the Repo, in which stock git merges notes. git merges only refs below
-// refs/notes/, and in the Repo itself those refs are the user's, so the merge cannot use the Repo's own refs.
+// notesDir is the name of a temporary git directory inside the Repo, in which stock git merges notes. Git merges notes
+// only in refs below refs/notes/, which in the Repo belong to the user, so the merge uses refs of its own.
 const notesDir = "artifactfs.notes"
 
-// Union merges the notes commits ours and theirs with stock git, and returns the merged commit. mergeNote merges each
-// note that both sides have changed. git writes the new objects to the Repo.
+// Union merges the notes commits ours and theirs by git, and returns the merged commit. A note that both sides have
+// changed is merged by mergeNote. Git writes the new objects to the Repo.
 func (m Merger) Union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(m.Repo.Dir(), notesDir)
 	if err := os.RemoveAll(dir); err != nil { // a crash may have left the directory
@@ -64,7 +64,7 @@ func (m Merger) Union(ctx context.Context, ours, theirs object.ID) (object.ID, e
 			return []byte(text), err
 		}
 		base, err := merge.Base(run, ours.String(), theirs.String())
-		if err != nil { // objects between them are missing: merge as without a common history
+		if err != nil { // objects of the history are missing: merge as if there were no common ancestor
 			base = object.ID{}
 		}
 		for _, file := range conflicts {
@@ -86,9 +86,9 @@ func (m Merger) Union(ctx context.Context, ours, theirs object.ID) (object.ID, e
 	return session.NewRefDir(dir, m.Repo.Format()).Ref(prefix + "ours")
 }
 
-// note returns the text of the note for one object in the notes commit tip, with a newline at its end, or nil if there is no such
-// note. The parameter name is the ID of that object in hexadecimal digits, which is also the path of the note in the tree. git
-// may divide this path into directories with names of two digits (fanout).
+// note returns the note for one object in the notes commit tip, with a newline at its end, or nil if there is none.
+// name is the id of the object in hexadecimal, which is also the path of the note in the tree. Git may divide the path
+// into directories with names of two digits.
 func (m Merger) note(tip object.ID, name string) ([]byte, error) {
 	if tip.IsZero() {
 		return nil, nil
@@ -121,8 +121,8 @@ func (m Merger) note(tip object.ID, name string) ([]byte, error) {
 	}
 }
 
-// git runs a git command in the git directory dir, with the objects directory of the Repo. It returns the output of the command
-// without newlines at the end.
+// git runs a git command in the git directory dir, with the objects directory of the Repo. It returns the output
+// without newlines at its end.
 func (m Merger) git(ctx context.Context, dir string, args ...string) (string, error) {
 	r := gitcmd.Repo{Dir: dir, Writes: filepath.Join(m.Repo.Dir(), "objects"), Base: gitcmd.IsolatedEnviron(),
 		Options: []string{"-c", "core.fsync=all"}, Env: gitcmd.Identity()}
@@ -133,10 +133,10 @@ func (m Merger) git(ctx context.Context, dir string, args ...string) (string, er
 	return strings.TrimRight(string(out), "\n"), nil
 }
 
-// mergeNote merges two versions of a note, ours and theirs, that have both changed since the version base. If all versions are
-// JSON objects, as the command "artifactfs session note" writes them, mergeNote merges each member separately: a member that only one
-// side has changed gets the value of that side, and a member that both sides have changed gets the value of ours. Any other note
-// becomes the sorted union of the lines of both versions, like the result of "git notes merge -s cat_sort_uniq".
+// mergeNote merges ours and theirs, two versions of a note that both differ from the version base. If all versions are
+// JSON objects, as "artifactfs session note" writes them, it merges each member separately: a member that only one side
+// has changed gets the value of that side, and a member that both sides have changed gets the value of ours. Any other
+// note becomes the sorted union of the lines of both versions, as with "git notes merge -s cat_sort_uniq".
 func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
 	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||

@@ -19,29 +19,29 @@ import (
 
 // Limits of the objects of the mounted repository that one push adds to a container.
 const (
-	maxBaseTrees  = 2000     // trees
-	maxBaseBlob   = 1 << 20  // bytes of the old version of a changed file
-	maxBaseBlobs  = 8 << 20  // bytes of the old versions of all changed files, which are sent as differences
-	maxWholeBlobs = 16 << 10 // bytes of removed and moved files, which are sent whole
-	maxBaseTips   = 16       // most commits whose objects are bases of deltas
+	maxBaseTrees  = 2000     // number of trees
+	maxBaseBlob   = 1 << 20  // size in bytes of the old version of a changed file
+	maxBaseBlobs  = 8 << 20  // size in bytes of the old versions of all changed files, which are sent as deltas
+	maxWholeBlobs = 16 << 10 // size in bytes of all removed and moved files, which are not sent as deltas
+	maxBaseTips   = 16       // number of commits whose objects are bases of deltas
 )
 
-// baseObjects finds the objects of the mounted repository with which commits of a session are compared: the base commits, their
-// trees on the paths of changed files, and the contents of these files.
+// baseObjects finds the objects of the mounted repository that are needed to show the changes of a session: the base
+// commits, their trees on the paths of changed files, and the old contents of these files.
 type baseObjects struct {
 	repo  *session.Repo
-	known Set                  // objects that the container has
+	known Set                  // objects that the container already has
 	paths map[object.ID]string // found commits and trees, with their paths
-	trees int
-	// changed and whole hold the found contents, with their paths: those of files that have other contents now, and those of removed
-	// and moved files.
+	trees int                  // number of found trees
+	// changed and whole contain the found blobs with their paths: changed those of files that have other contents now,
+	// whole those of removed and moved files.
 	changed, whole map[object.ID]string
-	tips           []object.ID // commits that were compared
+	tips           []object.ID // commits of the session whose objects are bases of deltas
 }
 
-// WriteBases writes a pack into the directory dir, or nothing. The pack holds the objects of the mounted repository with which
-// the commits among ids are compared, as far as they are on this host and not in the set known. WriteBases returns the ids of
-// the objects in the pack. The parameter store may be nil.
+// WriteBases writes a pack of objects of the mounted repository into the directory dir: those with which readers
+// compare the commits among ids. It leaves out objects that are not on this host or are in the set known, and writes no
+// file if none remain. It returns the ids of the objects in the pack. store may be nil.
 func WriteBases(ctx context.Context, repo *session.Repo, store Provider, dir string, ids []object.ID, known Set) (Set, error) {
 	b := &baseObjects{repo: repo, known: known, paths: map[object.ID]string{}, changed: map[object.ID]string{},
 		whole: map[object.ID]string{}}
@@ -61,8 +61,8 @@ func WriteBases(ctx context.Context, repo *session.Repo, store Provider, dir str
 	return written, b.write(ctx, dir)
 }
 
-// add adds what the owned commits in ids are compared with: checkpoints with the checkpoint before and with the base of the session,
-// other commits with their first parents.
+// add finds the objects with which the owned commits in ids are compared. A checkpoint is compared with the previous
+// checkpoint and with the base commit of the session, any other commit with its first parent.
 func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
 	states := Set{}
 	var checkpoints []session.Checkpoint
@@ -110,7 +110,8 @@ func (b *baseObjects) add(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// tree returns the tree of a commit, or the zero id if the commit is not on this host. It adds a commit of the mounted repository.
+// tree returns the tree of a commit, or the zero id if the commit is not on this host. It adds the commit to the found
+// objects if it belongs to the mounted repository.
 func (b *baseObjects) tree(commit object.ID) object.ID {
 	if commit.IsZero() {
 		return object.ID{}
@@ -164,7 +165,8 @@ func (b *baseObjects) compare(from, to object.ID) {
 	}.Run(to, from) // the functions return no errors
 }
 
-// contents adds found contents that are on this host to b.paths, the smallest first, until their sizes exceed a limit. It uses no network.
+// contents adds those of the found blobs to b.paths that are on this host and have at most each bytes, the smallest
+// first, until their sizes exceed limit. It sends no request.
 func (b *baseObjects) contents(ctx context.Context, store Provider, found map[object.ID]string, each, limit int64) error {
 	ids := slices.Collect(maps.Keys(found))
 	if store != nil && len(ids) > 0 {
@@ -188,17 +190,18 @@ func (b *baseObjects) contents(ctx context.Context, store Provider, found map[ob
 	return nil
 }
 
-// write writes the found objects as a pack in the directory dir. Their differences refer to objects of b.tips, which the pack lacks.
+// write writes the found objects as a pack to the directory dir. The pack contains deltas against objects of b.tips,
+// which it does not contain.
 func (b *baseObjects) write(ctx context.Context, dir string) error {
 	if len(b.paths) == 0 {
 		return nil
 	}
 	var in strings.Builder
 	for _, tip := range b.tips {
-		fmt.Fprintf(&in, "-%s\n", tip) // git uses the objects of this commit as bases of differences, and leaves them out
+		fmt.Fprintf(&in, "-%s\n", tip) // git uses the objects of this commit only as bases of deltas
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(b.paths), object.ID.Compare) {
-		path := b.paths[id] // git compares objects of the same path
+		path := b.paths[id] // git searches for deltas between objects of the same path
 		if strings.ContainsAny(path, "\n\x00") {
 			path = ""
 		}

@@ -1,6 +1,6 @@
-// Package objects selects the objects that a push of a session sends: those that were created in the session and that the
-// session remote lacks (Select), and for a session remote without the history of the mounted repository, those of its objects
-// with which commits of the session are compared (WriteBases).
+// Package objects selects the objects that a push of a session sends: objects that were created in the session and that
+// the session remote lacks (Select). For a session remote without the history of the mounted repository, it also
+// selects objects of this repository with which readers compare the commits of the session (WriteBases).
 package objects
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Provider fetches objects of the mounted remote. fetch.Store and fetch.Local implement it.
+// Provider fetches objects of the mounted remote. It is implemented by fetch.Store and fetch.Local.
 type Provider interface {
-	// Provide fetches the objects in the parameter wanted into packs that git can read. It may also fetch the objects in the
-	// parameter along, in the same requests.
+	// Provide fetches the objects wanted into packs that git can read. It may also fetch the objects along by the same
+	// requests.
 	Provide(ctx context.Context, wanted, along []object.ID) error
-	// Missing returns the elements of ids that are in none of the packs that git can read.
+	// Missing returns those of the objects ids that are in no pack that git can read.
 	Missing(ids []object.ID) []object.ID
-	// FromCache writes those contents among ids that are on this host, but not in a pack that git can read, into such a pack. It sends
+	// FromCache copies contents that are on this host, but not in a pack that git can read, into such a pack. It sends
 	// no request.
 	FromCache(ctx context.Context, ids []object.ID) error
 }
@@ -31,11 +31,11 @@ type Provider interface {
 // Set is a set of object ids.
 type Set map[object.ID]bool
 
-// Selection is the set of objects that a push has to send: the owned objects that are reachable from the pushed commits and that
-// the session remote lacks.
+// Selection is the result of Select: the owned objects that a push has to send because they are reachable from the
+// pushed commits and the session remote lacks them.
 type Selection struct {
 	IDs         []object.ID // objects to send, in the order of the walk
-	BaseCommits Set         // objects of the mounted remote that the session's commits refer to
+	BaseCommits Set         // objects of the mounted remote to which the session's commits refer
 
 	repo *session.Repo
 	sent Set // objects that the session remote has
@@ -46,11 +46,11 @@ func newSelection(repo *session.Repo, sent Set) *Selection {
 	return &Selection{BaseCommits: Set{}, repo: repo, sent: sent, seen: Set{}}
 }
 
-// Has reports whether Select has found the object id.
+// Has reports whether the object id is one of the objects that Select has found.
 func (s *Selection) Has(id object.ID) bool { return s.seen[id] }
 
-// Select returns the owned objects that are reachable from tips and not in the set sent. The walk ends at objects in the set sent
-// and at objects that are not owned, so its cost is proportional to the size of the result.
+// Select returns the owned objects that are reachable from tips and not in the set sent. It does not follow objects
+// that are in sent or not owned, so its cost is proportional to the size of the result.
 func Select(ctx context.Context, repo *session.Repo, tips []object.ID, sent Set) (*Selection, error) {
 	s := newSelection(repo, sent)
 	for stack := append([]object.ID(nil), tips...); len(stack) > 0; {
@@ -77,10 +77,9 @@ func Select(ctx context.Context, repo *session.Repo, tips []object.ID, sent Set)
 	return s, nil
 }
 
-// Reached returns owned objects that a session remote must have if it has the commits tips: all owned commits in the history of
-// tips, and the trees and contents of tips and of their parents. To save time, it leaves out the trees and contents of older
-// commits. If a later commit uses one of the objects that were left out, the push sends this object again, which is rare and does
-// no harm.
+// Reached returns owned objects that a session remote must have if it has the commits tips: all owned commits in the
+// history of tips, and the trees and contents of tips and of their parents. To save time, it leaves out the trees and
+// contents of older commits; a push may then send such an object again, which is rare and harmless.
 func Reached(ctx context.Context, repo *session.Repo, tips []object.ID) (Set, error) {
 	s := newSelection(repo, Set{})
 	level := tips
@@ -108,8 +107,8 @@ func Reached(ctx context.Context, repo *session.Repo, tips []object.ID) (Set, er
 	return s.seen, nil
 }
 
-// names returns the objects to which the object id refers: the parents and the tree of a commit, or the target of a tag. For an
-// object of another type it returns no objects.
+// names returns the objects to which the object id refers: the parents and the tree of a commit, or the target of a
+// tag. For other objects it returns none.
 func (s *Selection) names(id object.ID) (below []object.ID, tree object.ID, err error) {
 	t, content, err := s.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -129,8 +128,8 @@ func (s *Selection) names(id object.ID) (below []object.ID, tree object.ID, err 
 	return nil, tree, nil
 }
 
-// tip adds the trees and contents of the object id. It returns the parents of a commit or the target of a tag without adding
-// these objects.
+// tip adds the trees and contents that are reachable from the object id without other commits. It returns the parents
+// of a commit, or the target of a tag, which are not added.
 func (s *Selection) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := s.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -170,9 +169,9 @@ func (s *Selection) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree adds the tree id and everything below it. The tree before is the tree at the same path in the parent commit. tree leaves
-// out objects that the tree before holds under the same path: the session remote has these objects, or they are added together
-// with the parent commit.
+// tree adds the tree id and everything below it. before is the tree at the same path in the parent commit: tree leaves
+// out objects that before has under the same path, because the session remote has them or they are added together with
+// the parent commit.
 func (s *Selection) tree(id, before object.ID) error {
 	if id.IsZero() || id == before || !s.add(id) {
 		return nil
@@ -207,12 +206,12 @@ func (s *Selection) add(id object.ID) bool {
 	return true
 }
 
-// Fill adds the objects of the mounted remote to which the objects in s.IDs refer and which are not in the trees of the base
-// commits, such as a file that was taken from another commit. It fetches missing objects through store.
+// Fill adds objects of the mounted remote to which the objects in s.IDs refer, but which are not in the trees of the
+// base commits, for example a file that was taken from another commit. It fetches missing objects by store.
 func (s *Selection) Fill(ctx context.Context, baseCommits []object.ID, store Provider) error {
 	held, named := Set{}, Set{}
 	for _, id := range baseCommits {
-		// The session remote has everything that the trees of the base commits reach.
+		// The session remote has all objects that are reachable from the trees of the base commits.
 		if info, err := s.repo.Commit(id); err == nil {
 			if err := s.spread(info.Tree, held, Set{}); err != nil {
 				return err
@@ -258,7 +257,7 @@ func (s *Selection) Fill(ctx context.Context, baseCommits []object.ID, store Pro
 	return nil
 }
 
-// spread adds the tree id and everything below it to the set into, except the objects in the set except.
+// spread adds the tree id and everything below it to the set into. It leaves out objects in the set except.
 func (s *Selection) spread(id object.ID, into, except Set) error {
 	if into[id] || except[id] {
 		return nil

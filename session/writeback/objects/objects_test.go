@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A push sends the objects of its commits down to the commits of the mounted remote, and none that the session remote must have because
-// of a commit that it has.
+// TestSelect checks that a push sends the objects of its commits down to the commits of the mounted remote, and none
+// that the session remote must have because it has a commit that contains them.
 func TestSelect(t *testing.T) {
 	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package readable makes the readable branch of a thin session: commits that stock git can read, one for each checkpoint and each
-// commit of the session. Their trees have only files that the session has changed. If a file is changed for the first time, a merge
-// commit before that change adds its old version; git log -p shows no difference for merge commits.
+// Package readable makes the readable branch of a session in thin mode: commits that stock git can read, one for each
+// checkpoint and each commit of the session. Their trees contain only the files that the session has changed. Before a
+// file is changed for the first time, a merge commit adds its old version, because git log -p shows no differences for
+// merge commits.
 package readable
 
 import (
@@ -29,28 +30,28 @@ import (
 
 // Limits of the readable branch.
 const (
-	maxSteps = 1000     // checkpoints, of which the newest are added, and commits before a checkpoint
-	maxPaths = 2000     // changed paths of a commit whose contents are added
-	maxFile  = 1 << 20  // bytes of a file
-	maxOld   = 16 << 10 // bytes of the old contents of removed files that one push adds
-	maxNamed = 100      // paths that a message names
+	maxSteps = 1000     // number of checkpoints that one push adds, the newest ones, and of commits for each
+	maxPaths = 2000     // number of changed paths of a commit whose contents are added
+	maxFile  = 1 << 20  // size of a file in bytes; the contents of larger files are not added
+	maxOld   = 16 << 10 // size in bytes of the old contents of removed files that one push adds
+	maxNamed = 100      // number of paths that a commit message names
 )
 
 // recordsDir is the directory of the transcript in the readable branch.
 const recordsDir = "artifactfs-transcript/"
 
-// branch is a readable branch to which commits are added.
+// branch is the readable branch while commits are added to it.
 type branch struct {
 	repo    *session.Repo
 	state   state
-	at      time.Time // time of commits that are not those of the session
+	at      time.Time // time of commits that do not stand for a commit or checkpoint of the session
 	objects []odb.Outgoing
-	blobs   map[object.ID]bool // contents that the session remote may lack
-	trees   map[object.ID]bool // trees that it has
-	whole   int64              // bytes of old versions without new ones that may still be added
+	blobs   map[object.ID]bool // blobs that the session remote may lack
+	trees   map[object.ID]bool // trees that the branch contains already
+	whole   int64              // number of bytes of old contents of removed files that may still be added
 }
 
-// state is what is known of a readable branch between two pushes.
+// state describes a readable branch. It is stored in a file between two pushes.
 type state struct {
 	Tip        string            `json:"tip"`
 	First      string            `json:"first"`
@@ -62,22 +63,22 @@ type state struct {
 	Commits    map[string]bool   `json:"commits"`
 }
 
-// parse returns the id in a text of the state, or the zero id.
+// parse parses an object id in the state. It returns the zero id if the text is not an id.
 func parse(text string) object.ID {
 	id, _ := object.ParseID(text)
 	return id
 }
 
-// Maker makes new values of the readable branch of a session. Store may be nil.
+// Maker makes new commits of the readable branch of a session. Store may be nil.
 type Maker struct {
 	Repo  *session.Repo
 	Store objects.Provider
 	Log   *zap.Logger
 }
 
-// Make adds the checkpoints and commits of the session that the branch lacks, and returns the new value of the branch; it is zero if
-// nothing is missing. The parameter old is the value on the session remote. If anew is set, Make makes the whole branch again. Packs
-// that are not small are made below the directory dir.
+// Make adds the checkpoints and commits of the session that the branch lacks, and returns the new commit of the branch;
+// the result is zero if the branch lacks none. old is the commit of the branch on the session remote. If anew is set,
+// Make makes the whole branch again. Packs that are not small are written below the directory dir.
 func (m Maker) Make(ctx context.Context, dir string, old object.ID, anew bool) (thin.Readable, error) {
 	repo := m.Repo
 	file := filepath.Join(repo.Dir(), "artifactfs.readable")
@@ -126,7 +127,8 @@ func (m Maker) Make(ctx context.Context, dir string, old object.ID, anew bool) (
 	}}, err
 }
 
-// pack makes a pack of all new objects, and returns a function that copies it. The pack is below dir if it is not small.
+// pack makes a pack of all new objects, and returns a function that writes the pack. A pack that is not small is stored
+// below dir.
 func (b *branch) pack(ctx context.Context, dir string) (func(context.Context, io.Writer) error, error) {
 	made := map[object.ID]odb.Outgoing{}
 	var ids []object.ID
@@ -184,7 +186,7 @@ func (b *branch) pack(ctx context.Context, dir string) (func(context.Context, io
 	}, err
 }
 
-// extend adds the checkpoints and commits that the branch lacks, and the transcript.
+// extend adds the checkpoints and commits that the branch lacks, and the records of the transcript.
 func (b *branch) extend(ctx context.Context, store objects.Provider) error {
 	var list []session.Checkpoint
 	err := b.repo.EachCheckpoint(func(p session.Checkpoint) bool {
@@ -235,7 +237,7 @@ func (b *branch) extend(ctx context.Context, store objects.Provider) error {
 	return b.transcript(ctx)
 }
 
-// who returns the lines of a commit that name the author and the committer.
+// who returns the lines with the author and the committer from the contents of a commit.
 func who(commit []byte) string {
 	header, _, _ := bytes.Cut(commit, []byte("\n\n"))
 	var lines strings.Builder
@@ -247,7 +249,7 @@ func who(commit []byte) string {
 	return lines.String()
 }
 
-// commits adds the commits of the session that lead to head by first parents.
+// commits adds the commits of the session that lead to the commit head by first parents and that the branch lacks.
 func (b *branch) commits(ctx context.Context, head object.ID, store objects.Provider) error {
 	var chain []object.ID
 	for id := head; !id.IsZero() && b.repo.Owned(id) && !b.state.Commits[id.String()] && len(chain) < maxSteps; {

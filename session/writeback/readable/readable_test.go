@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(mounted.WithoutConfig(m.Run)) }
 
-// Stock git reads the checkpoints in the branch without the history of the mounted repository. A branch that lacks nothing has no next
-// value.
+// TestMake checks that stock git can read the checkpoints in the readable branch without the history of the mounted
+// repository, and that Make returns no new commit for a branch that lacks nothing.
 func TestMake(t *testing.T) {
 	p := mounted.New(t, object.SHA1)
 	p.Commit("d/new.txt", "one")

@@ -14,13 +14,14 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
-// pathChange is a path that differs between two trees. An entry that does not exist is zero.
+// pathChange is a path that has different entries in two trees. An entry that does not exist is zero.
 type pathChange struct {
 	path     string
 	old, new object.TreeEntry
 }
 
-// changes returns the files that differ between two trees. A tree that is not on this host counts as empty.
+// changes returns the files that differ between the trees from and to. path is the path of both trees, with a slash at
+// its end. A tree that is not on this host counts as empty.
 func (b *branch) changes(ctx context.Context, from, to object.ID) (list []pathChange) {
 	read := func(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
 		entries, _ := b.repo.Tree(id)
@@ -33,11 +34,12 @@ func (b *branch) changes(ctx context.Context, from, to object.ID) (list []pathCh
 	return list
 }
 
-// text returns the form of an entry in state.Files.
+// text returns the text for an entry in state.Files: its mode and id.
 func text(e object.TreeEntry) string { return fmt.Sprintf("%o %s", uint32(e.Mode), e.ID) }
 
-// has reports whether the branch can contain the contents of an entry, which are on this host and small enough. Contents that are not a
-// version of a file that is changed are sent whole, so there is a limit for them.
+// has reports whether the branch can contain the contents of an entry, and adds them if so. The contents must be on
+// this host and not too large. whole states that they are not an old or new version of a changed file, so that git
+// cannot store them as a delta; the total size of such contents is limited.
 func (b *branch) has(e object.TreeEntry, whole bool) bool {
 	if e.Mode == object.ModeGitlink {
 		return true
@@ -55,7 +57,8 @@ func (b *branch) has(e object.TreeEntry, whole bool) bool {
 	return true
 }
 
-// move makes the files of the branch those of another tree of the session, which is not a change by the session.
+// move changes the files of the branch to those in the tree to, because HEAD of the session has changed. It adds a
+// merge commit, so that git log -p does not show the differences as changes by the session.
 func (b *branch) move(ctx context.Context, to object.ID, subject string) error {
 	moved := false
 	for _, c := range b.changes(ctx, parse(b.state.Tree), to) {
@@ -72,11 +75,11 @@ func (b *branch) move(ctx context.Context, to object.ID, subject string) error {
 	if !moved {
 		return nil
 	}
-	return b.aside(subject)
+	return b.addMerge(subject)
 }
 
-// aside adds a merge commit, of which git log -p shows no difference.
-func (b *branch) aside(subject string) error {
+// addMerge adds a merge commit, for which git log -p shows no differences.
+func (b *branch) addMerge(subject string) error {
 	parents := []string{b.state.Tip}
 	if b.state.First != b.state.Tip {
 		parents = append(parents, b.state.First)
@@ -84,13 +87,15 @@ func (b *branch) aside(subject string) error {
 	return b.commit(parents, b.signature(), subject+"\n")
 }
 
-// signature returns the lines of a commit that is not one of the session. Its time is that of the checkpoint that is being added.
+// signature returns the lines with the author and the committer for a commit that does not stand for one of the
+// session. Its time is that of the checkpoint that is being added.
 func (b *branch) signature() string {
 	name := fmt.Sprintf("artifactfs <artifactfs@localhost> %d +0000\n", b.at.Unix())
 	return "author " + name + "committer " + name
 }
 
-// step adds a commit of the session with the tree to. The message has one verb, for the lines about files that the commit cannot show.
+// step adds a commit that stands for a commit or checkpoint of the session with the tree to. message is a format with
+// one verb, which is replaced by lines about the files that the commit cannot show.
 func (b *branch) step(ctx context.Context, to object.ID, who, message string, store objects.Provider) error {
 	list := b.changes(ctx, parse(b.state.Tree), to)
 	var unowned []object.ID
@@ -120,7 +125,7 @@ func (b *branch) step(ctx context.Context, to object.ID, who, message string, st
 		}
 		b.state.First = b.state.Tip
 	case added:
-		if err := b.aside("Further files before they are changed"); err != nil {
+		if err := b.addMerge("Further files before they are changed"); err != nil {
 			return err
 		}
 	}
@@ -150,10 +155,10 @@ func (b *branch) step(ctx context.Context, to object.ID, who, message string, st
 	return b.commit([]string{b.state.Tip}, who, fmt.Sprintf(message, lines))
 }
 
-// line returns a path as a part of a line.
+// line returns a path without characters that would end a line of a message.
 func line(path string) string { return strings.NewReplacer("\n", `\n`, "\x00", "").Replace(path) }
 
-// transcript adds the present records of the session, as they are stored.
+// transcript adds the records of the transcript of the session as files.
 func (b *branch) transcript(ctx context.Context) error {
 	tip, err := b.repo.Ref(session.TranscriptRef(b.repo.Session()))
 	if err != nil || tip.IsZero() || tip.String() == b.state.Transcript || b.state.Tip == "" {
@@ -177,7 +182,7 @@ func (b *branch) transcript(ctx context.Context) error {
 	return b.commit([]string{b.state.Tip}, b.signature(), "Records of the work\n")
 }
 
-// commit adds a commit with the files of the branch.
+// commit adds a commit with the present files of the branch.
 func (b *branch) commit(parents []string, who, message string) error {
 	tree, err := b.writeTrees(nil)
 	if err != nil {
@@ -197,8 +202,8 @@ func (b *branch) commit(parents []string, who, message string) error {
 	return err
 }
 
-// writeTrees adds the trees of the files of the branch, except those in b.trees, and returns the root. If known is not nil, the
-// ids are added to it.
+// writeTrees makes the trees of the files of the branch, adds those that are not in b.trees to the new objects, and
+// returns the root tree. If known is not nil, it only adds the ids of the trees to known.
 func (b *branch) writeTrees(known map[object.ID]bool) (object.ID, error) {
 	paths := slices.Sorted(maps.Keys(b.state.Files))
 	var write func(prefix string, paths []string) (object.ID, error)

@@ -14,24 +14,24 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// carried lists the refs of the session that the git directory had at the last pass of a Copier. If a ref on the list is missing
-// from the git directory, the user has removed the ref. If a ref of the Repo was never on the list, it was not copied from the git
-// directory, so the user need not have removed a ref that is missing there.
+// carried lists the refs of the user that the git directory had at the last pass of a Copier, and that were copied. If
+// a ref of the list is missing in the git directory, the user has removed it. A ref of the Repo that is not on the list
+// was not copied from the git directory, so that it is not removed if it is missing there.
 //
-// The list is stored in a file of the Repo, in the format of packed-refs.
+// The list is stored in a file in the directory of the Repo, in the format of packed-refs.
 type carried map[string]object.ID
 
-// carriedFile is the name of the file with the list, in the Repo's directory.
+// carriedFile is the name of the file with the list of copied refs.
 const carriedFile = "artifactfs.carried"
 
-// readCarried reads the list. It returns an empty list if the file is missing or damaged.
+// readCarried reads the list of copied refs. It returns an empty list if the file is missing or damaged.
 func readCarried(repo *session.Repo) (carried, error) {
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), carriedFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return carried{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read pushed refs: %w", err)
+		return nil, fmt.Errorf("read list of copied refs: %w", err)
 	}
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
@@ -48,7 +48,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	return c, nil
 }
 
-// write stores the list. The parameter before is the stored list: if it has the same names, write does nothing.
+// write writes the list to its file, unless before, the list in the file, has the same names.
 func (c carried) write(repo *session.Repo, before carried) error {
 	if maps.EqualFunc(c, before, func(_, old object.ID) bool { return !old.IsZero() }) {
 		return nil
@@ -58,7 +58,7 @@ func (c carried) write(repo *session.Repo, before carried) error {
 		refs = append(refs, packedrefs.Ref{Name: name, ID: id})
 	}
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), carriedFile), packedrefs.Encode(nil, refs), 0o644); err != nil {
-		return fmt.Errorf("write pushed refs: %w", err)
+		return fmt.Errorf("write list of copied refs: %w", err)
 	}
 	return nil
 }

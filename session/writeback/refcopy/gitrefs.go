@@ -15,37 +15,37 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// gitRefs reads the refs of a git directory without git, in the format of gitrepository-layout(5).
+// gitRefs reads the refs of a git directory from its files (gitrepository-layout(5)), without running git.
 type gitRefs struct {
 	dir    string           // path of the git directory
 	format object.Format    // object format of the ids in the refs
-	packed []packedrefs.Ref // contents of packed-refs at the last read
-	stat   fs.FileInfo      // attributes of packed-refs at the last read
+	packed []packedrefs.Ref // contents of packed-refs when it was last read
+	stat   fs.FileInfo      // attributes of packed-refs when it was last read
 }
 
-// refsOf holds the refs of a git directory. They are not read atomically: another process may move refs while they are read. The
-// field users holds the branches, tags and notes refs.
+// refsOf contains the refs of a git directory. They are not read atomically: another process may change refs while they
+// are read.
 type refsOf struct {
 	users   map[string]object.ID // branches, tags and notes refs, by name
 	remotes map[string]object.ID // refs below refs/remotes/
-	// head is the full name of the branch that HEAD names; it is empty if HEAD is detached.
+	// head is the full name of the branch to which HEAD points; "" if HEAD is detached.
 	head string
 	// text is the contents of the file HEAD, which may be an id.
 	text string
-	// stashes is a text that contains the sizes and times of refs/stash and of its reflog. The text changes whenever the stashes
-	// change.
+	// stashes contains the sizes and times of refs/stash and of its reflog as a text, which changes whenever the
+	// stashes change.
 	stashes string
 	// dirs lists the directories to watch for changed refs.
 	dirs []string
-	// locked is set if git holds a lock on a ref.
+	// locked states that git holds a lock on a ref.
 	locked bool
-	// broken holds the refs whose files contain no valid id, for example after a power failure.
+	// broken is the set of the refs whose files contain no valid id, for example after a power failure.
 	broken map[string]bool
 }
 
-// read reads all refs. It reads loose refs before packed-refs, so that it misses no ref that git packs at the same time: git writes
-// a ref to packed-refs before it deletes the file of the loose ref. It returns an error if the git directory is removed or replaced
-// meanwhile, because all refs that were not read yet would seem to be removed.
+// read reads all refs. It reads loose refs before packed-refs, so that it misses no ref that git packs at the same
+// time: git writes a ref to packed-refs before it deletes the file of the loose ref. It returns an error if the git
+// directory is removed or replaced meanwhile, because all refs that were not read yet would seem to be removed.
 func (g *gitRefs) read() (refsOf, error) {
 	before, err := os.Stat(g.dir)
 	if err != nil {
@@ -65,12 +65,12 @@ func (g *gitRefs) read() (refsOf, error) {
 	return r, err
 }
 
-// readAll is read without the check of the git directory.
+// readAll does the work of read, but does not check whether the git directory is removed or replaced.
 func (g *gitRefs) readAll() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := disk.ReadRegular(filepath.Join(g.dir, "HEAD"), disk.SmallFile)
-	if err != nil { // without this error, all refs of an unreadable git directory would seem to be removed
+	if err != nil { // otherwise all refs of an unreadable git directory would seem to be removed
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	r.text = string(head)
@@ -109,8 +109,8 @@ func (g *gitRefs) readAll() (refsOf, error) {
 	return r, nil
 }
 
-// readStashes reads the attributes of refs/stash and of its reflog. refs/stash is only the newest stash; the older stashes are in
-// the reflog.
+// readStashes sets r.stashes for the git directory dir. It reads the attributes of refs/stash, which is the newest
+// stash, and of its reflog, which contains the older ones.
 func (r *refsOf) readStashes(dir string) {
 	for _, at := range []string{"refs", "logs/refs"} {
 		at = filepath.Join(dir, at)
@@ -127,7 +127,8 @@ func (r *refsOf) readStashes(dir string) {
 // maxWorktrees is the maximum number of linked worktrees whose directories are watched.
 const maxWorktrees = 100
 
-// watchWorktrees adds the directories with the HEADs and indexes of linked worktrees, which checkpoints contain, to r.dirs.
+// watchWorktrees adds to r.dirs the directories with the HEADs and indexes of linked worktrees, because checkpoints
+// contain these.
 func (r *refsOf) watchWorktrees(dir string) {
 	all := filepath.Join(dir, "worktrees")
 	entries, err := os.ReadDir(all)
@@ -147,7 +148,7 @@ func (r refsOf) same(o refsOf) bool {
 	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
-// walk reads the loose refs whose names begin with the parameter below into the map loose; symbolic refs get the zero id. It adds the
+// walk reads the loose refs whose names begin with below into the map loose. Symbolic refs get the zero id. It adds the
 // directories, locks and broken refs that it finds to r.
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
 	watched := below != "refs/remotes/"
@@ -198,7 +199,7 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 	})
 }
 
-// readPacked reads packed-refs, unless its inode, size and modification time are the same as at the last read.
+// readPacked reads packed-refs, unless the file has the same inode, size and modification time as at the last read.
 func (g *gitRefs) readPacked() error {
 	name := filepath.Join(g.dir, "packed-refs")
 	st, err := os.Stat(name)
@@ -225,8 +226,8 @@ func (g *gitRefs) readPacked() error {
 	return nil
 }
 
-// fetchedTags returns the tags that the last git fetch fetched. They are lines of FETCH_HEAD:
-// "<id>\t<not-for-merge>\ttag 'NAME' of URL".
+// fetchedTags returns the names of the tags that the last git fetch has fetched. They are lines "ID\tnot-for-merge\ttag
+// 'NAME' of URL" of FETCH_HEAD.
 func fetchedTags(dir string) map[string]bool {
 	tags := map[string]bool{}
 	text, err := disk.ReadRegular(filepath.Join(dir, "FETCH_HEAD"), disk.LargeFile)

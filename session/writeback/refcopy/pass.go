@@ -17,17 +17,17 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// move is a ref of the Repo that has to change from the value old to the value new, the ref's value in the git directory.
+// move is a change of a ref of the Repo: from the object id old to new, the object id of the ref in the git directory.
 type move struct {
 	// name is the full name of the ref.
 	name     string
 	old, new object.ID
 }
 
-// carry copies the refs in the parameter now whose values differ from their values in the Repo. In the same update of the Repo, it
-// adds refs that keep the old values that are not reachable from the new values.
-func (c *Copier) carry(ctx context.Context, now refsOf) error {
-	if c.repo == nil && !c.anything(now) {
+// copyRefs copies the refs in now that have other object ids than in the Repo. By the same update of the Repo, it adds
+// refs that keep the old commits which are not reachable from the new ones.
+func (c *Copier) copyRefs(ctx context.Context, now refsOf) error {
+	if c.repo == nil && !c.anyDiffers(now) {
 		return nil
 	}
 	if c.repo == nil {
@@ -44,12 +44,13 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	moves, after, err := c.moves(now, before)
+	moves, after, err := c.compareRefs(now, before)
 	if err != nil {
 		return err
 	}
-	// A ref whose object is missing must not block the other refs: it is skipped, and reported after the other refs were copied.
-	moves, lost := c.there(moves, before, after)
+	// A ref whose object is missing must not block the other refs: leave it out, and return an error after the other
+	// refs were copied.
+	moves, lost := c.presentMoves(moves, before, after)
 	if len(moves) == 0 {
 		return errors.Join(lost, after.write(c.repo, before))
 	}
@@ -59,7 +60,7 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 			tips = append(tips, m.new)
 		}
 	}
-	// Until the refs are updated, no ref reaches the copied objects. Working prevents gc from removing these objects.
+	// The copied objects are unreachable until the refs are updated. Working prevents gc from removing them.
 	defer c.repo.Working()()
 	copies := session.NewCopier(c.repo)
 	if err := copies.Commits(ctx, tips); err != nil {
@@ -68,7 +69,7 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 	objects := copies.Objects()
 	var owner session.RefChange
 	if c.o.Provide != nil {
-		if owner, err = c.owner(&objects); err != nil {
+		if owner, err = c.claimNames(&objects); err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,7 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 		return err
 	}
 	if err := c.repo.Update(ctx, changes); err != nil {
-		return fmt.Errorf("push refs: %w", err)
+		return fmt.Errorf("copy refs to the session repository: %w", err)
 	}
 	if c.reused != nil {
 		c.done.Go(func() {
@@ -113,10 +114,10 @@ func (c *Copier) carry(ctx context.Context, now refsOf) error {
 	return lost
 }
 
-// owner returns the change of session.OwnerRef that claims the branch and tag names without a prefix for the session, and adds
-// the blob of the claim to objects. If the claim exists, the Name of the result is empty. owner is called only if the Repo is the
-// session remote.
-func (c *Copier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
+// claimNames returns the change of session.OwnerRef that claims the branch and tag names without a prefix for the
+// session, and adds the blob for it to objects. If the claim exists, the Name of the result is empty. claimNames is
+// called only if the Repo is the session remote.
+func (c *Copier) claimNames(objects *[]odb.Outgoing) (session.RefChange, error) {
 	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
 	if err != nil {
 		return session.RefChange{}, err
@@ -129,15 +130,15 @@ func (c *Copier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
-// there drops the moves whose new values are missing on this host, and returns the other moves. The error lists the dropped moves;
-// the caller makes the other moves despite the error.
-func (c *Copier) there(moves []move, before, after carried) ([]move, error) {
+// presentMoves returns the moves whose new objects are on this host. The error lists the other moves, which are left
+// out; the caller makes the returned moves despite the error.
+func (c *Copier) presentMoves(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
 		if m.new.IsZero() {
 			return false
 		}
-		err := c.look(m.new)
+		err := c.checkObject(m.new)
 		if !errors.Is(err, odb.ErrNotFound) {
 			return false
 		}
@@ -151,8 +152,8 @@ func (c *Copier) there(moves []move, before, after carried) ([]move, error) {
 	return moves, errors.Join(lost...)
 }
 
-// look returns an error if the object id cannot be read. If the object is a tag, look also reads the tag's target.
-func (c *Copier) look(id object.ID) error {
+// checkObject returns an error if the object id cannot be read, or if it is a tag and its target cannot be read.
+func (c *Copier) checkObject(id object.ID) error {
 	for {
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
 		if err != nil || t != object.Tag {
@@ -164,9 +165,10 @@ func (c *Copier) look(id object.ID) error {
 	}
 }
 
-// anything reports whether a branch, tag or notes ref differs from the mounted remote's ref of the same name.
-func (c *Copier) anything(now refsOf) bool {
-	theirs := c.theirs(now)
+// anyDiffers reports whether a branch, tag or notes ref of the mount differs from the ref of the same name of the
+// mounted remote.
+func (c *Copier) anyDiffers(now refsOf) bool {
+	theirs := c.remoteRefs(now)
 	for name, id := range now.users {
 		if theirs[name] != id {
 			return true
@@ -175,9 +177,9 @@ func (c *Copier) anything(now refsOf) bool {
 	return false
 }
 
-// theirs returns the values of the mounted remote's branches, tags and notes refs, by name. Values that the last git fetch stored
-// in its remote-tracking branches replace older values.
-func (c *Copier) theirs(now refsOf) map[string]object.ID {
+// remoteRefs returns the object ids of the branches, tags and notes refs of the mounted remote, by name, as far as they
+// are known: those of Options.Refs, and for branches those of newer remote-tracking refs.
+func (c *Copier) remoteRefs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
 		for _, r := range c.o.Refs() {
@@ -196,13 +198,13 @@ func (c *Copier) theirs(now refsOf) map[string]object.ID {
 	return theirs
 }
 
-// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never
-// copied and has the same value as the mounted remote's ref of that name is not copied: git has fetched the ref, or the user has just
-// created the ref and has not committed yet. The next checkpoint records such a ref.
-func (c *Copier) moves(now refsOf, before carried) ([]move, carried, error) {
+// compareRefs compares the git directory with the Repo, and returns the necessary changes of the Repo and the new list
+// of copied refs. It leaves out a ref that was never copied and equals the ref of that name of the mounted remote: git
+// has fetched it, or the user has created it but not committed yet. The next checkpoint records such a ref.
+func (c *Copier) compareRefs(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
-	theirs := c.theirs(now)
+	theirs := c.remoteRefs(now)
 	var fetched map[string]bool
 	for name, id := range now.users {
 		have, err := c.repo.Ref(name)
@@ -255,10 +257,9 @@ func (c *Copier) moves(now refsOf, before carried) ([]move, carried, error) {
 	return moves, after, nil
 }
 
-// changes returns the changes of refs that make the moves. The order matters, because after a crash in the middle of an Update, only
-// the first changes were made. First come changes that create refs to old values which would otherwise become unreachable, so that
-// no old value is lost. The carried ref of a user's ref (session.CarriedRef) is changed before that ref, because without the carried
-// ref, the move would look like a move by another session.
+// changes returns the ref changes for the moves, in an order that is safe if a crash interrupts the update. First come
+// new refs that keep old commits which would become unreachable. The carried ref of a ref (session.CarriedRef) is
+// changed before the ref itself, because otherwise the change would look like one of another session.
 func (c *Copier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
@@ -285,7 +286,7 @@ func (c *Copier) changes(moves []move) ([]session.RefChange, error) {
 		if m.old.IsZero() || kept[m.old] || !c.repo.Owned(m.old) {
 			continue
 		}
-		// A fast-forward keeps the old tip reachable.
+		// After a fast-forward, the old commit is still reachable.
 		if session.Within(c.repo, m.new, m.old) {
 			continue
 		}

@@ -1,8 +1,8 @@
 // Package refcopy copies the branches, tags and notes refs of a mount's git directory into the bare repository of the
-// session: session.Repo, "the Repo" below. It copies them whenever they move, with the objects that git created for
-// them. A Copier works in passes. Copier.pass reads the refs (gitRefs.read), compares them with the Repo and with the
-// list of the refs that were copied before (Copier.moves), copies the objects, and then updates the refs of the Repo
-// (Copier.carry).
+// session: session.Repo, "the Repo" below. It copies them whenever they change, with the objects that git has created
+// for them. A Copier works in passes. Copier.pass reads the refs (gitRefs.read), compares them with the Repo and with
+// the list of the refs that were copied before (Copier.compareRefs), copies the objects, and then updates the refs of
+// the Repo (Copier.copyRefs).
 package refcopy
 
 import (
@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// settle is the delay between a change and the pass that copies the change. During the delay, the git command that made the
-	// change can move further refs and remove its lock files.
-	settle = 15 * time.Millisecond
-	// lockedFor is the delay before the refs are read again while git holds the lock of a ref.
-	lockedFor = 20 * time.Millisecond
-	// unwatched is the polling interval for directories that cannot be watched.
-	unwatched = time.Second
-	// firstLook is the delay before the first extra pass that Copier.run makes after a change. The delay triples with each
-	// extra pass; when the delay has reached lastLook, there are no more extra passes.
-	firstLook = 100 * time.Millisecond
-	lastLook  = 10 * time.Second
+	// settle is the delay between a change and the pass that copies it, so that the git command can finish its changes
+	// and remove its lock files.
+	settleDelay = 15 * time.Millisecond
+	// lockedFor is the delay before the refs are read again if git holds the lock of a ref.
+	lockedDelay = 20 * time.Millisecond
+	// unwatched is the interval at which refs are read if their directories cannot be watched.
+	pollInterval = time.Second
+	// firstLook is the delay before the first extra pass after a change. The delay triples with each extra pass, until
+	// it reaches lastLook; then there are no more extra passes.
+	extraPassDelay = 100 * time.Millisecond
+	maxExtraPassDelay  = 10 * time.Second
 )
 
 // pauses are the delays before retries after consecutive failures.
@@ -51,15 +51,15 @@ type Options struct {
 	// Refs returns the known branches and tags of the mounted remote. A ref of the mount that has the same name and value as
 	// one of them is not copied.
 	Refs func() []packedrefs.Ref
-	// Watch starts a watch of the directory dir: until the function stop is called, Watch sends to the channel wake, without
-	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
-	// Copier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
+	// Watch starts to watch the directory dir: until the function stop is called, it sends to the channel wake, without
+	// blocking, whenever a file appears in dir or dir is removed. fresh is false if dir is watched already; stop is
+	// then not used. If Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Provide is set if the Repo itself is the session remote. It fetches the contents that stock git needs when it
-	// fetches from the Repo.
+	// Provide fetches the contents that git needs to serve a fetch from the Repo. It is nil unless the Repo itself is
+	// the session remote.
 	Provide objects.Provider
-	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
-	// after the Repo was opened. It must not block. Moved may be nil.
+	// Moved is called when a branch, tag, notes ref, stash or HEAD has changed, before the ref is copied, and after the
+	// Repo was opened. It must not block. Moved may be nil.
 	Moved func()
 	// Failed is called with the error of each failed pass, and with nil after the next success. Failed may be nil.
 	Failed func(error)
@@ -67,10 +67,11 @@ type Options struct {
 }
 
 // Copier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
-// move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
+// change, with the objects that git has created for them. It works in passes: each pass reads the refs and copies those
+// that have changed.
 //
-// Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It protects the fields from
-// refs to reused. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
+// Locks: passing is a semaphore that is held during a pass, including disk and network I/O. It protects the fields from
+// refs to reused. No other lock is acquired while mu is held, which protects failure.
 type Copier struct {
 	o      Options
 	log    *zap.Logger
@@ -84,18 +85,18 @@ type Copier struct {
 	// refs reads the refs of the git directory.
 	refs   gitRefs
 	before *refsOf // refs that the last pass read; nil before the first pass
-	// repo is the session's bare repository; nil while it was not opened, because there was no ref to copy yet.
+	// repo is the session's bare repository; nil until it is opened, before the first ref is copied.
 	repo    *session.Repo
 	watched map[string]func() // functions that stop the watches, by directory
-	reused  *reused           // nil unless the Repo is the session remote
+	reused  *reused           // fetches contents for git; nil unless the Repo is the session remote
 
 	mu sync.Mutex // protects failure
 	// failure is the error of the last pass; nil if that pass succeeded.
 	failure error
 }
 
-// New starts a goroutine that copies the present refs, watches the git directory and copies refs that move. The
-// caller must call Close.
+// New starts a goroutine that copies the present refs, watches the git directory, and copies refs whenever they change.
+// The caller must call Close.
 func New(o Options) *Copier {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -109,7 +110,7 @@ func New(o Options) *Copier {
 	return c
 }
 
-// Flush copies all refs with their present values, and returns after the Repo has these values.
+// Flush copies all refs with their present object ids. It returns when the Repo has them.
 func (c *Copier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
@@ -133,12 +134,12 @@ func (c *Copier) Close() {
 	<-c.passing
 }
 
-// run makes a pass after each signal of a watch, and a few extra passes at growing intervals. The extra passes find refs
-// that no watch has reported: git removes directories of refs that become empty and creates them again, and a file that
-// appears in a new directory before the directory is watched causes no signal. When the git directory stays unchanged,
-// run only waits for a signal. It returns when ctx is done.
+// run makes a pass after each signal of a watch, and a few extra passes at growing intervals. The extra passes find
+// refs that no watch has reported: git removes empty directories of refs and creates them again, and a file in a new
+// directory causes no signal until the directory is watched. If the git directory does not change, run only waits for a
+// signal. It returns when ctx ends.
 func (c *Copier) run(ctx context.Context) {
-	failures, again := 0, firstLook
+	failures, again := 0, extraPassDelay
 	for {
 		next, err := c.pass(ctx)
 		if ctx.Err() != nil {
@@ -155,7 +156,7 @@ func (c *Copier) run(ctx context.Context) {
 		case next > 0:
 			timer = time.After(next)
 		// Make an extra pass, which finds refs that no watch has reported.
-		case again < lastLook:
+		case again < maxExtraPassDelay:
 			timer = time.After(again)
 			again *= 3
 		}
@@ -163,11 +164,11 @@ func (c *Copier) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			again = firstLook
+			again = extraPassDelay
 		case <-timer:
 			continue
 		}
-		if !clock.Wait(ctx, settle) {
+		if !clock.Wait(ctx, settleDelay) {
 			return
 		}
 		select { // drop a signal that arrived during the delay, because the next pass also reads the changes that caused the signal
@@ -177,8 +178,8 @@ func (c *Copier) run(ctx context.Context) {
 	}
 }
 
-// pass copies the refs that have moved since the last pass. The result next is the delay until a pass that must be made even if
-// no watch reports a change; next is 0 if no such pass is needed.
+// pass copies the refs that have changed since the last pass. next is the delay until a further pass that must be made
+// even if no watch reports a change; 0 if none is needed.
 func (c *Copier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
@@ -205,15 +206,15 @@ func (c *Copier) pass(ctx context.Context) (next time.Duration, err error) {
 		}
 		switch {
 		case !ok:
-			next = unwatched
+			next = pollInterval
 		case fresh || now.locked:
-			next = lockedFor
+			next = lockedDelay
 		}
 		// The first pass has no earlier values to compare with, so it does not report a move.
 		moved, had := c.before != nil && !c.before.same(now), c.repo != nil
 		c.before = &now
 		c.notifyMoved(moved)
-		err = c.carry(ctx, now)
+		err = c.copyRefs(ctx, now)
 		c.notifyMoved(c.repo != nil && !had) // a checkpoint can be made from now on, because the Repo exists
 		return next, err
 	}
@@ -226,10 +227,10 @@ func (c *Copier) notifyMoved(moved bool) {
 	}
 }
 
-// watch starts watches of all directories in dirs, and stops the watches of other directories. fresh reports whether a directory
-// was not watched before; ok reports whether all existing directories are watched now. watch passes each directory to
-// Options.Watch in every call, because a directory that was removed and created again is not watched any more. The inode
-// number does not show this, because the new directory may have the inode number of the old one. The caller holds passing.
+// watch starts to watch the directories dirs, and stops to watch other directories. fresh states that a directory was
+// not watched before; ok states that all existing directories are watched now. watch passes each directory to
+// Options.Watch in every call, because a directory that was removed and created again is not watched any more, even if
+// it has the same inode number. The caller holds passing.
 func (c *Copier) watch(dirs []string) (fresh, ok bool) {
 	// If the field Watch is nil, the refs are read at regular intervals instead.
 	if c.o.Watch == nil {
@@ -268,8 +269,9 @@ func (c *Copier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
-// reportPass records err as the result of the last pass; err is nil if the pass succeeded. It logs a failure unless the pass before
-// failed with the same text. It calls Options.Failed for each failure and for the first success after a failure.
+// reportPass records err as the result of the last pass; nil means that it succeeded. It logs an error, unless the
+// previous pass returned an error with the same text. It calls Options.Failed for each error, and for the first success
+// after an error.
 func (c *Copier) reportPass(err error) {
 	c.mu.Lock()
 	before := c.failure
@@ -277,7 +279,7 @@ func (c *Copier) reportPass(err error) {
 	c.mu.Unlock()
 	// Retries that fail for the same reason are not logged again.
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		c.log.Warn("push refs", zap.String("session", c.o.Session), zap.Error(err))
+		c.log.Warn("copy refs to the session repository", zap.String("session", c.o.Session), zap.Error(err))
 	}
 	// A success is reported only after a failure.
 	if c.o.Failed != nil && (err != nil || before != nil) {

@@ -29,7 +29,7 @@ func copier(p *mounted.Place, o Options) *Copier {
 	return c
 }
 
-func TestCarrier(t *testing.T) {
+func TestCopier(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := mounted.New(t, f)
@@ -76,7 +76,7 @@ func TestCarrier(t *testing.T) {
 			mounted.Run(t, p.Work, "", "checkout", "-q", "--detach")
 			mounted.Run(t, p.Work, "", "branch", "-q", "-D", "feature/x")
 			mounted.Run(t, p.Work, "", "tag", "-d", "light")
-			// feature could not be created as long as feature/x existed.
+			// The branch feature could not be created while feature/x existed.
 			mounted.Run(t, p.Work, "", "branch", "feature", three.String())
 			await.Until(t, "branch feature replaces branch feature/x", func() bool { return p.InSession("refs/heads/feature") == three.String() })
 			if got := p.InSession("refs/heads/feature/x") + p.InSession("refs/tags/light"); got != "" {
@@ -86,7 +86,7 @@ func TestCarrier(t *testing.T) {
 				t.Errorf("kept refs after the removals: got %v, want 2", kept)
 			}
 			mounted.Run(t, p.Session, "", "fsck", "--connectivity-only")
-			// Another Copier continues. It notices the refs that were removed before it started.
+			// A new Copier continues. It finds the refs that were removed before it started.
 			c.Close()
 			mounted.Run(t, p.Work, "", "branch", "-q", "-D", "feature")
 			mounted.Run(t, p.Work, "", "update-ref", "refs/heads/main", p.Base.String())
@@ -104,8 +104,9 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
-// A ref whose object is missing is not copied until the object exists again. The other refs are copied.
-func TestCarrierOfALostObject(t *testing.T) {
+// TestCopierMissingObject checks that a ref whose object is missing is not copied until the object exists again, and
+// that the other refs are copied.
+func TestCopierMissingObject(t *testing.T) {
 	for _, embedded := range []bool{false, true} {
 		var o Options
 		p := mounted.New(t, object.SHA1)
@@ -140,9 +141,9 @@ func TestCarrierOfALostObject(t *testing.T) {
 	}
 }
 
-// If the git directory cannot be read, no ref counts as removed.
-// A missing git directory is a failure, and does not remove refs of the session repository.
-func TestCarrierWithoutGitDirectory(t *testing.T) {
+// TestCopierWithoutGitDirectory checks that no ref counts as removed if the git directory cannot be read. A missing
+// git directory is an error, and no refs of the session repository are removed.
+func TestCopierWithoutGitDirectory(t *testing.T) {
 	p := mounted.New(t, object.SHA1)
 	var failure atomic.Pointer[error]
 	c := copier(p, Options{Failed: func(err error) { failure.Store(&err) }})
@@ -163,8 +164,9 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 	await.Until(t, "the copier works again", func() bool { return *failure.Load() == nil })
 }
 
-// Refs that do not belong to the session are not copied: fetched tags, and branches with the values of the remote.
-func TestCarrierLeavesTheRemotes(t *testing.T) {
+// TestCopierSkipsRemoteRefs checks that refs that do not belong to the session are not copied: fetched tags, and
+// branches that equal those of the mounted remote.
+func TestCopierSkipsRemoteRefs(t *testing.T) {
 	p := mounted.New(t, object.SHA1)
 	c := copier(p, Options{})
 	mounted.Run(t, p.Origin.Path, "", "tag", "theirs", "main")
@@ -182,8 +184,9 @@ func TestCarrierLeavesTheRemotes(t *testing.T) {
 	}
 }
 
-// If the Repo is the session remote, stock git can fetch from it, and git fsck finds no error in the Repo. Copying refs needs no contents
-// of the mounted remote, except those that a commit moves.
+// TestEmbeddedRepoServesGit checks that stock git can fetch from a Repo that is the session remote, and that git fsck
+// finds no error in it. To copy refs needs no contents of the mounted remote, except those of files that a commit
+// moves.
 func TestEmbeddedRepoServesGit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -233,7 +236,7 @@ func TestEmbeddedRepoServesGit(t *testing.T) {
 			both := object.MustID(mounted.Run(t, p.Work, "", "rev-parse", "HEAD"))
 			check("old", both)
 			mounted.Run(t, p.Work, "", "tag", "-a", "-m", "v", "v1")
-			// Without the history and contents, a clone needs the mounted remote.
+			// A clone needs the mounted remote, because the Repo lacks its history and contents.
 			into := filepath.Join(t.TempDir(), "clone")
 			cmd := exec.Command("git", "clone", "-q", "-b", "old", "--depth=1", "file://"+p.Session, into)
 			cmd.Env = append(gittest.Env(), "GIT_NO_LAZY_FETCH=0")

@@ -15,19 +15,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
-// reused fetches the contents of the mounted remote that stock git reads when it sends commits of the session: those of files that a
-// commit has moved, copied or restored, because git leaves out only what the receiver's commits have at the same paths, and the old
-// versions of files that a commit has changed, because git sends differences to them. git does not fetch these contents itself. A reused
-// is safe for concurrent use.
+// reused fetches contents of the mounted remote that git reads when it serves a fetch of the session's commits from the
+// Repo. These are the contents of files that a commit has moved, copied or restored, because git leaves out only blobs
+// that the receiver has at the same path, and the old versions of changed files, because git sends deltas against them.
+// Git does not fetch these contents itself. All methods may be called concurrently.
 type reused struct {
 	repo    *session.Repo    // embedded session remote
 	provide objects.Provider // fetches from the mounted remote
 
 	mu     sync.Mutex         // held while contents are fetched
-	looked map[object.ID]bool // commits and tags whose contents were fetched
+	looked map[object.ID]bool // commits and tags for which contents were fetched
 }
 
-// fetch fetches the contents that the commits and tags in tips need, and those of their ancestors in the session.
+// fetch fetches the contents that git reads to send the commits and tags in tips, and their ancestors that were created
+// in the session.
 func (r *reused) fetch(ctx context.Context, tips []object.ID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +43,7 @@ func (r *reused) fetch(ctx context.Context, tips []object.ID) error {
 			continue
 		}
 		looked[id] = true
-		below, err := r.look(id, need)
+		below, err := r.addNeeded(id, need)
 		if err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func (r *reused) fetch(ctx context.Context, tips []object.ID) error {
 	missing := slices.DeleteFunc(r.provide.Missing(slices.Collect(maps.Keys(need))), r.repo.Owned)
 	if len(missing) > 0 {
 		if err := r.provide.Provide(ctx, missing, nil); err != nil {
-			return fmt.Errorf("fetch contents that commits use again: %w", err)
+			return fmt.Errorf("fetch contents that git needs to send commits: %w", err)
 		}
 	}
 	if r.looked == nil {
@@ -61,9 +62,10 @@ func (r *reused) fetch(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// look adds the contents that a commit uses again to need. It returns the parents of the commit, or the target of a tag. A commit without
-// parents, or with a parent that is not on this host, adds nothing, because a receiver lacks all of its tree.
-func (r *reused) look(id object.ID, need map[object.ID]bool) ([]object.ID, error) {
+// addNeeded adds to need the contents that git reads to send the commit or tag id. It returns the parents of the
+// commit, or the target of the tag. For a commit without parents, or with a parent that is not on this host, it adds
+// nothing, because the receiver then needs the whole tree.
+func (r *reused) addNeeded(id object.ID, need map[object.ID]bool) ([]object.ID, error) {
 	t, content, err := r.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) { // the object is a blob that a tag refers to
 		return nil, nil
@@ -103,7 +105,8 @@ func (r *reused) look(id object.ID, need map[object.ID]bool) ([]object.ID, error
 	return commit.Parents, r.compare(commit.Tree, before, need)
 }
 
-// compare adds the blobs below a tree that none of the trees before has at the same path, and those that these trees have there.
+// compare adds to need the blobs below a tree that none of the trees before has at the same path, and the blobs that
+// these trees have there.
 func (r *reused) compare(tree object.ID, before []object.ID, need map[object.ID]bool) error {
 	return treediff.Walk{
 		Read: r.repo.Tree,
