@@ -89,9 +89,9 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 	return nil
 }
 
-// adopt sets the length of the table to the end of the last valid block. It clears the records between valid blocks, because the
-// directory to which these records belonged was lost. If the number of such a record is less than lossy, a power loss cannot be
-// the cause, and adopt returns ErrTable. Unless this process takes the mount over, adopt resets the lookup counts.
+// adopt sets the length of the table to the end of the last valid block. It clears the records between valid blocks:
+// their directory was lost in a power loss. Nodes with numbers below lossy were synced before, and if one of them has no
+// directory, adopt returns ErrTable. Unless this process takes the mount over, adopt resets the lookup counts.
 func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0
