@@ -31,8 +31,8 @@ const (
 	pollInterval = time.Second
 	// firstLook is the delay before the first extra pass after a change. The delay triples with each extra pass, until
 	// it reaches lastLook; then there are no more extra passes.
-	extraPassDelay = 100 * time.Millisecond
-	maxExtraPassDelay  = 10 * time.Second
+	extraPassDelay    = 100 * time.Millisecond
+	maxExtraPassDelay = 10 * time.Second
 )
 
 // pauses are the delays before retries after consecutive failures.
