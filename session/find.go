@@ -222,8 +222,9 @@ func parseAge(text string) (age time.Duration, ok bool) {
 // maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken means that a name cannot be used for a pin, because Find interprets it as a time, as HEAD or as a turn.
-var errTaken = errors.New("name stands for a time, HEAD or a turn")
+// errReservedName means that a name cannot be used for a pin, because Find interprets it as a time, as HEAD or as a
+// turn.
+var errReservedName = errors.New("name stands for a time, HEAD or a turn")
 
 // ValidPin returns an error if name cannot be the name of a new pin: if ValidName refuses it, or if Find interprets it
 // as a time or as HEAD. Existing pins with such names can still be found.
@@ -232,7 +233,7 @@ func ValidPin(name string) error {
 		return err
 	}
 	if _, isTime := ParseTime(name, time.Now()); isTime || strings.EqualFold(name, headName) {
-		return fmt.Errorf("invalid pin name %q: %w", name, errTaken)
+		return fmt.Errorf("invalid pin name %q: %w", name, errReservedName)
 	}
 	return nil
 }

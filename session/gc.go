@@ -145,7 +145,7 @@ func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 	if err != nil {
 		return GCResult{}, err
 	}
-	meta, metaID, err := c.metaIfThere()
+	meta, metaID, err := c.readMetaIfExists()
 	if err != nil {
 		return GCResult{}, err
 	}
@@ -173,9 +173,9 @@ func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 	return result, c.shorten(ctx, all, pins, kept)
 }
 
-// metaIfThere returns the metadata of the session and the ID of its commit. If the session has no metadata, it returns a
-// zero ID and no error.
-func (c collector) metaIfThere() (Meta, object.ID, error) {
+// readMetaIfExists returns the metadata of the session and the ID of its commit. If the session has no metadata, it
+// returns a zero ID and no error.
+func (c collector) readMetaIfExists() (Meta, object.ID, error) {
 	if id, err := c.repo.Ref(MetaRef(c.o.Session)); err != nil || id.IsZero() {
 		return Meta{}, id, err
 	}

@@ -29,10 +29,10 @@ type RefChange struct {
 }
 
 const (
-	// lockWait is the maximum time for which the method lock waits until git removes its lock file. lockLook is the
+	// lockWait is the maximum time for which the method lock waits until git removes its lock file. lockInterval is the
 	// interval at which it tries again.
-	lockWait = 5 * time.Second
-	lockLook = 5 * time.Millisecond
+	lockWait     = 5 * time.Second
+	lockInterval = 5 * time.Millisecond
 )
 
 // refWriter changes the refs of a Repo. While it writes refs to disk, it holds the mutex updating, a flock(2) of
@@ -298,7 +298,7 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 			return "", fmt.Errorf("lock ref %s: %w: git holds the lock", name, disk.ErrLocked)
 		}
 		select {
-		case <-time.After(lockLook):
+		case <-time.After(lockInterval):
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}

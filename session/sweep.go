@@ -218,7 +218,7 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	// may point to objects that were not copied, so search all refs again.
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
-	if err := live.takeUp(fresh); err != nil {
+	if err := live.addNewPacks(fresh); err != nil {
 		return 0, err
 	}
 	if err := live.refs(ctx); err != nil {
@@ -239,9 +239,9 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because it
-// contains only copies of objects in other packs.
-func (m *marking) takeUp(but string) error {
+// addNewPacks adds the packs that were written after m.packs was read. It leaves out the pack with the path but,
+// because it contains only copies of objects in other packs.
+func (m *marking) addNewPacks(but string) error {
 	now, err := m.repo.readTables()
 	if err != nil {
 		return err

@@ -6,12 +6,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// ancestryMost is the maximum number of commits that the function Within reads.
-const ancestryMost = 200_000
+// maxAncestry is the maximum number of commits that the function Within reads.
+const maxAncestry = 200_000
 
 // Within reports whether the commit wanted is the commit tip or one of its ancestors. It knows only ancestors that are
 // on this host. It does not visit the parents of commits that are more than a day older than wanted, by committer date,
-// and it returns false after ancestryMost commits.
+// and it returns false after maxAncestry commits.
 func Within(repo *Repo, tip, wanted object.ID) bool {
 	if tip == wanted {
 		return true
@@ -25,7 +25,7 @@ func Within(repo *Repo, tip, wanted object.ID) bool {
 	}
 	oldest := goal.Committed.Add(-24 * time.Hour)
 	seen := map[object.ID]bool{tip: true}
-	for stack := []object.ID{tip}; len(stack) > 0 && len(seen) <= ancestryMost; {
+	for stack := []object.ID{tip}; len(stack) > 0 && len(seen) <= maxAncestry; {
 		id := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
 		info, err := repo.Commit(id)

@@ -34,11 +34,11 @@ const (
 	// MaxFile is the maximum size in bytes of the file to which Append adds an act.
 	MaxFile = 4 << 20
 
-	version   = 1
-	maxActor  = 200  // maximum size of the name of an actor in bytes
-	maxPath   = 4096 // maximum size of a path in bytes
-	maxQuote  = 500  // maximum size of Place.Quote in bytes
-	quoteMost = 5    // maximum number of lines in Place.Quote
+	version       = 1
+	maxActor      = 200  // maximum size of the name of an actor in bytes
+	maxPath       = 4096 // maximum size of a path in bytes
+	maxQuote      = 500  // maximum size of Place.Quote in bytes
+	maxQuoteLines = 5    // maximum number of lines in Place.Quote
 )
 
 var (
@@ -283,7 +283,7 @@ func Quote(text []byte, first, last int) string {
 	var lines []string
 	n := 0
 	for line := range bytes.Lines(text) {
-		if n++; n >= first && n <= last && len(lines) < quoteMost {
+		if n++; n >= first && n <= last && len(lines) < maxQuoteLines {
 			lines = append(lines, strings.TrimRight(string(line), "\r\n"))
 		}
 	}

@@ -126,7 +126,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	case worktree.FrozenOther, worktree.FrozenModule:
 		return true, e.module(ctx, f)
 	}
-	reason, err := e.judge(ctx, f)
+	reason, err := e.reasonToLeaveOut(ctx, f)
 	if err != nil {
 		return false, err
 	}
@@ -216,7 +216,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	}
 	// The file was renamed within its directory and kept its extension. Most attribute patterns match a directory or an
 	// extension, so assume that the same attributes apply.
-	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.other(f.Path) {
+	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.attributesChanged(f.Path) {
 		return false, nil
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
@@ -231,9 +231,9 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	return true, nil
 }
 
-// other reports whether the git attributes of path may differ from its attributes in the base tree, because a
-// .gitattributes file that applies to it was changed.
-func (e *edit) other(path string) bool {
+// attributesChanged reports whether the git attributes of path may differ from its attributes in the base tree, because
+// a .gitattributes file that applies to it was changed.
+func (e *edit) attributesChanged(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
 	}
@@ -247,7 +247,7 @@ func (e *edit) other(path string) bool {
 
 // converts reports whether git may convert the file at path.
 func (e *edit) converts(ctx context.Context, path string) bool {
-	return e.other(path) || e.c.converts(ctx, relative(path, e.c.roots.above(path)))
+	return e.attributesChanged(path) || e.c.converts(ctx, relative(path, e.c.roots.above(path)))
 }
 
 // likeBase reports whether f, a .gitattributes file in a linked worktree, has the same contents as the file at the same
@@ -311,8 +311,8 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	return e.leaveOut(ctx, f, session.NoFile)
 }
 
-// judge returns the reason why the checkpoint leaves out a file or symbolic link, or "" if the checkpoint contains it.
-func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
+// reasonToLeaveOut returns why the checkpoint leaves out a file or symbolic link, or "" if the checkpoint contains it.
+func (e *edit) reasonToLeaveOut(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
 	// Include overrides every other rule. Exclude overrides every rule except Include.
 	if r.include.covers(path, false) {

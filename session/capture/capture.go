@@ -317,7 +317,7 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	if err := c.follow(); err != nil {
 		return session.Checkpoint{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
 	}
-	s, err := c.shoot(ctx)
+	s, err := c.makeShot(ctx)
 	if err != nil {
 		return session.Checkpoint{}, Report{}, err
 	}
@@ -340,7 +340,7 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	s.left = s.edit.left.first()
 	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
-	nothing, err := c.nothingNew(ctx, s, last, have, reason)
+	nothing, err := c.isUnchanged(ctx, s, last, have, reason)
 	c.steps.done("compare")
 	if err != nil {
 		return session.Checkpoint{}, Report{}, err
@@ -366,9 +366,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// shoot freezes the working tree, reads git's state and makes the tree of the checkpoint. If git changes the index in
-// the meantime, so that other paths are tracked than before, shoot repeats all of this.
-func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
+// makeShot freezes the working tree, reads git's state and makes the tree of the checkpoint. If git changes the index
+// in the meantime, so that other paths are tracked than before, makeShot repeats all of this.
+func (c *Capturer) makeShot(ctx context.Context) (*shot, error) {
 	whole := false
 	// If git commands change the index all the time, the tracked paths of the view and of the index may never agree.
 	// After five attempts, use the last one.
@@ -376,12 +376,12 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		out := &output{format: c.format, have: c.o.Repo.Remotes, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
 		s := &shot{out: out, copier: session.NewCopier(c.o.Repo)}
 		var err error
-		if s.view, err = c.look(ctx, whole); err != nil {
+		if s.view, err = c.freezeView(ctx, whole); err != nil {
 			return nil, fmt.Errorf("read the working tree: %w", err)
 		}
 		s.at = time.Now().UTC()
 		c.steps.done("names")
-		again, err := c.develop(ctx, s)
+		again, err := c.makeTree(ctx, s)
 		if err == nil && (again == agree || try > 3) {
 			return s, nil
 		}
@@ -393,22 +393,22 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		case err != nil:
 			return nil, err
 		}
-		whole = whole || again == lookAgain
+		whole = whole || again == readAgain
 	}
 }
 
-// verdict is the result of develop: agree, or lookAgain.
+// verdict is the result of makeTree: agree, or readAgain.
 type verdict int
 
 const (
-	// agree means that the tree is complete. lookAgain means that everything that differs from the base tree has to be
+	// agree means that the tree is complete. readAgain means that everything that differs from the base tree has to be
 	// read again, because other paths are tracked now.
 	agree verdict = iota
-	lookAgain
+	readAgain
 )
 
-// develop reads git's state (index, HEAD, refs) and makes the tree of the checkpoint s.
-func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
+// makeTree reads git's state (index, HEAD, refs) and makes the tree of the checkpoint s.
+func (c *Capturer) makeTree(ctx context.Context, s *shot) (verdict, error) {
 	var err error
 	if s.state, err = c.readState(ctx, s.out, s.copier); err != nil {
 		return agree, err
@@ -425,7 +425,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	s.view.track(c.tracking)
 	for dir := range s.view.skipped {
 		if s.view.tracked(dir) { // git started to track a path in the directory after the view was made
-			return lookAgain, nil
+			return readAgain, nil
 		}
 	}
 	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed since that
@@ -433,7 +433,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if (anew || anewIn) && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
-				return lookAgain, nil
+				return readAgain, nil
 			}
 		}
 	}

@@ -111,20 +111,20 @@ func (c *Capturer) clean(ctx context.Context, e *edit, top string, list []source
 	if err != nil && ctx.Err() == nil && len(list) > 1 {
 		for i := range list {
 			if err := l.add(ctx, list[i:i+1]); err != nil {
-				l.asItIs(ctx, &list[i], err)
+				l.unconverted(ctx, &list[i], err)
 			}
 		}
 		return ctx.Err()
 	}
 	if err != nil && ctx.Err() == nil {
-		l.asItIs(ctx, &list[0], err)
+		l.unconverted(ctx, &list[0], err)
 		return nil
 	}
 	return err
 }
 
-// asItIs stores a file without conversion, after git has failed to convert it.
-func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
+// unconverted stores a file without conversion, after git has failed to convert it.
+func (l *cleaning) unconverted(ctx context.Context, s *source, cause error) {
 	l.c.o.Log.Warn("store file without conversion", zap.String("path", s.path), zap.Error(cause))
 	one := []source{*s}
 	if err := l.e.out.hash(ctx, one); err == nil {

@@ -388,14 +388,14 @@ func (c *Capturer) operationTips(files map[string]session.File) (ids []object.ID
 	return ids
 }
 
-// mostNested is the maximum number of tags in a chain of tags that point to tags.
-const mostNested = 16
+// maxTagChain is the maximum number of tags in a chain of tags that point to tags.
+const maxTagChain = 16
 
 // readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes
 // a parent of the state. A tag object is stored in the state itself, because its ref may be pushed later or never; then
 // readTip does the same with the target of the tag.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copier *session.Copier) error {
-	for range mostNested {
+	for range maxTagChain {
 		t, _, err := c.o.Repo.Size(id)
 		if err != nil || t != object.Commit && t != object.Tag {
 			return nil

@@ -55,7 +55,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copier *session.C
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}
 	// git replaces the index by rename, so an unchanged inode, size and time mean unchanged contents.
-	if c.mem.Index.stays(st, head) {
+	if c.mem.Index.isUnchanged(st, head) {
 		x, err := c.mem.Index.index()
 		if err == nil {
 			return x, st, nil

@@ -172,7 +172,7 @@ func (w rootReader) read(ctx context.Context, r *root) (err error) {
 		return err
 	}
 	was := c.mem.Linked[r.path]
-	if was.stays(r.stat, r.head) {
+	if was.isUnchanged(r.stat, r.head) {
 		if r.index, err = was.index(); err == nil {
 			return nil
 		}

@@ -64,9 +64,9 @@ const (
 	maxRemembered = 20_000
 )
 
-// stays reports whether an index is unchanged: its file has the attributes st, as before, and the tree of HEAD is head,
-// as before. It returns false if m is nil.
-func (m *indexMemory) stays(st fileStat, head object.ID) bool {
+// isUnchanged reports whether an index is unchanged: its file has the attributes st, as before, and the tree of HEAD is
+// head, as before. It returns false if m is nil.
+func (m *indexMemory) isUnchanged(st fileStat, head object.ID) bool {
 	return m != nil && m.Stat == st && m.Head == head.String()
 }
 
@@ -186,7 +186,7 @@ func (m *memory) save(name string) error {
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
-	c.saved(s)
+	c.reportSaved(s)
 	c.mem = memory{
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Dirs: s.edit.dirs,

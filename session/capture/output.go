@@ -79,7 +79,7 @@ func (w *output) blob(content []byte) (object.ID, error) {
 
 const (
 	smallFile = 1 << 20   // maximum size in bytes of a file that is read once and kept in memory until it is written
-	keepMost  = 128 << 20 // maximum number of bytes of all files that are kept in memory
+	maxKept   = 128 << 20 // maximum number of bytes of all files that are kept in memory
 	// hashers is the number of files that are hashed concurrently. More would occupy all processors of a small host and
 	// thereby delay the threads that answer the kernel.
 	hashers = 2
@@ -96,7 +96,7 @@ type source struct {
 }
 
 // hash reads the files in list and sets their ids, several files at a time. It keeps the contents of small files in
-// memory, at most keepMost bytes in all.
+// memory, at most maxKept bytes in all.
 func (w *output) hash(ctx context.Context, list []source) error {
 	var mu sync.Mutex
 	var failure error
@@ -110,9 +110,9 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				i := next
 				next++
 				stop := failure != nil || i >= len(list) || ctx.Err() != nil
-				keep := !stop && list[i].size <= smallFile && w.keeping+list[i].size <= keepMost
-				// keepMost limits the contents of all files together, so the size of each file is added before the lock is
-				// released.
+				keep := !stop && list[i].size <= smallFile && w.keeping+list[i].size <= maxKept
+				// maxKept limits the contents of all files together, so the size of each file is added before the lock
+				// is released.
 				if keep {
 					w.keeping += list[i].size
 				}

@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// nothingNew reports whether the files and git's state equal those of the last checkpoint. If have is false, the lane
-// has no checkpoint, and nothingNew compares with the state of a new mount of the base commit.
-func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
+// isUnchanged reports whether the files and git's state equal those of the last checkpoint. If have is false, the lane
+// has no checkpoint, and isUnchanged compares with the state of a new mount of the base commit.
+func (c *Capturer) isUnchanged(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
 		// For these reasons a checkpoint is made even without changes.

@@ -22,7 +22,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	e := s.edit
 	// The method contents has processed the frozen files already. Its call below must process only the removed files.
 	e.plain, e.cleaned = nil, nil
-	if err := s.takeGone(ctx, files); err != nil {
+	if err := s.addRemovedWorktrees(ctx, files); err != nil {
 		return done, "", fmt.Errorf("read removed linked worktrees: %w", err)
 	}
 	n := 0
@@ -36,7 +36,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			continue
 		}
 		// The rules decide about a removed file as they do about an existing one.
-		why, err := e.judge(ctx, f)
+		why, err := e.reasonToLeaveOut(ctx, f)
 		if err == nil && (why == "" && !e.v.inSkipped(f.Path)) {
 			n++
 			_, err = e.entry(ctx, f)
@@ -65,9 +65,10 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	return done, said, err
 }
 
-// takeGone handles linked worktrees that were removed together with their directories. If files contains a file of such
-// a worktree, takeGone adds the worktree to this checkpoint, with the files that it has in the previous checkpoint.
-func (s *shot) takeGone(ctx context.Context, files []*removed.File) error {
+// addRemovedWorktrees handles linked worktrees that were removed together with their directories. If files contains a
+// file of such a worktree, addRemovedWorktrees adds the worktree to this checkpoint, with the files that it has in the
+// previous checkpoint.
+func (s *shot) addRemovedWorktrees(ctx context.Context, files []*removed.File) error {
 	c := s.edit.c
 	last, have := c.Last()
 	if has, err := c.o.Repo.HasWorktrees(last); !have || err != nil || !has {
@@ -130,9 +131,9 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved informs the working tree of the changes that checkpoints now contain, and of the ignored directories that
+// reportSaved informs the working tree of the changes that checkpoints now contain, and of the ignored directories that
 // checkpoints leave out.
-func (c *Capturer) saved(s *shot) {
+func (c *Capturer) reportSaved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {
 		if n := len(path); l.Why == session.Ignored && n > 0 && path[n-1] == '/' {

@@ -178,9 +178,9 @@ func TestRulesThatChange(t *testing.T) {
 	}
 }
 
-// TestIgnoreFilesFromAfar checks that an ignore file that is missing on this host is requested once.
-func TestIgnoreFilesFromAfar(t *testing.T) {
-	w, asked, _ := farRules(t)
+// TestIgnoreFileIsFetched checks that an ignore file that is missing on this host is requested once.
+func TestIgnoreFileIsFetched(t *testing.T) {
+	w, asked, _ := worldWithMissingIgnoreFile(t)
 	w.openCapturer()
 	w.write("x.log", "x\n")
 	w.write("build/x", "x\n")
@@ -196,10 +196,10 @@ func TestIgnoreFilesFromAfar(t *testing.T) {
 	}
 }
 
-// TestIgnoreFilesThatCannotBeHad checks that checkpoints contain the ignored files while the ignore file cannot be
+// TestIgnoreFileFetchFails checks that checkpoints contain the ignored files while the ignore file cannot be
 // fetched, and that the first checkpoint after it was fetched does not.
-func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
-	w, _, away := farRules(t)
+func TestIgnoreFileFetchFails(t *testing.T) {
+	w, _, away := worldWithMissingIgnoreFile(t)
 	w.o.Memory = w.dir + "/memory"
 	w.openCapturer()
 	*away = true
@@ -222,9 +222,9 @@ func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// farRules returns a world with a blobless clone, in which an ignore file is missing on this host. asked counts the
-// requests for the file, which fail while away is true.
-func farRules(t *testing.T) (w *world, asked *int, away *bool) {
+// worldWithMissingIgnoreFile returns a world with a blobless clone, in which an ignore file is missing on this host.
+// asked counts the requests for the file, which fail while away is true.
+func worldWithMissingIgnoreFile(t *testing.T) (w *world, asked *int, away *bool) {
 	t.Helper()
 	w, asked, away = ruledWorld(t, capture.Rules{}), new(int), new(bool)
 	_, rules := w.in(w.root, ".gitignore")

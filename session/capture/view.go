@@ -180,11 +180,11 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	return list, nil
 }
 
-// learn stores the paths of entries, and the texts of the ignore files among them, in v.entries and v.changed. The
-// function read returns the text of an ignore file. The result stale is true if rules have changed for paths that have
-// no entry, so that these paths have to be read again. The result differs is true if the ignore files differ from those
-// of the previous call.
-func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
+// storeEntries stores the paths of entries, and the texts of the ignore files among them, in v.entries and v.changed.
+// The function read returns the text of an ignore file. The result stale is true if rules have changed for paths that
+// have no entry, so that these paths have to be read again. The result differs is true if the ignore files differ from
+// those of the previous call.
+func (v *view) storeEntries(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -232,10 +232,10 @@ func (v *view) within(dir string) bool {
 	return false
 }
 
-// look freezes the working tree, except for directories that checkpoints leave out as a whole, and returns a view of
-// the changes since the previous checkpoint. If again is set, or if rules have changed, the view contains everything
+// freezeView freezes the working tree, except for directories that checkpoints leave out as a whole, and returns a view
+// of the changes since the previous checkpoint. If again is set, or if rules have changed, the view contains everything
 // that differs from the base tree. The caller releases view.frozen.
-func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
+func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
 	c.roots = c.findRoots(ctx)
 	rules, err := c.ignoreSettings(ctx)
@@ -277,7 +277,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 			v.from, v.whole = c.o.BaseTree, true
 			clear(v.parsed)
 		}
-		stale, differs, err := v.learn(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
+		stale, differs, err := v.storeEntries(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
 		// If the ignore files are the same as in the dry run, skip has selected the right directories.
 		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
 			v.frozen = frozen
@@ -305,7 +305,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 		if dry.Whole && token != "" {
 			return true, nil
 		}
-		stale, differs, err := v.learn(dry.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return v.c.contentNow(v.ctx, e.Path) })
+		stale, differs, err := v.storeEntries(dry.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return v.c.contentNow(v.ctx, e.Path) })
 		if err != nil {
 			return false, err
 		}

@@ -174,7 +174,7 @@ func (m *Mirror) writeRefs() error {
 
 // fetch sends the request r to the session remote, and stores the fetched objects.
 func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
-	return m.bringFrom(ctx, m.remote, m.caps, r)
+	return m.fetchFrom(ctx, m.remote, m.caps, r)
 }
 
 // fetchAny sends the request r to the session remote and, if this fails, to the mounted remote of the session called
@@ -194,7 +194,7 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	}
 	caps, originErr := m.origin[url].Capabilities(ctx)
 	if originErr == nil {
-		originErr = m.bringFrom(ctx, m.origin[url], caps, r)
+		originErr = m.fetchFrom(ctx, m.origin[url], caps, r)
 	}
 	if originErr != nil {
 		return errors.Join(err, originErr)
@@ -202,9 +202,9 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
-// bringFrom sends the request r to a remote, and stores the fetched objects. If the server does not support filters or
+// fetchFrom sends the request r to a remote, and stores the fetched objects. If the server does not support filters or
 // shallow fetches, the request is sent without its filter or its depth.
-func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
+func (m *Mirror) fetchFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
 	}

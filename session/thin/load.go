@@ -86,7 +86,7 @@ func (r *Remote) set(tip object.ID, m manifest) {
 // fetchContainer fetches the container with the commit tip, validates its manifest, and extracts its packs. It first
 // removes the container that was extracted before.
 func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (_ *unpacked, m manifest, err error) {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return nil, m, err
 	}

@@ -40,7 +40,7 @@ type nextContainer struct {
 // container with the changed refs. If keepOld is set, the new container gets the old one as its parent in any case. The
 // caller holds r.loading, and removes n.dir after the push.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (_ *nextContainer, err error) {
-	place, err := r.place()
+	place, err := r.stateDir()
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
-		if len(joined) >= joinLess && p.Size > 2*size {
+		if len(joined) >= minJoin && p.Size > 2*size {
 			break
 		}
 		list, ok := r.readIDs(p.Name)
@@ -283,8 +283,8 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	return err
 }
 
-// arrived records on this host that the session remote has accepted the container n.
-func (r *Remote) arrived(n *nextContainer) error {
+// recordPush records on this host that the session remote has accepted the container n.
+func (r *Remote) recordPush(n *nextContainer) error {
 	r.set(n.id, n.manifest)
 	err := r.writeIDs(n.manifest, n.ids)
 	if n.anew {

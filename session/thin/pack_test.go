@@ -56,8 +56,8 @@ func TestJoin(t *testing.T) {
 	for _, p := range rest {
 		stay[p.Name] = true
 	}
-	if len(ids) < joinLess || len(again) != len(ids) {
-		t.Errorf("join: got %d objects, %d of them different, want at least %d", len(ids), len(again), joinLess)
+	if len(ids) < minJoin || len(again) != len(ids) {
+		t.Errorf("join: got %d objects, %d of them different, want at least %d", len(ids), len(again), minJoin)
 	}
 	for _, p := range packs {
 		list := known[p.Name]
@@ -95,7 +95,7 @@ func TestRecordedObjectsOfRemovedPacks(t *testing.T) {
 	if got, ok := r.readIDs(packName(1)); !ok || len(got) != 2 || got[1] != id(3) {
 		t.Errorf("objects of a pack that stays: got %v, %v, want %v", got, ok, ids[packName(1)])
 	}
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ const (
 	PackSize = 32 << 20
 	fullPack = PackSize / 2 // packs of at least this size in bytes are not joined with others
 	joinAt   = 32           // number of smaller packs at which some of them are joined
-	joinLess = joinAt / 2   // minimum number of packs that are joined at once
+	minJoin  = joinAt / 2   // minimum number of packs that are joined at once
 	maxBases = 16           // number of packs below base/ at which they are replaced by a new one
 )
 
@@ -65,7 +65,7 @@ type Load struct {
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	asked := prefixes
 	if r.session != "" {
-		asked = r.asked(prefixes)
+		asked = r.withContainerRefs(prefixes)
 	}
 	push, err := r.Remote.OpenPush(ctx, asked)
 	if err != nil {
@@ -211,7 +211,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	// The push succeeds even if this record of it cannot be stored on this host: the next push then fetches the same data
 	// from the session remote.
 	if last == nil {
-		if err := r.arrived(next); err != nil {
+		if err := r.recordPush(next); err != nil {
 			r.log.Warn("record contents of container", zap.String("session", r.session), zap.Error(err))
 		}
 		if load.Pushed != nil {

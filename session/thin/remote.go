@@ -131,7 +131,7 @@ type Listing struct {
 // ListAhead sends the request of the next call of List already now, together with the request for the capabilities of
 // the server.
 func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
-	r.RefsAhead(ctx, r.asked(prefixes))
+	r.RefsAhead(ctx, r.withContainerRefs(prefixes))
 }
 
 // List requests the refs of the session that begin with one of the prefixes, or all refs if there are no prefixes.
@@ -140,7 +140,7 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	if err != nil {
 		return nil, err
 	}
-	refs, err := r.Remote.Refs(ctx, r.asked(prefixes))
+	refs, err := r.Remote.Refs(ctx, r.withContainerRefs(prefixes))
 	r.mu.Lock()
 	for _, ref := range refs.List {
 		if direct(ref.Name, r.session) {
@@ -173,9 +173,9 @@ func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
 	return refs, err
 }
 
-// asked returns prefixes with the refs of the container and of the readable branch appended, because each listing has
-// to show whether the session uses a container.
-func (r *Remote) asked(prefixes []string) []string {
+// withContainerRefs returns prefixes with the refs of the container and of the readable branch appended, because each
+// listing has to show whether the session uses a container.
+func (r *Remote) withContainerRefs(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return nil
 	}
@@ -272,8 +272,8 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	return &transport.FetchResponse{Pack: u.stream(ctx)}, nil
 }
 
-// place returns the directory of the state, and creates it if it does not exist. The caller must not hold r.mu.
-func (r *Remote) place() (string, error) {
+// stateDir returns the directory of the state, and creates it if it does not exist. The caller must not hold r.mu.
+func (r *Remote) stateDir() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dir == "" {
@@ -310,15 +310,15 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 			return false
 		}
 		return !session.NeedsNoSession(ref.Name) &&
-			!slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
+			!slices.ContainsFunc(noBasePrefixes, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
 	}), nil
 }
 
 // nextPrefix is the prefix of the names of the directories in which containers are built.
 const nextPrefix = "next-"
 
-// ofNothing lists the prefixes of the refs from which no object of a mounted repository is reachable.
-var ofNothing = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}
+// noBasePrefixes lists the prefixes of the refs from which no object of a mounted repository is reachable.
+var noBasePrefixes = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}
 
 // stream is a reader of a pack that a goroutine writes.
 type stream struct {

@@ -40,7 +40,7 @@ type stateJSON struct {
 
 // writeState replaces the state file.
 func (r *Remote) writeState(st state) error {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (r *Remote) writeState(st state) error {
 // readState returns the stored state. ok is false if there is none, if it cannot be read, or if it belongs to another
 // session remote.
 func (r *Remote) readState() (st state, ok bool) {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return st, false
 	}
@@ -110,7 +110,7 @@ func (r *Remote) readState() (st state, ok bool) {
 // writeIDs stores the ids of the objects in the new packs, which Remote.join needs to join these packs later. It
 // removes the stored ids of packs that the container no longer contains.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 
 // readIDs returns the ids of the objects in the pack name. It returns false if the ids are not stored on this host.
 func (r *Remote) readIDs(name string) ([]object.ID, bool) {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return nil, false
 	}
@@ -154,7 +154,7 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 
 // Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that it contains
 // only objects that are reachable from its refs. The returned function withdraws the request.
-func Rewrite(dir string) (neverMind func(), err error) {
+func Rewrite(dir string) (withdraw func(), err error) {
 	// Store the request as a file, so that it outlives this process.
 	name := join(dir, rewriteName)
 	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)
@@ -162,7 +162,7 @@ func Rewrite(dir string) (neverMind func(), err error) {
 
 // rewriting reports whether Rewrite has requested that the next push rewrites the container.
 func (r *Remote) rewriting() bool {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err != nil {
 		return false
 	}
@@ -172,7 +172,7 @@ func (r *Remote) rewriting() bool {
 
 // rewritten removes the request that Rewrite has stored, after a push has rewritten the container.
 func (r *Remote) rewritten() error {
-	dir, err := r.place()
+	dir, err := r.stateDir()
 	if err == nil {
 		err = os.Remove(join(dir, rewriteName))
 	}
