@@ -287,6 +287,9 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 		return err
 	}
 	j.tally.Found[finding]++
+	if finding == Never {
+		j.Log("ledger:\n%s", described(ledger))
+	}
 	for _, f := range v.Faults {
 		j.Log("%s", f)
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state, after.state, f))

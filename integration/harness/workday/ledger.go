@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -65,4 +66,21 @@ func ReadLedger(path string) ([]Entry, error) {
 // one, and the step was not complete.
 func alive(all []Entry, killed time.Time) []Entry {
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.Fault != "" && e.At.After(killed) })
+}
+
+// described returns the steps of a ledger with their scripts, and the trees and heads after them, a line for each entry.
+func described(all []Entry) string {
+	var b strings.Builder
+	for _, e := range all {
+		at := e.At.Format("15:04:05.000")
+		switch {
+		case e.Begins:
+			fmt.Fprintf(&b, "%s %s: %s\n", at, e.Step, e.Script)
+		case e.Promise:
+			fmt.Fprintf(&b, "%s promise: checkpoint %s\n", at, e.Checkpoint)
+		default:
+			fmt.Fprintf(&b, "%s end of %s: tree %s, HEAD %s\n", at, e.Step, e.State.Tree, e.State.Head)
+		}
+	}
+	return b.String()
 }

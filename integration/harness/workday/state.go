@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
@@ -96,11 +97,7 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 	if err := os.Mkdir(objects, 0o755); err != nil {
 		return "", err
 	}
-	content, err := os.ReadFile(filepath.Join(gitDir, "index"))
-	if err == nil {
-		err = os.WriteFile(index, content, 0o644)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := copyIndex(filepath.Join(gitDir, "index"), index); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	env := []string{"GIT_INDEX_FILE=" + index, "GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + filepath.Join(common, "objects")}
@@ -119,6 +116,24 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 		return "", err
 	}
 	return run(ctx, dir, env, "git", "write-tree", "--missing-ok")
+}
+
+// copyIndex copies a git index with its modification time. git compares this time with those of the files to find files
+// that may have changed in the second in which the index was written, and reads their contents again. A copy with a
+// later time would hide such changes.
+func copyIndex(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to, content, 0o644); err != nil {
+		return err
+	}
+	return os.Chtimes(to, time.Time{}, info.ModTime())
 }
 
 // underWay contains the names of the files and directories of a git directory that describe an operation in progress.

@@ -304,3 +304,41 @@ func TestOracle(t *testing.T) {
 		t.Errorf("a wrong ledger: got %s (%s), %v", got, why, err)
 	}
 }
+
+// TestLookSeesEditInSecondOfIndex edits a file without changing its size, in the second in which the index was written.
+// Only the modification time of the index tells git to read the file again.
+func TestLookSeesEditInSecondOfIndex(t *testing.T) {
+	dir := t.TempDir()
+	file, index := filepath.Join(dir, "f"), filepath.Join(dir, ".git", "index")
+	second := time.Now().Add(-time.Minute).Truncate(time.Second)
+	write := func(content string, at time.Time) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	git := func(args ...string) {
+		t.Helper()
+		if _, err := run(t.Context(), dir, nil, append([]string{"git"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	git("init", "-q")
+	git("config", "core.trustCtime", "false") // the change time cannot be set
+	write("before", second.Add(100*time.Millisecond))
+	git("add", "f")
+	if err := os.Chtimes(index, second, second.Add(200*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	was := look(t, dir)
+	write("behind", second.Add(300*time.Millisecond))
+	if err := os.Chtimes(index, second, second.Add(200*time.Millisecond)); err != nil { // git status may have written it
+		t.Fatal(err)
+	}
+	if is := look(t, dir); is.Tree == was.Tree {
+		t.Errorf("tree is still %s after an edit of f", is.Tree)
+	}
+}
