@@ -8,7 +8,7 @@
 # same is true for a test about kills, crashes, power cuts, takeovers or models, whose first failure is the finding.
 set -uf # -f: do not expand patterns in the words of CMD
 reran=${AFS_RERAN_TESTS:-scripts/reran-tests}
-finding='Kill|Crash|Power|Cut|TakeOver|Takeover|Model|Torture|Successor|Died|Death'
+finding='Outlive|Kill|Crash|Power|Cut|TakeOver|Takeover|Model|Torture|Successor|Died|Death'
 log=$(mktemp)
 list=$(mktemp)
 again=$(mktemp)
