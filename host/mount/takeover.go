@@ -141,7 +141,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		m.succession.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.Session), zap.Duration("took", time.Since(start)))
 		if err := m.attachment.Inside.Bind(); err != nil {
-			log.Warn("show the git directory again", zap.Error(err))
+			log.Warn("bind-mount the git directory again", zap.Error(err))
 		}
 	}
 	return false, nil

@@ -246,7 +246,7 @@ func (a *Attachment) Detach(ctx context.Context, force bool) error {
 	if errors.Is(err, fuse.ErrElsewhere) {
 		// The directory is free, as after Detach. Another program has unmounted it, or a namespace was copied during
 		// the unmount.
-		a.of.Log.Warn("end mount that is in use elsewhere", zap.String("dir", a.of.Dir), zap.Error(err))
+		a.of.Log.Warn("unmount, while another mount of the same file system is in use", zap.String("dir", a.of.Dir), zap.Error(err))
 		return nil
 	}
 	if err == nil {
@@ -255,7 +255,7 @@ func (a *Attachment) Detach(ctx context.Context, force bool) error {
 	if !force {
 		a.Redirects.Rebind(ctx, a.Server)
 		if bindErr := a.Inside.Bind(); bindErr != nil {
-			a.of.Log.Warn("show the git directory again", zap.String("dir", a.of.Dir), zap.Error(bindErr))
+			a.of.Log.Warn("bind-mount the git directory again", zap.String("dir", a.of.Dir), zap.Error(bindErr))
 		}
 		return mountpoint.NameUsers(a.of.Dir, err)
 	}

@@ -143,7 +143,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 			return nil, ctx.Err()
 		case err != nil && w.Strict:
 			return nil, &control.Error{Code: control.ExitUsage, Verb: "redirect", Object: p, Cause: err.Error(),
-				Hint: "type a path with --redirect that the repository does not have"}
+				Hint: "pass a path to --redirect at which the repository has no files"}
 		case err != nil:
 			r.Note("%s is not redirected: %v", p, err)
 			continue

@@ -184,7 +184,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	// The mount works without git commands, so a missing git is not an error.
 	version, err := gitdir.InstalledGit(ctx)
 	if err != nil {
-		s.Log.Info("no git", zap.Error(err))
+		s.Log.Info("find git; git commands do not work in mounts", zap.Error(err))
 	}
 	branch := "" // the remote's default branch is known only if the mount is of HEAD
 	if r := s.Request.Ref; r == "" || r == "HEAD" {

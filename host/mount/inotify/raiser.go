@@ -211,7 +211,7 @@ func (r *Raiser) raise(c changes) error {
 	case exitDone:
 		return nil
 	case exitUnknown: // another file system hides the mount, or it belongs to another PID namespace
-		r.Log.Debug("no inotify events", zap.String("dir", r.Dir))
+		r.Log.Debug("inotify events cannot be raised", zap.String("dir", r.Dir))
 		return nil
 	}
 	return errors.Join(err, fmt.Errorf("event process has ended: %s", cmd.ProcessState))
