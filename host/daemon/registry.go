@@ -27,8 +27,8 @@ const restoresAtOnce = 4
 var pauses = backoff.Backoff{First: 5 * time.Second, Longest: 5 * time.Minute}
 
 // registryPath returns the path of the registry file of the mount at dir, in the directory registry/ of the state
-// directory. Remount restores the mount from this file after a restart of the machine. The file has no credentials. It is
-// removed when the mount is unmounted, and kept when the daemon exits.
+// directory. Remount restores the mount from this file after a restart of the machine. The file has no credentials. It
+// is removed when the mount is unmounted, and kept when the daemon exits.
 func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.host.State, "registry", statedir.FileName(dir))
 }

@@ -52,8 +52,8 @@ const (
 	// spareTime is the pause between the moment at which a worker begins to serve and the start of a spare worker,
 	// because the worker has more urgent tasks at first.
 	spareTime = 300 * time.Millisecond
-	// hastyTime is the time after a worker began to serve, within which a crash is probably caused by the state that the
-	// worker took over.
+	// hastyTime is the time after a worker began to serve, within which a crash is probably caused by the state that
+	// the worker took over.
 	hastyTime = time.Second
 
 	// starvedFactor is the number of watchdog limits after which a worker is replaced although the host did not let it

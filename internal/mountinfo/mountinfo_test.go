@@ -103,8 +103,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// beside is a shell script. Called with the arguments PROPAGATION SCRIPT, it creates a mount namespace, runs SCRIPT in it,
-// and ends while the namespace continues to exist.
+// beside is a shell script. Called with the arguments PROPAGATION SCRIPT, it creates a mount namespace, runs SCRIPT in
+// it, and ends while the namespace continues to exist.
 const beside = `#!/bin/sh -eu
 mkfifo "$0.$$"
 unshare --mount --propagation "$1" sh -euc "$2"'; echo >"$0"; exec sleep 60' "$0.$$" >/dev/null &

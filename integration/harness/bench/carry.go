@@ -151,8 +151,8 @@ func (r *rig) end(state string) error {
 	return nil
 }
 
-// printLog prints the end of the daemon's log to stderr, without lines of the level info. It is called after a benchmark
-// has failed.
+// printLog prints the end of the daemon's log to stderr, without lines of the level info. It is called after a
+// benchmark has failed.
 func (r *rig) printLog() {
 	text, _ := os.ReadFile(filepath.Join(r.state, "log", "daemon.log"))
 	text = regexp.MustCompile(`(?m)^\S+\sinfo\s.*\n`).ReplaceAll(text, nil)
@@ -335,8 +335,8 @@ func (r *rig) checkRepo(dir string) error {
 	return err
 }
 
-// checkOrder returns an error unless a branch of c was moved to the given commits in this order, to each of them at most
-// once, and to the last one at the end.
+// checkOrder returns an error unless a branch of c was moved to the given commits in this order, to each of them at
+// most once, and to the last one at the end.
 func checkOrder(c *gittest.Receiver, ref string, commits []string) error {
 	all, err := c.Updates()
 	if err != nil {

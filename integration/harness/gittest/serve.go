@@ -28,9 +28,9 @@ type ServerOptions struct {
 	Bandwidth int64         // bandwidth of each direction in bytes per second; 0 for no limit
 	// if true, packs are not read: requests, wants and objects are counted, and blobs are Uncounted
 	Cheap bool
-	// Config contains settings of the form KEY=VALUE for git, which override those of the repositories. Without them and
-	// settings of the repositories, partial clones and requests for any object are allowed, and requests for the sizes of
-	// objects are not (transfer.advertiseObjectInfo).
+	// Config contains settings of the form KEY=VALUE for git, which override those of the repositories. Without them
+	// and settings of the repositories, partial clones and requests for any object are allowed, and requests for the
+	// sizes of objects are not (transfer.advertiseObjectInfo).
 	Config []string
 	Each   func(Request) // called for each complete request, from several goroutines
 	Stderr io.Writer     // receives the error output of git's processes; if nil, it is discarded

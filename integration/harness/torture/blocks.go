@@ -249,8 +249,8 @@ func (j *job) nameless(i int) (*blockFile, error) {
 	return b, os.Remove(path)
 }
 
-// closeNameless closes a file without a name. It first tries to give the file a name. This is possible for a file of O_TMPFILE,
-// whose contents must then exist under the new name.
+// closeNameless closes a file without a name. It first tries to give the file a name. This is possible for a file of
+// O_TMPFILE, whose contents must then exist under the new name.
 func (j *job) closeNameless(b *blockFile, i int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(b.f.Fd()), &st); err != nil {
