@@ -106,8 +106,8 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 			d.warn(l.Path, "the git command that holds the lock will remove it", "repository is locked since %s", l.Since.Format(time.DateTime))
 			continue
 		}
-		d.repairProblem(l.Path, fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute)),
-			"removes the lock file", func() error { return os.Remove(l.Path) })
+		what := fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute))
+		d.repairProblem(l.Path, what, "removes the lock file", func() error { return os.Remove(l.Path) })
 	}
 }
 

@@ -23,8 +23,8 @@ type describeInput struct {
 func addDescribeTool(s *sdk.Server, find Find) {
 	no := new(bool)
 	add(s, find, &sdk.Tool{Name: "describe", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: no},
-		Description: "Describe the purpose of this session: set its title, its task and its tags, which users see in lists of sessions. Without " +
-			"arguments, return these values, the owner, the time at which the session expires, and its hold."},
+		Description: "Describe the purpose of this session: set its title, its task and its tags, which users see in lists of sessions. " +
+			"Without arguments, return these values, the owner, the time at which the session expires, and its hold."},
 		func(ctx context.Context, w Session, in describeInput) (profile.Profile, error) {
 			c := &profile.Change{Title: in.Title, Task: in.Task, AddTags: in.AddTags, DelTags: in.RemoveTags}
 			info, err := w.Client.SessionSet(ctx, control.SessionSetRequest{Of: w.Mount.Dir, Actor: session.Actor(), Profile: c})

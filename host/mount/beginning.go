@@ -375,6 +375,6 @@ func (b *beginning) messages() (all []string) {
 // lostText returns a message about a ref that the session has moved to the commit id after its last checkpoint, just
 // before the mount died.
 func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the mount died; run git show %.12s to see this commit, which is kept",
-		statedir.ShortRef(ref), id, id)
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the mount died; "+
+		"run git show %.12s to see this commit, which is kept", statedir.ShortRef(ref), id, id)
 }

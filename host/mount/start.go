@@ -281,7 +281,8 @@ func (m *Mount) announce(progress func(control.Progress)) {
 			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()
 		}
 		progress(control.Progress{Message: fmt.Sprintf("%s has continued session %s since: "+
-			"this mount shows the files of this host; run artifactfs session fork %s DIR to mount the newest ones", by, m.Session, control.ShellWord(of))})
+			"this mount shows the files of this host; run artifactfs session fork %s DIR to mount the newest ones",
+			by, m.Session, control.ShellWord(of))})
 	}
 	if m.home.OtherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",

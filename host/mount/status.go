@@ -127,7 +127,8 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 func gitNotes(m *Mount) []string {
 	dir := control.ShellWord(m.Dir)
 	if worktree.GitRemoved(m.attachment.Tree) {
-		return []string{"the name .git was removed, so git finds no repository; run artifactfs session restore -C " + dir + " @ .git to restore it"}
+		return []string{"the name .git was removed, so git finds no repository; " +
+			"run artifactfs session restore -C " + dir + " @ .git to restore it"}
 	}
 	if m.Git().Dir() == nil {
 		return nil

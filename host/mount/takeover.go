@@ -41,7 +41,8 @@ const (
 
 var (
 	errTakeoverDeaths = errors.New("processes that take over the mount die repeatedly")
-	errNoTakeover     = errors.New("process that served the mount has died, and this kernel does not let another one take over (Linux 6.9 does)")
+	errNoTakeover     = errors.New("process that served the mount has died, " +
+		"and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
 // Inherit returns a mount of the predecessor, whose descriptors are in the parameter in. The caller adds the mount to

@@ -23,7 +23,8 @@ func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	}
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.Mount.Dir, p.Restore.Before)
 	if err == nil {
-		m.Mount.Agent.AddNote(fmt.Sprintf("restore of checkpoint %s was interrupted, and then completed; run %s to undo it", p.Restore.Checkpoint, undo))
+		m.Mount.Agent.AddNote(fmt.Sprintf("restore of checkpoint %s was interrupted, and then completed; run %s to undo it",
+			p.Restore.Checkpoint, undo))
 		m.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Mount.Dir),
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return nil
