@@ -151,7 +151,7 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 	w.check(os.Chmod(w.root, 0o755))
 	r = w.script(`export HOME=$1 ARTIFACTFS_STATE=$1/state; nobody="setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs"
 		code=0; $nobody mount "$2" "$1/m" --git-dir inside || code=$?; $nobody unmount --all; exit $code`, home, url)
-	w.refusal(r, 1, "only root may make", "unshare --user --map-root-user --mount")
+	w.refusal(r, 1, "only root may create", "unshare --user --map-root-user --mount")
 	// The user namespace has a daemon of its own, because the mounts of the host's daemon are not visible in it.
 	r = w.script(`export ARTIFACTFS_STATE=$2.state; exec unshare --user --map-root-user --mount sh -euc '
 		artifactfs mount "$1" "$2" --git-dir inside >&2; git -C "$2" log --oneline | wc -l; git -C "$2" status -s; artifactfs unmount --all >&2' sh "$@"`, url, w.place("m"))

@@ -177,7 +177,7 @@ func TestRotatedToken(t *testing.T) {
 	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil {
 		t.Errorf("fetch with the old token: %s", out)
 	}
-	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "the mount keeps the token")
+	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "the mount continues to use the previous token")
 	w.refusal(w.setToken("", m.Dir), 2, "stdin was empty", "")
 	res := w.setToken("second-"+password, m.Dir)
 	if res.code != 0 || !strings.Contains(res.stdout, url+" has a new token, for 2 mounts") {

@@ -77,7 +77,7 @@ func TestGitNameRemoved(t *testing.T) {
 	// If files of the git directory itself are removed, as in a clone, the newest checkpoint has git's state.
 	m.checkpoint("-m", "whole again")
 	head := w.sh(m.Dir, "cat .git/HEAD && rm .git/HEAD")
-	hint := regexp.MustCompile(`note +HEAD was removed from the git directory, .*; artifactfs (session fork .*) NEWDIR mounts`).FindStringSubmatch(
+	hint := regexp.MustCompile(`note +HEAD was removed from the git directory, .*; run artifactfs (session fork .*) NEWDIR to mount`).FindStringSubmatch(
 		w.ok("status", m.Dir))
 	if hint == nil {
 		t.Fatal("status without HEAD: got no note with a command")

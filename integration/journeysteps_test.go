@@ -346,7 +346,7 @@ func (j *journey) undeletes() string {
 func (j *journey) returns() string {
 	m, said := j.mountAs(j.first, "work")
 	_, after, _ := strings.Cut(said, "artifactfs session fork ")
-	newest, _, _ := strings.Cut(after, " DIR mounts the newest ones")
+	newest, _, _ := strings.Cut(after, " DIR to mount the newest ones")
 	remote := j.saved
 	if u, err := url.Parse(remote); err == nil && u.User != nil {
 		if _, secret := u.User.Password(); secret {

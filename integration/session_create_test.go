@@ -56,7 +56,7 @@ git -C %s/"${ARTIFACTFS_SESSION_REMOTE##*/}" config http.receivepack true
 	secret := "s3cr3t-of-the-hook"
 	for name, c := range map[string]struct{ script, want string }{
 		"fails": {"echo no room for $1 >&2; exit 3", "no room for ***"},
-		"lies":  {"exit 0", "still no repository"},
+		"lies":  {"exit 0", "the repository does not exist"},
 	} {
 		path := script(name, c.script)
 		res := w.afs("mount", url, w.place("m"), "--session", name, "--session-remote", server.URL(name+".git"), "--session-remote-create", path+" "+secret)

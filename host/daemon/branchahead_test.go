@@ -141,7 +141,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
 				t.Errorf("HEAD and git status of the resumed session: got %s, want those of the checkpoint", got)
 			}
-			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "kept: git show "+lost[:12]) }) {
+			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "run git show "+lost[:12]) }) {
 				t.Errorf("mount does not report that the branch has newer commits: %q", said)
 			}
 			other.sh(there, "git show -s "+lost+"; echo three >three; git add three; git commit -q -m three")

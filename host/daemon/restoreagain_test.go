@@ -88,7 +88,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	if again.Before == nil || again.Before.ID != now.ID || len(again.Changes) != 5 {
 		t.Errorf("reply to the repeated request: got %+v", again)
 	}
-	told("and finished")
+	told("then completed")
 	if p := k.checkpoint(dir); p.Tree != old.Tree {
 		t.Errorf("tree after the restore: got %s, want %s", p.Tree, old.Tree)
 	}
@@ -107,7 +107,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	k.unmount(dir)
 	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID)})
 	k.mount(r)
-	told("and finished")
+	told("then completed")
 	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
 		t.Errorf("files after the restore: got %s", got)
 	}
@@ -117,7 +117,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	note(checkout.RestoreIntent{Checkpoint: session.NewCheckpointID(again.Checkpoint.Time), Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
-	told("cannot be finished")
+	told("cannot be completed")
 	if got := k.sh(dir, "cat a b c; git add a"); got != "old\nnewer\nold\n" {
 		t.Errorf("files after the restore: got %s", got)
 	}
@@ -147,7 +147,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	finished := func() {
 		t.Helper()
 		k.until("the restore is finished", func() bool {
-			return slices.ContainsFunc(k.status(dir).Notes, func(note string) bool { return strings.Contains(note, "and finished") })
+			return slices.ContainsFunc(k.status(dir).Notes, func(note string) bool { return strings.Contains(note, "then completed") })
 		})
 	}
 
