@@ -184,7 +184,9 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 // The function read returns the text of an ignore file. The result stale is true if rules have changed for paths that
 // have no entry, so that these paths have to be read again. The result differs is true if the ignore files differ from
 // those of the previous call.
-func (v *view) storeEntries(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
+func (v *view) storeEntries(
+	entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error),
+) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
 		e := &entries[i]
