@@ -66,27 +66,37 @@ func (a agent) ok(tool string, args map[string]any, out any) {
 	}
 }
 
+// offers reports an error if the agent gets other tools than those with these names, in order.
+func (a agent) offers(want ...string) {
+	a.Helper()
+	var names []string
+	for tool, err := range a.session.Tools(a.Context(), nil) {
+		if err != nil {
+			a.Fatal(err)
+		}
+		names = append(names, tool.Name)
+		if tool.Description == "" || tool.InputSchema == nil || tool.OutputSchema != nil {
+			a.Errorf("tool %s: want a description, a schema of its arguments, and none of its result: %+v", tool.Name, tool)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, want) {
+		a.Errorf("tools: got %q, want %q", names, want)
+	}
+}
+
 func TestMCP(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("mcp"))
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"))
-	a := w.agent(m.Dir)
-
-	var names []string
-	for tool, err := range a.session.Tools(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, tool.Name)
-		if tool.Description == "" || tool.InputSchema == nil || tool.OutputSchema == nil {
-			t.Errorf("tool %s lacks a description or a schema: %+v", tool.Name, tool)
-		}
-	}
-	slices.Sort(names)
-	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff", "fork", "lock", "locks",
-		"log", "note", "prefetch", "promote", "request_approval", "restore", "status", "transcript", "unlock"}
-	if !slices.Equal(names, want) {
-		t.Errorf("tools: got %q, want %q", names, want)
+	few := w.agent(m.Dir)
+	few.offers("checkpoint", "describe", "diff", "fork", "log", "restore", "status")
+	a := w.agent(m.Dir, "--tools", "all")
+	a.offers("annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff",
+		"fork", "lock", "locks", "log", "note", "prefetch", "request_approval", "restore", "status", "transcript", "unlock")
+	w.agent(m.Dir, "--tools", "log,promote").offers("log", "promote")
+	r := w.afs("mcp", m.Dir, "--tools", "nope")
+	if r.code != control.ExitUsage || !strings.Contains(r.stderr, `unknown tool "nope"`) {
+		t.Errorf("mcp with an unknown tool: got %s, want exit code %d", r, control.ExitUsage)
 	}
 
 	write := func(text string) {
@@ -182,9 +192,18 @@ func TestMCP(t *testing.T) {
 		t.Errorf("cache entry that exists: got %+v", put)
 	}
 	var status control.MountStatus
-	a.ok("status", nil, &status)
+	a.ok("status", map[string]any{"full": true}, &status)
 	if status.Dir != m.Dir || status.Overlay.Changed != 1 || status.Session.Name != m.Session {
 		t.Errorf("status: got %s with %d changed paths in session %s, want %s with 1 in %s", status.Dir, status.Overlay.Changed, status.Session.Name, m.Dir, m.Session)
+	}
+	var short struct {
+		Session, Branch, Commit, Latest string
+		Changed                         int64
+	}
+	few.ok("status", nil, &short)
+	if short.Session != m.Session || short.Branch != "main" || short.Commit != status.Commit || short.Changed != 1 ||
+		short.Latest != status.Session.LastCheckpoint {
+		t.Errorf("short status: got %+v, want the same as %+v", short, status)
 	}
 	var prefetch control.PrefetchReply
 	a.ok("prefetch", map[string]any{"wait": true}, &prefetch)
@@ -208,6 +227,10 @@ func TestMCP(t *testing.T) {
 		if failed := a.call(c.tool, c.args, &report); !failed || report.Error.Code != c.code || report.Error.Message == "" {
 			t.Errorf("%s with %v: got failed %v and %+v, want code %q", c.tool, c.args, failed, report, c.code)
 		}
+	}
+	if failed := few.call("lock", map[string]any{"paths": []string{"new"}}, &report); !failed ||
+		report.Error.Hint != "start artifactfs mcp with --tools +lock" {
+		t.Errorf("tool that is not offered: got failed %v and %+v, want a hint with the flag", failed, report)
 	}
 	w.unmount(m)
 	if failed := a.call("checkpoint", nil, &report); !failed || report.Error.Code != control.CodeNotMounted || report.Error.Hint == "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -14,29 +15,41 @@ import (
 
 // mcpCommand returns the command "mcp", a server of the Model Context Protocol on stdin and stdout (package mcp).
 func mcpCommand(a *cli.App) *cobra.Command {
-	return &cobra.Command{
-		Use:   "mcp [DIR|SESSION]",
+	var list string
+	cmd := &cobra.Command{
+		Use:   "mcp [DIR|SESSION] [--tools LIST]",
 		Short: "Serve the tools of a session to a coding agent, over the Model Context Protocol",
-		Long: `Mcp offers the tools checkpoint, log, diff, compare, restore, fork, promote, note, annotate, annotations, transcript,
-request_approval, approvals, cache_get, cache_put, lock, unlock, locks, describe, status and prefetch to a coding agent.
-The agent starts this command and exchanges messages of the Model Context Protocol with it over stdin and stdout. There
-is no tool that grants an approval.
+		Long: `Mcp offers the tools checkpoint, log, diff, restore, fork, status and describe to a coding agent. The agent
+starts this command and exchanges messages of the Model Context Protocol with it over stdin and stdout.
+
+--tools offers others. LIST has names of tools, separated by commas; default for the seven tools above; all for these
+and compare, note, annotate, annotations, transcript, request_approval, approvals, cache_get, cache_put, lock, unlock,
+locks and prefetch; or +NAME for the default and one more. The tool promote, which pushes to the mounted repository, is
+only offered if LIST has its name. There is no tool that grants an approval. Each tool takes some of the agent's
+context, even if it is never called.
 
 The tools operate on the session that is mounted at DIR, or that has the name SESSION. The default is the session whose
 mount contains the current directory. The session is looked up at each call of a tool, so it can be mounted later.
 
-A tool returns the JSON that the command of the same name prints with --json. A failure is a tool error with the code,
-message and hint that --json prints.`,
+A tool returns the JSON that the command of the same name prints with --json; log and status return a part of it, and
+status with "full" returns everything. A failure is a tool error with the code, message and hint that --json prints.`,
 		Example: `  claude mcp add artifactfs -- artifactfs mcp
   codex mcp add artifactfs -- artifactfs mcp /srv/app
   gemini mcp add artifactfs artifactfs mcp /srv/app
+  claude mcp add artifactfs -- artifactfs mcp --tools +lock,+unlock,+locks
+  claude mcp add artifactfs -- artifactfs mcp --tools all,promote
   artifactfs mcp --help    # --json is not possible: the output is in the protocol's format`,
 		Args: cli.Arguments(0, 1, "[DIR|SESSION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.JSON {
 				return cli.Usage(cmd, errors.New("--json is not possible: the output is in the MCP protocol"))
 			}
-			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
+			tools, err := mcp.ParseTools(list)
+			if err != nil {
+				return cli.Usage(cmd, fmt.Errorf("--tools: %w", err))
+			}
+			o := mcp.Options{Find: findSession(a, cli.First(args)), Tools: tools}
+			err = mcp.Serve(cmd.Context(), versionText(), o, os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
 				return nil // a signal ends the server without an error, because agents stop the server in this way
 			}
@@ -44,6 +57,9 @@ message and hint that --json prints.`,
 		},
 		ValidArgsFunction: sessions.CompleteSessions(a, 1),
 	}
+	cmd.Flags().StringVar(&list, "tools", "default", "offer the tools in `LIST`: names, default, all, or +NAME")
+	cli.CompleteFlag(cmd, "tools", "default", "all")
+	return cmd
 }
 
 // findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the session

@@ -30,23 +30,28 @@ type (
 // cacheOutput is the result of the tool cache_get: a cache entry with its value.
 type cacheOutput struct {
 	Entry control.CacheEntry `json:"entry"`
-	Value string             `json:"value" jsonschema:"value of the entry"`
+	Value string             `json:"value"`
 }
 
-// addCacheTools adds the tools for cache entries to the server. looks are the annotations of tools that change nothing.
-func addCacheTools(s *sdk.Server, find Find, looks *sdk.ToolAnnotations) {
-	no, yes := new(bool), new(bool)
-	*yes = true
-	add(s, find, &sdk.Tool{Name: "cache_get", Annotations: looks,
-		Description: "Return a cache entry: a text, such as a test result, that a session of the same session remote has stored under a " +
-			"key. Fails with the code not-found if there is no entry. Other users can change entries: verify what you rely on."}, cacheGet)
-	add(s, find, &sdk.Tool{Name: "cache_put", Annotations: &sdk.ToolAnnotations{DestructiveHint: yes, IdempotentHint: true, OpenWorldHint: no},
-		Description: "Store a text under a key for all sessions of the session remote, and replace an existing entry. With expect, the entry " +
-			"is replaced only if its SHA-256 is the expected one; otherwise done is false, and the present entry is returned."},
-		func(ctx context.Context, w Session, in cachePutInput) (control.CacheChangeReply, error) {
-			return control.NewCacheClient(w.Client).Put(ctx, control.CachePutRequest{Of: w.Mount.Dir, Key: in.Key, Value: []byte(in.Value),
-				Expect: in.Expect, TTL: time.Duration(in.Seconds) * time.Second, Actor: session.Actor()})
-		})
+// cacheTools returns the tools for cache entries.
+func cacheTools() []tool {
+	replaces := &sdk.ToolAnnotations{DestructiveHint: new(true), IdempotentHint: true, OpenWorldHint: new(false)}
+	return []tool{
+		of(sdk.Tool{Name: "cache_get", Annotations: looks(),
+			Description: "Return a cache entry: a text, such as a test result, that a session of the same session remote " +
+				"has stored under a key. Fails with the code not-found if there is no entry. Other users can change entries: " +
+				"verify what you rely on."}, cacheGet),
+		of(sdk.Tool{Name: "cache_put", Annotations: replaces,
+			Description: "Store a text under a key for all sessions of the session remote, and replace an existing entry. " +
+				"With expect, the entry is replaced only if its SHA-256 is the expected one; otherwise done is false, and " +
+				"the present entry is returned."}, cachePut),
+	}
+}
+
+// cachePut stores an entry whose value is text.
+func cachePut(ctx context.Context, w Session, in cachePutInput) (control.CacheChangeReply, error) {
+	return control.NewCacheClient(w.Client).Put(ctx, control.CachePutRequest{Of: w.Mount.Dir, Key: in.Key,
+		Value: []byte(in.Value), Expect: in.Expect, TTL: time.Duration(in.Seconds) * time.Second, Actor: session.Actor()})
 }
 
 // cacheGet implements the tool cache_get: it returns a cache entry. It returns an error if the value is not text or too

@@ -1,9 +1,11 @@
 // Package mcp serves the commands for one session as tools of the Model Context Protocol (MCP), so that a coding agent
 // can make checkpoints of its own work, list them and restore them.
 //
-// A tool returns, as structured content, the output that the command of the same name prints with --json. A failure is a tool
-// error whose structured content is a control.ErrorReport. The session is looked up at every call, because its mount may be
-// unmounted and mounted again while the agent runs.
+// A server offers few tools, unless the user chooses more (Tools), because an agent reads the schemas of all tools in
+// each conversation. A tool returns, as structured content, the output that the command of the same name prints with
+// --json; log and status return the part that an agent needs. A failure is a tool error whose structured content is a
+// control.ErrorReport. The session is looked up at every call, because its mount may be unmounted and mounted again
+// while the agent runs.
 package mcp
 
 import (
@@ -32,13 +34,19 @@ Create a checkpoint before a risky change. A checkpoint contains all files, also
 and stashes; creating a checkpoint changes nothing in git. A checkpoint is named by its ID, a prefix of the ID, a pin, or its distance
 from the newest: @ is the newest, @~1 the one before. restore first creates a checkpoint of the current state, so it can be undone.`
 
-// Serve serves the tools: it reads requests from in and writes replies to out. It returns nil when in ends, and the
-// error of ctx when ctx ends.
-func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out io.WriteCloser) error {
+// Options are the session of a server, and its tools.
+type Options struct {
+	Find  Find
+	Tools Tools
+}
+
+// Serve reads requests from in and writes replies to out. It returns nil when in ends, and the error of ctx when ctx
+// ends.
+func Serve(ctx context.Context, version string, o Options, in io.ReadCloser, out io.WriteCloser) error {
 	server := sdk.NewServer(&sdk.Implementation{Name: "artifactfs", Title: "artifactfs session", Version: version},
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
-	server.AddReceivingMiddleware(reportErrors)
-	addTools(server, find)
+	server.AddReceivingMiddleware(reportErrors, o.Tools.onlyOffered)
+	o.Tools.addTo(server, o.Find)
 	err := server.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out})
 	if ctx.Err() != nil {
 		// After ctx has ended, Run reports the closed connection, which is not the cause.

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"path/filepath"
 	"reflect"
@@ -126,13 +127,25 @@ type agent struct {
 	*fake
 	t       *testing.T
 	session *sdk.ClientSession
-	found   []string // verbs that were passed to Find
-	missing error    // error of Find
+	status  control.MountStatus // mount that Find returns
+	found   []string            // verbs of the calls of Find
+	missing error               // error of Find
 }
 
+// newAgent connects an agent to a server that offers all tools.
 func newAgent(t *testing.T) *agent {
 	t.Helper()
-	a := &agent{fake: &fake{}, t: t}
+	return newAgentOf(t, "all,promote")
+}
+
+// newAgentOf connects an agent to a server that offers the tools in a list.
+func newAgentOf(t *testing.T, list string) *agent {
+	t.Helper()
+	tools, err := ParseTools(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{fake: &fake{}, t: t, status: control.MountStatus{Dir: dir}}
 	socket := filepath.Join(t.TempDir(), "s")
 	server, err := control.Listen(t.Context(), socket, a.fake, zap.NewNop())
 	if err != nil {
@@ -148,12 +161,12 @@ func newAgent(t *testing.T) *agent {
 	}
 	find := func(_ context.Context, verb string) (Session, error) {
 		a.found = append(a.found, verb)
-		return Session{Client: client, Mount: control.MountStatus{Dir: dir}}, a.missing
+		return Session{Client: client, Mount: a.status}, a.missing
 	}
 	fromAgent, toServer := io.Pipe()
 	fromServer, toAgent := io.Pipe()
 	served := make(chan error, 1)
-	go func() { served <- Serve(ctx, "1", find, fromAgent, toAgent) }()
+	go func() { served <- Serve(ctx, "1", Options{Find: find, Tools: tools}, fromAgent, toAgent) }()
 	a.session, err = sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx,
 		&sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
@@ -303,14 +316,22 @@ func TestLimits(t *testing.T) {
 			t.Errorf("log %s of %d checkpoints: got %d, more %v", arguments, want+1, len(log.Checkpoints), log.More)
 		}
 	}
-	var diff struct {
-		Patch     string
-		Truncated bool
-	}
-	for size, cut := range map[int]bool{maxPatch: false, maxPatch + 1: true} {
-		a.patch = strings.Repeat("x", size)
-		if a.call("diff", `{"patch": true}`, &diff); len(diff.Patch) != maxPatch || diff.Truncated != cut {
-			t.Errorf("patch of %d bytes: got %d, truncated %v, want %v", size, len(diff.Patch), diff.Truncated, cut)
+	// A patch is cut between two characters. Each character of the second part of the patch has three bytes.
+	for more, less := range map[int]int{0: 0, 1: 2, 2: 1, 3: 0} {
+		size, want := maxPatch+more, maxPatch-less
+		a.patch = strings.Repeat("x", size-30) + strings.Repeat("€", 10)
+		var diff struct {
+			Patch, Cut string
+			Truncated  bool
+		}
+		a.call("diff", `{"patch": true}`, &diff)
+		if !strings.HasPrefix(a.patch, diff.Patch) || len(diff.Patch) != want {
+			t.Errorf("patch of %d bytes: got %d bytes that end in %q, want the first %d", size, len(diff.Patch),
+				diff.Patch[len(diff.Patch)-5:], want)
+		}
+		says := strings.Contains(diff.Cut, fmt.Sprint(size)) && strings.Contains(diff.Cut, "artifactfs session diff")
+		if cut := size > maxPatch; diff.Truncated != cut || says != cut {
+			t.Errorf("patch of %d bytes: got truncated %v, %q, want %v", size, diff.Truncated, diff.Cut, cut)
 		}
 	}
 	for i := range 60 {

@@ -65,7 +65,7 @@ var libraries = map[string][]string{
 	"github.com/go-git/":                      {"git/object", "git/odb", "git/transport", "git/gitdir", "session", "session/capture", "session/packs", "session/transcript"},
 	"github.com/dgraph-io/ristretto/":         {"cache"},
 	"github.com/modelcontextprotocol/":        {"host/mcp", "integration"},
-	"github.com/google/jsonschema-go/":        {"host/mcp", "server/openapi/openapitest"},
+	"github.com/google/jsonschema-go/":        {"server/openapi/openapitest"},
 	"github.com/spf13/":                       {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/hooks", "cmd/artifactfs/hosting", "cmd/artifactfs/locking", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions", "cmd/artifactfs-csi"},
 	"github.com/BurntSushi/toml":              {"host/config"},
 	"github.com/pjbgf/sha1cd":                 {"git/object"},
