@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -35,7 +34,7 @@ func TestDiscardKilled(t *testing.T) {
 				time.Sleep(time.Duration(i) * 15 * time.Millisecond)
 				syscall.Kill(pid, syscall.SIGKILL)
 				r := <-discarded
-				if r.code != 0 || !strings.Contains(r.stderr, "session undelete "+name+" restores it until ") {
+				if r.code != 0 || restoring(r.stderr) != "artifactfs session undelete "+name+" --mount "+m.Dir {
 					t.Errorf("kill %d: unmount --discard: got %s", i, r)
 				}
 				w.until("the server has answered the killed process", func() bool { return !receiving(c.Path) })

@@ -63,9 +63,9 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			if r := w.afs("session", "delete", "work"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "--yes") {
 				t.Errorf("delete without --yes and a terminal: got %s", r)
 			}
-			w.ok("session", "delete", "work", "--yes")
-			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
-				t.Errorf("refs left on the session remote: %v, want %v", left, own)
+			deleted := w.afs("session", "delete", "work", "--yes")
+			if left := w.refsLeft(c.Path); deleted.code != 0 || !slices.Equal(left, own) {
+				t.Errorf("refs left on the session remote: %v, want %v, after %s", left, own, deleted)
 			}
 			if exists(filepath.Join(w.state, "mounts", "work")) {
 				t.Error("the session is still in the state directory")
@@ -80,8 +80,7 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 				t.Errorf("second delete: got %s", r)
 			}
 
-			w.ok("session", "undelete", "work")
-			again := w.bare(url, append(c.flags("work"), "--wait", "git")...)
+			again := w.mountAgain(restoring(deleted.stderr), m.Dir)
 			w.same("brought back", before, w.look(again.Dir))
 			again.sync()
 			w.unmount(again)
@@ -89,15 +88,15 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 
 			// Another machine deletes and restores the session, which restores it on the session remote only, without its approvals.
 			w.git(c.Path, "update-ref", "refs/afs/approvals/work", "refs/afs/meta/work")
-			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes")
-			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
-				t.Errorf("refs left after it was deleted from elsewhere: %v, want %v", left, own)
+			deleted = o.afs("session", "delete", "work", "--session-remote", c.arg, "--yes")
+			if left := w.refsLeft(c.Path); deleted.code != 0 || !slices.Equal(left, own) {
+				t.Errorf("refs left after it was deleted from elsewhere: %v, want %v, after %s", left, own, deleted)
 			}
-			o.ok("session", "undelete", "work", "--session-remote", c.arg)
+			dir := o.place("third")
+			third := o.mountAgain(restoring(deleted.stderr)+" --mount "+dir, dir)
 			if refs := w.refsIn(c.Path); refs["refs/afs/approvals/work"] != (object.ID{}) {
 				t.Error("the approvals of the deleted session are back")
 			}
-			third := o.bare(url, append(c.flags("work"), "--wait", "git")...)
 			w.same("brought back elsewhere", before, o.look(third.Dir))
 
 			// Discarding the session deletes it on the session remote, too.

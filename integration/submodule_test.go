@@ -94,10 +94,15 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	}
 	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
 	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
-	w.ok("unmount", m.Dir, "--discard", "--yes")
-	if left := w.allStatus(); len(left) != 0 {
-		t.Errorf("sessions after unmount --discard: %+v", left)
+	r = w.afs("unmount", m.Dir, "--discard", "--yes")
+	if left := w.allStatus(); r.code != 0 || len(left) != 0 {
+		t.Errorf("sessions after unmount --discard: %+v, after %s", left, r)
 	}
+	if r := w.paste(restoring(r.stderr)); r.code != 0 {
+		t.Errorf("command that unmount --discard prints: got %s", r)
+	}
+	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 }
 
 func TestSubmodulesOutliveAKill(t *testing.T) {

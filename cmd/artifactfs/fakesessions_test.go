@@ -30,6 +30,7 @@ type sessionsOf struct {
 	gc          control.SessionGCReply
 	note        control.SessionNoteReply
 	threads     []control.AnnotationThread
+	undelete    error // error of SessionUndelete
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -159,12 +160,15 @@ func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ 
 
 func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
-	return control.SessionDeleteReply{Session: "work", Local: true, Refs: 3, Kept: []string{"refs/heads/main"}, Until: time.Now().Add(time.Hour)}, nil
+	return control.SessionDeleteReply{Session: "work", Local: r.Remote == "", Refs: 3, Kept: []string{"refs/heads/main"},
+		Until: time.Now().Add(time.Hour)}, nil
 }
 
 func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
-	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, s.undelete
 }
 
 func (s *sessionsOf) SessionAnnotate(_ context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {

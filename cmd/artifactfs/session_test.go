@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -96,6 +97,32 @@ func TestSessionListWhileADaemonDies(t *testing.T) {
 	}
 }
 
+// Sessions of submodules are restored one by one, and mounted by the mount around them.
+func TestDiscardedSubmodulesComeBack(t *testing.T) {
+	a := newAfs(t)
+	m, n, until := mountStatus("/it's"), mountStatus("/n"), time.Now().Add(time.Hour)
+	m.Session.Name, n.Session.Name = "work", "more"
+	f := newFakeDaemon(m, n)
+	f.set(func() {
+		lib := control.UnmountReply{ID: "lib", Dir: "/it's/lib", Trashed: "lib-1", Until: until}
+		f.kept = map[string]control.UnmountReply{
+			"/it's": {ID: "work", Dir: "/it's", Trashed: "work", Until: until,
+				Submodules: []control.UnmountReply{lib, {ID: "same", Dir: "/it's/same"}}},
+			"/n": {ID: "more", Dir: "/n", Submodules: []control.UnmountReply{{ID: "same", Dir: "/n/same"}}},
+		}
+	})
+	serve(t, control.DaemonSocket(a.state), f)
+	r := a.run("unmount", "--session", "work", "--discard", "--yes")
+	want := "artifactfs: artifactfs session undelete work && artifactfs session undelete lib-1 && artifactfs mount " +
+		`https://127.0.0.1/app '/it'\''s' --session work --recurse-submodules restores it until `
+	if r.code != 0 || !strings.HasPrefix(r.stderr, want) || !strings.Contains(r.stderr, until.Format(time.DateTime)) {
+		t.Errorf("unmount --discard of a mount with submodules: got %+v, want %q", r, want)
+	}
+	if r := a.run("unmount", "/n", "--discard", "--yes"); r.code != 0 || r.stderr != "" {
+		t.Errorf("unmount --discard of a mount without changes: got %+v, want no command", r)
+	}
+}
+
 func TestUnmountOfSessions(t *testing.T) {
 	a := newAfs(t)
 	fix := a.keep(t, "fix", "/gone/fix", 3)
@@ -113,13 +140,15 @@ func TestUnmountOfSessions(t *testing.T) {
 			t.Errorf("unmount %s: got %+v", args, r)
 		}
 	}
-	if r := a.run("unmount", "--session", "fix", "--discard", "--yes"); r.code != 0 || r.stdout != "discarded session fix\n" || !strings.Contains(r.stderr, "session undelete fix restores it until") {
-		t.Errorf("unmount --discard: got %+v", r)
+	r := a.run("unmount", "--session", "fix", "--discard", "--yes")
+	if want := "artifactfs session undelete fix --mount /gone/fix restores it until "; r.code != 0 ||
+		r.stdout != "discarded session fix\n" || !strings.Contains(r.stderr, want) {
+		t.Errorf("unmount --discard: got %+v, want the command %q", r, want)
 	}
 	if _, err := os.Stat(fix); err == nil {
 		t.Error("the directory still exists")
 	}
-	r := a.run("unmount", "--session", "work")
+	r = a.run("unmount", "--session", "work")
 	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
 		t.Errorf("unmount --session: got %+v", r)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -425,11 +427,18 @@ func TestSessionDelete(t *testing.T) {
 		t.Errorf("session delete without --yes: got %+v", none)
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
-	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays unchanged") || !strings.Contains(r.stderr, "session undelete work restores it until") {
+	if r.code != 0 || r.stdout != "deleted session work\n" ||
+		!strings.Contains(r.stderr, "refs/heads/main stays unchanged") ||
+		!strings.Contains(r.stderr, "artifactfs session undelete work --session-remote "+a.dir+"/r.git restores it until ") {
 		t.Errorf("session delete: got %+v", r)
 	}
 	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") || !q.TakeOver {
 		t.Errorf("session delete sent the request %+v", q)
+	}
+	a.keep(t, "kept", a.dir+"/kept", 1)
+	r = a.run("session", "delete", "kept", "--yes")
+	if r.code != 0 || !strings.Contains(r.stderr, "artifactfs session undelete work --mount restores it until ") {
+		t.Errorf("session delete of a session of this host: got %+v, want the command that mounts it again", r)
 	}
 	if got := a.ok("session", "undelete", "old"); got != "restored session old\n" {
 		t.Errorf("undelete printed %q", got)
@@ -439,6 +448,102 @@ func TestSessionDelete(t *testing.T) {
 	}
 	if r := a.run("session", "gc", "app", "--all"); r.code != control.ExitUsage {
 		t.Errorf("session gc of a directory with --all: got %+v, want a usage error", r)
+	}
+}
+
+// Undelete with --mount also mounts the session. If the directory cannot be used, nothing is restored; if the mount
+// fails, the error has the command that mounts the session.
+func TestSessionUndeleteMounts(t *testing.T) {
+	a, s, f := newWork(t)
+	s.set(func() {
+		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Remote: "https://127.0.0.1/other",
+			Dir: a.dir + "/there"}}
+	})
+	mounted := func() (r control.MountRequest) { // the last request for a mount
+		f.set(func() {
+			if n := len(f.requests); n > 0 {
+				r = f.requests[n-1]
+			}
+			f.requests = nil
+		})
+		return r
+	}
+	undeleted := func() bool { // whether a session was restored
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		was := slices.ContainsFunc(s.asked, func(r any) bool { _, ok := r.(control.SessionUndeleteRequest); return ok })
+		s.asked = nil
+		return was
+	}
+	for args, dir := range map[string]string{"--mount": "there", "--mount here": "here"} {
+		got := a.ok(append([]string{"session", "undelete", "old"}, strings.Fields(args)...)...)
+		want := "restored session old\nresumed session : mounted https://127.0.0.1/other at " + a.dir + "/" + dir + " (main, "
+		if r := mounted(); !strings.HasPrefix(got, want) || r.Dir != a.dir+"/"+dir || r.Session != "old" || !undeleted() {
+			t.Errorf("undelete %s: got %q and the request %+v, want %q", args, got, r, want)
+		}
+	}
+	var reply struct {
+		Session string
+		Refs    int64
+		Mount   control.MountReply
+	}
+	out := a.ok("session", "undelete", "old", "--mount", "here", "--json")
+	if err := json.Unmarshal([]byte(out), &reply); err != nil || reply.Session != "old" || reply.Refs != 3 ||
+		reply.Mount.Dir != a.dir+"/here" {
+		t.Errorf("undelete --mount --json: got %s (%v)", out, err)
+	}
+	mounted()
+	undeleted()
+
+	full := filepath.Join(a.dir, "it's")
+	if err := os.MkdirAll(filepath.Join(full, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(a.dir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{"it's": "mount it's: directory is not empty\nhint: choose an empty directory",
+		"file": "mount file: path is not a directory"} {
+		r := a.run("session", "undelete", "old", "--mount", dir)
+		if r.code != control.ExitFailed || r.stdout != "" || !strings.Contains(r.stderr, want) || undeleted() {
+			t.Errorf("undelete --mount %s: got %+v, want %q and nothing restored", dir, r, want)
+		}
+	}
+	if r := a.run("session", "undelete", "old", "here"); r.code != control.ExitUsage || undeleted() {
+		t.Errorf("undelete with a directory, but without --mount: got %+v, want a usage error", r)
+	}
+
+	taken := &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Cause: "there is another",
+		Hint: "delete it"}
+	s.set(func() { s.undelete = taken })
+	if r := a.run("session", "undelete", "old", "--mount", "here"); r.code != control.ExitFailed || mounted().Dir != "" ||
+		!strings.Contains(r.stderr, "undelete session old: there is another\nhint: delete it\n") {
+		t.Errorf("undelete --mount of a session whose name is taken: got %+v, want that error and no mount", r)
+	}
+	s.set(func() { s.undelete = nil })
+
+	f.set(func() {
+		f.mount = func(_ context.Context, r control.MountRequest, _ func(control.Progress)) (control.MountReply, error) {
+			return control.MountReply{}, &control.Error{Code: control.ExitRemote, Kind: control.CodeUnreachable, Verb: "mount",
+				Object: r.Dir, Cause: "no connection", Hint: "try again"}
+		}
+	})
+	const restored = "mount session old: session is restored, but not mounted: no connection\nhint: try again; "
+	for dir, command := range map[string]string{
+		"": "artifactfs session resume old", "a b": "artifactfs session resume old '" + a.dir + "/a b'"} {
+		r := a.run(append([]string{"session", "undelete", "old", "--mount"}, slices.DeleteFunc([]string{dir},
+			func(d string) bool { return d == "" })...)...)
+		if r.code != control.ExitRemote || r.stdout != "restored session old\n" ||
+			!strings.Contains(r.stderr, restored+command+" mounts it\n") {
+			t.Errorf("undelete --mount %q whose mount fails: got %+v, want %q", dir, r, restored+command)
+		}
+	}
+	// The directory where the session was last may be in use meanwhile.
+	s.set(func() { s.list[0].Dir = full })
+	r := a.run("session", "undelete", "old", "--mount", "--json")
+	if want := `"hint":"try again; artifactfs session resume old DIR mounts it"`; r.code != control.ExitRemote ||
+		!strings.HasPrefix(r.stdout, `{"error":`) || !strings.Contains(r.stdout, want) {
+		t.Errorf("undelete --mount whose directory is not empty: got %+v, want %s", r, want)
 	}
 }
 

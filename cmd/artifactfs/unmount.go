@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,8 @@ part is not pushed by then, the next mount pushes it, and the exit code is 5.
 
 With --discard, unmount also deletes the session, on this host and on its session remote. A session that is not mounted
 is named by --session or by the directory where it was mounted last. On a terminal, unmount asks for confirmation;
-elsewhere --yes is required. A last checkpoint is made, and session undelete can restore the session for 7 days.
+elsewhere --yes is required. A last checkpoint is made, and for 7 days the command that unmount prints restores the
+session and mounts it again.
 
 Unmount fails if a process uses the mount, or if the mount is also attached at another place, as in a container or by a
 bind mount; the error names them. With --detach it unmounts anyway: all data written so far is kept, and these processes
@@ -58,7 +60,7 @@ Unmount also removes a dead mount, which a daemon that was killed has left.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
-  artifactfs unmount git --discard --yes && artifactfs session undelete NAME
+  artifactfs unmount git --discard --yes && artifactfs session undelete NAME --mount
   artifactfs unmount --session fix-login
   artifactfs unmount --all        # also ends the background daemon`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -148,9 +150,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
 				cli.OneLine(reply.NotRemoved), m.Session.Name)
 		}
-		if reply.Trashed != "" && !a.Quiet {
-			fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", reply.Trashed,
-				reply.Until.Local().Format(time.DateTime))
+		if !a.Quiet {
+			printTrashed(a, m.MountStatus, reply.UnmountReply)
 		}
 		if reply.Session != "" {
 			cli.ReportChanges(a, m.MountStatus, reply.Kept)
@@ -290,6 +291,28 @@ func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.
 		cli.PrintStays(a, reply)
 	}
 	return reply.Until, err
+}
+
+// printTrashed prints the command that restores a discarded session and mounts it where it was. A submodule has a
+// session of its own, and is mounted with the mount around it.
+func printTrashed(a *cli.App, m control.MountStatus, r control.UnmountReply) {
+	var commands []string
+	var until time.Time
+	for _, one := range append([]control.UnmountReply{r}, r.Submodules...) {
+		if one.Trashed != "" {
+			commands, until = append(commands, "artifactfs session undelete "+one.Trashed), one.Until
+		}
+	}
+	if len(commands) == 0 {
+		return
+	}
+	if len(r.Submodules) == 0 {
+		commands[0] += " --mount " + cli.ShellWord(r.Dir)
+	} else {
+		commands = append(commands, cli.ResumeCommand(m)+" --recurse-submodules")
+	}
+	fmt.Fprintf(a.Stderr, "artifactfs: %s restores it until %s\n", strings.Join(commands, " && "),
+		until.Local().Format(time.DateTime))
 }
 
 // unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the daemon does

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -22,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -267,20 +269,19 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the unmount replies of the submodules. If discard is true, it discards the sessions of the submodules:
-// it moves them to the trash if trash is true, and deletes them otherwise.
-func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
+// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the submodules. A
+// discarded session is moved to the trash if toTrash is true, and is deleted otherwise.
+func (s *submodules) settle(discard, toTrash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
-		o := m.ending.result()
+		reply, o := control.UnmountReply{ID: m.ID, Dir: m.Dir}, m.ending.result()
 		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
 		if discard && o.Unsaved.Any() {
-			if err := m.host.Homes.Discard(m.Session, trash); err != nil {
+			if err := m.host.Homes.Discard(m.Session, toTrash); err != nil {
 				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.Dir), zap.Error(err))
-			} else {
-				o.Unsaved = statedir.Unsaved{}
+			} else if o.Unsaved = (statedir.Unsaved{}); toTrash {
+				reply.Trashed, reply.Until = m.Session, time.Now().Add(trash.Keep)
 			}
 		}
-		reply := control.UnmountReply{ID: m.ID, Dir: m.Dir}
 		if o.Unsaved.Any() || o.Err != nil {
 			reply.Session, reply.Kept = m.Session, o.Unsaved.Paths
 		}

@@ -218,8 +218,7 @@ The other flags are those of artifactfs mount. artifactfs mount REMOTE --session
 	return cmd
 }
 
-// sessionResume mounts a session of this host or of a session remote. If the session is mounted on this host already, it returns
-// an error with a hint to fork the session.
+// sessionResume mounts the session that the first argument names, and prints the result.
 func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args []string) error {
 	name := args[0]
 	l, link, err := cli.LinkIn("resume", name)
@@ -240,7 +239,27 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 			return cli.Usage(cmd, fmt.Errorf("--%s is not possible: the value is taken from the session", flag))
 		}
 	}
-	ctx := cmd.Context()
+	start := time.Now()
+	reply, err := resumption{o, name, cli.First(args[1:])}.mount(a, cmd)
+	if err != nil {
+		return err
+	}
+	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
+}
+
+// resumption names a session of this host or of a session remote, and how it is mounted.
+type resumption struct {
+	mounts.MountOptions
+	session string
+	// dir is the directory; "" means the session's last directory or, if that is unknown, a new directory with the
+	// session's name.
+	dir string
+}
+
+// mount mounts the session. If it is mounted on this host already, mount returns an error with a hint to fork the
+// session. cmd is the command that has the flags of o.MountOptions.
+func (o resumption) mount(a *cli.App, cmd *cobra.Command) (reply control.MountReply, err error) {
+	ctx, name := cmd.Context(), o.session
 	all, asked := sessions(ctx, a)
 	known := control.SessionInfo{}
 	for _, s := range all {
@@ -250,30 +269,26 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	switch {
 	case known.Mounted:
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name,
-			Cause: "session is mounted at " + known.Dir,
+		return reply, &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume",
+			Object: "session " + name, Cause: "session is mounted at " + known.Dir,
 			Hint: "run artifactfs session fork -C " + name + " DIR to start another session from its state, or artifactfs unmount " +
 				cli.ShellWord(known.Dir) + " to unmount it"}
 	case known.Name == "" && o.Request.SessionOptions.Remote == "":
-		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume",
-			Object: "session " + name, Cause: "no such session on this host",
+		return reply, cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound,
+			Verb: "resume", Object: "session " + name, Cause: "no such session on this host",
 			Hint: "add --session-remote URL for a session elsewhere; artifactfs session list shows the sessions on this host"}))
 	}
-	// The directory is the second argument. Without this argument it is the session's last directory or, if that is unknown, a new
-	// directory with the session's name.
-	dir := cmp.Or(append(args, known.Dir)[1], name)
 	o.Request.Session = name
-	if err := o.Complete(cmd, []string{known.Remote, dir}, a); err != nil {
-		return err
+	if err := o.Complete(cmd, []string{known.Remote, cmp.Or(o.dir, known.Dir, name)}, a); err != nil {
+		return reply, err
 	}
-	start := time.Now()
 	p := a.NewProgress()
-	reply, err := mounts.MountInBackground(ctx, a, o.Request, p.Show)
+	reply, err = mounts.MountInBackground(ctx, a, o.Request, p.Show)
 	p.Stop()
 	if err != nil {
-		return cli.Failure("resume", "session "+name, err)
+		return reply, cli.Failure("resume", "session "+name, err)
 	}
-	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
+	return reply, nil
 }
 
 // printWork prints the text in the parameter what, which describes the change to the session, and then the result of the mount.

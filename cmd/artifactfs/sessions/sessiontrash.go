@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -12,7 +13,11 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/fault"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
 // sessionDeleteCommand returns the command "session delete". A deleted session stays in the trash for 7 days.
@@ -26,8 +31,9 @@ func sessionDeleteCommand(a *cli.App) *cobra.Command {
 session must not be mounted, and no other machine may use it, unless --take-over is given. With --session-remote, the
 session need not exist on this host.
 
-On a terminal, delete asks for confirmation; elsewhere --yes is required. session undelete can restore the session for 7
-days. After that, the next session delete or session gc removes it permanently.
+On a terminal, delete asks for confirmation; elsewhere --yes is required. For 7 days, the command that delete prints
+restores the session, and mounts it where it was mounted last. After that, the next session delete or session gc removes
+it permanently.
 
 git servers refuse to delete the branch that HEAD of the repository points to. Delete prints a warning for such a
 branch.`,
@@ -139,8 +145,10 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 		return cli.PrintJSON(a.Stdout, reply)
 	}
 	back := "artifactfs session undelete " + reply.Session
-	if !reply.Local {
-		back += " --session-remote URL"
+	if reply.Local {
+		back += " --mount"
+	} else {
+		back += " --session-remote " + cli.ShellWord(statedir.WithoutSecrets(at))
 	}
 	fmt.Fprintf(a.Stdout, "deleted session %s\n", reply.Session)
 	if !a.Quiet {
@@ -149,45 +157,141 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	return nil
 }
 
-// sessionUndeleteCommand returns the command "session undelete", which restores a session but does not mount it.
+// undeletion holds the arguments of the command "session undelete".
+type undeletion struct {
+	session, remote string
+	mount           bool   // whether to mount the session
+	dir             string // directory to mount it at; "": the one where it was mounted last
+}
+
+// sessionUndeleteCommand returns the command "session undelete", which restores a session and, with --mount, mounts it.
 func sessionUndeleteCommand(a *cli.App) *cobra.Command {
-	var remote string
+	var u undeletion
 	cmd := &cobra.Command{
-		Use:   "undelete SESSION",
+		Use:   "undelete SESSION [--mount [DIR]]",
 		Short: "Restore a deleted session",
-		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If several
-deleted sessions have the same name, it restores the one that was deleted last. With --session-remote, the session need
-not have been on this host. Undelete does not mount the session; artifactfs session resume does.`,
+		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If
+several deleted sessions have the same name, it restores the one that was deleted last. With --session-remote, the
+session need not have been on this host.
+
+With --mount, undelete also mounts the session at DIR, as artifactfs session resume does without further flags. The
+default of DIR is the directory where the session was mounted last. If a DIR that is given is not empty, nothing is
+restored. If the mount fails later, the session stays restored, and the error names the command that mounts it.`,
 		Example: `  artifactfs session undelete fix-login
+  artifactfs session undelete fix-login --mount
+  artifactfs session undelete fix-login --mount /srv/fix
   artifactfs session undelete fix-login --session-remote https://git.example.org/work.git`,
-		Args: cli.Arguments(1, 1, "SESSION"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && !u.mount {
+				return errors.New("DIR requires --mount")
+			}
+			return cli.Arguments(1, 2, "SESSION [--mount [DIR]]")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := control.ValidSession(args[0]); err != nil {
 				return cli.Usage(cmd, errors.New(err.Cause))
 			}
-			client, err := a.EnsureDaemon(cmd.Context())
-			if err != nil {
-				return err
-			}
-			at, err := undeleteAt(cmd.Context(), a, client, args[0], remote)
-			if err != nil {
-				return err
-			}
-			reply, err := client.SessionUndelete(cmd.Context(), control.SessionUndeleteRequest{Session: args[0], Remote: at})
-			if err != nil {
-				return cli.Failure("undelete", "session "+args[0], err)
-			}
-			cli.PrintStays(a, reply)
-			if a.JSON {
-				return cli.PrintJSON(a.Stdout, reply)
-			}
-			_, err = fmt.Fprintf(a.Stdout, "restored session %s\n", reply.Session)
-			return err
+			u.session, u.dir = args[0], cli.First(args[1:])
+			return u.run(cmd.Context(), a)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&remote, "session-remote", "", "the git repository `URL` on which the session was deleted")
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&u.mount, "mount", false, "mount the session too, at DIR")
+	f.StringVar(&u.remote, "session-remote", "", "the git repository `URL` on which the session was deleted")
 	return cmd
+}
+
+// run restores the session, mounts it if that is asked for, and prints the result.
+func (u undeletion) run(ctx context.Context, a *cli.App) error {
+	if u.dir != "" {
+		dir, err := filepath.Abs(u.dir)
+		if err == nil {
+			err = mountpoint.Check(dir)
+		}
+		if err != nil {
+			return fault.Explain("mount", u.dir, err)
+		}
+		u.dir = dir
+	}
+	var err error
+	if u.remote, err = cli.FarRemote("undelete", u.remote); err != nil {
+		return err
+	}
+	client, err := a.EnsureDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	at, err := undeleteAt(ctx, a, client, u.session, u.remote)
+	if err != nil {
+		return err
+	}
+	reply, err := client.SessionUndelete(ctx, control.SessionUndeleteRequest{Session: u.session, Remote: at})
+	if err != nil {
+		return cli.Failure("undelete", "session "+u.session, err)
+	}
+	cli.PrintStays(a, reply)
+	if !a.JSON {
+		if _, err := fmt.Fprintf(a.Stdout, "restored session %s\n", reply.Session); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	if !u.mount {
+		if a.JSON {
+			return cli.PrintJSON(a.Stdout, reply)
+		}
+		return nil
+	}
+	if reply.Local { // the record of the session names its session remote
+		u.remote = ""
+	}
+	start := time.Now()
+	mount, err := u.resume(ctx, a)
+	switch {
+	case err != nil:
+		return u.onlyRestored(err)
+	case a.JSON:
+		return cli.PrintJSON(a.Stdout, undeleted{reply, mount})
+	}
+	return printWork(a, "resumed session "+mount.Session, mount, time.Since(start))
+}
+
+// undeleted is the output of "session undelete --mount --json".
+type undeleted struct {
+	control.SessionDeleteReply
+	Mount control.MountReply `json:"mount"`
+}
+
+// resume mounts the restored session with the default values of the flags of "session resume".
+func (u undeletion) resume(ctx context.Context, a *cli.App) (control.MountReply, error) {
+	var o mounts.MountOptions
+	flags := &cobra.Command{Use: "resume"}
+	flags.SetContext(ctx)
+	o.AddFlags(flags)
+	o.Request.SessionOptions.Remote = u.remote
+	return resumption{o, u.session, u.dir}.mount(a, flags)
+}
+
+// onlyRestored returns the error for a session that was restored, but could not be mounted because of err. It has the
+// command that mounts the session. If there is something else at the directory, this command needs another one.
+func (u undeletion) onlyRestored(err error) error {
+	cause := control.AsError(err)
+	command := "artifactfs session resume " + u.session
+	if dir := cmp.Or(u.dir, cause.Object); filepath.IsAbs(dir) && mountpoint.Check(dir) != nil {
+		command += " DIR"
+	} else if u.dir != "" {
+		command += " " + cli.ShellWord(u.dir)
+	}
+	if u.remote != "" {
+		command += " --session-remote " + cli.ShellWord(statedir.WithoutSecrets(u.remote))
+	}
+	hint := command + " mounts it"
+	if cause.Hint != "" {
+		hint = cause.Hint + "; " + hint
+	}
+	return &control.Error{Code: cause.Code, Kind: cause.ErrorCode(), Verb: "mount", Object: "session " + u.session,
+		Cause: "session is restored, but not mounted: " + cause.Cause, Hint: hint}
 }
 
 // sessionListDeleted prints the sessions that session undelete can restore.

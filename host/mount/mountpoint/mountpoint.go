@@ -86,6 +86,25 @@ func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	return p, err
 }
 
+// Check returns the error that Prepare would return because of what is mounted at dir or is in it. It changes nothing.
+func Check(dir string) error {
+	mounts, err := mountinfo.Self()
+	if err != nil {
+		return err
+	}
+	if it, ok := mounts.At(dir); ok && it.Type == FUSEType {
+		if IsDead(dir) { // Prepare removes the dead mount
+			return nil
+		}
+		return ErrAlreadyMounted
+	}
+	p := Point{Dir: dir}
+	if err := p.empty(); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot create FUSE mounts. Users other than root
 // do not need access to /dev/fuse, because fusermount3 opens it for them.
 func CheckDevice() error {
