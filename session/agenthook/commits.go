@@ -23,14 +23,15 @@ type Turn struct {
 	Reflog int64  `json:"reflog"` // number of bytes of logs/HEAD that were searched for commits
 }
 
-// turnsDir is the directory that stores the turns, relative to the git directory.
-const turnsDir = "artifactfs-hooks"
+// hooksDir is the directory in which hooks store their state, relative to the git directory: the turns, and which
+// events were received (firedDir).
+const hooksDir = "artifactfs-hooks"
 
 // turnFile returns the path of the file that stores the state of a conversation. The file is named by a hash, because agents
 // may use any string as the name of a conversation.
 func turnFile(gitDir, conversation string) string {
 	sum := sha256.Sum256([]byte(conversation))
-	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
+	return filepath.Join(gitDir, hooksDir, hex.EncodeToString(sum[:8])+".json")
 }
 
 // LoadTurn returns the stored state of a conversation. If no state is stored, known is false and the field Reflog of the result is
@@ -68,9 +69,9 @@ func ForgetTurn(gitDir, conversation string) error {
 	return missingIsFine(os.Remove(turnFile(gitDir, conversation)))
 }
 
-// ForgetTurns removes the stored states of all conversations.
-func ForgetTurns(gitDir string) error {
-	return os.RemoveAll(filepath.Join(gitDir, turnsDir))
+// ForgetAll removes everything that hooks have stored in the git directory.
+func ForgetAll(gitDir string) error {
+	return os.RemoveAll(filepath.Join(gitDir, hooksDir))
 }
 
 // missingIsFine returns nil if err means that a file does not exist. Otherwise it returns err.

@@ -112,11 +112,11 @@ func TestCommits(t *testing.T) {
 	if made, err = turn.Commits(dir); len(made) != 0 || err != nil {
 		t.Errorf("commits after the reflog was truncated: got %v, error %v", made, err)
 	}
-	if err := ForgetTurns(dir); err != nil {
+	if err := ForgetAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, turnsDir)); !os.IsNotExist(err) {
-		t.Errorf("stat after ForgetTurns: got %v", err)
+	if _, err := os.Stat(filepath.Join(dir, hooksDir)); !os.IsNotExist(err) {
+		t.Errorf("stat after ForgetAll: got %v", err)
 	}
 }
 

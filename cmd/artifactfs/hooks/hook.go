@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,8 +35,9 @@ func HookCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// sessionHook reads one event from stdin and records it in the session of the event's directory. It does nothing outside
-// of mounts.
+// sessionHook reads one event from stdin and records it in the session of the event's directory. It also stores in the
+// git directory that the hook has fired, even if nothing is recorded: because of the kind of the event, or because no
+// mount is there.
 func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
@@ -51,14 +53,28 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return fmt.Errorf("read stdin: %w", err)
 	}
 	event, err := agenthook.Parse(agent, text)
-	if err != nil || event.Kind == agenthook.Other {
+	if err != nil {
 		return err
 	}
-	dir := event.Dir
-	if dir == "" {
-		dir = "."
+	event.Dir = cmp.Or(event.Dir, ".")
+	var failed error
+	gitDir, err := gitDirOf(ctx, event.Dir)
+	if err != nil {
+		gitDir = "" // the directory is in no git repository
+	} else if err := agenthook.NoteFired(gitDir, event); err != nil {
+		failed = fmt.Errorf("store that the hook has fired: %w", err)
 	}
-	m, err := a.Find(ctx, "record", dir)
+	if event.Kind == agenthook.Other {
+		return failed
+	}
+	return errors.Join(failed, recordInMount(ctx, a, gitDir, event))
+}
+
+// recordInMount records an event in the session of the mount that contains the event's directory. It does nothing
+// outside of mounts. gitDir is the git directory, or "" if git finds none.
+func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agenthook.Event) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "record", event.Dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
 		return nil // report no error, because one configuration may apply to many directories, some of them outside of mounts
 	}
@@ -68,12 +84,12 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	if m.Session.Name == "" {
 		return nil // A read-only mount has no session in which to record the event.
 	}
-	return recordEvent(ctx, a, m, dir, event)
+	return recordEvent(ctx, m, gitDir, event)
 }
 
 // recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues with the
 // next step after an error.
-func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event) error {
+func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
 	if e.Changes() || e.Kind == agenthook.TurnEnd {
@@ -92,7 +108,7 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 	if err != nil {
 		failed = append(failed, cli.Failure("record", m.Dir, err))
 	}
-	if err := noteCommits(ctx, a, m, dir, e, checkpoint); err != nil {
+	if err := noteCommits(ctx, m, gitDir, e, checkpoint); err != nil {
 		failed = append(failed, cli.Failure("record commits", m.Dir, err))
 	}
 	return errors.Join(failed...)
@@ -118,10 +134,9 @@ type commitNote struct {
 // the commits of this turn.
 //
 // The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's session ends.
-func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event, checkpoint string) error {
-	gitDir, err := gitDirOf(ctx, dir)
-	if err != nil {
-		return fmt.Errorf("find git directory: %w", err)
+func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event, checkpoint string) error {
+	if gitDir == "" {
+		return errors.New("git finds no repository")
 	}
 	if e.Kind == agenthook.SessionEnd {
 		return agenthook.ForgetTurn(gitDir, e.Session)

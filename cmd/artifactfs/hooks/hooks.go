@@ -98,6 +98,11 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return cli.Failure("install hooks", args[0], err)
 			}
+			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil {
+				if err := agenthook.MakeDir(gitDir); err != nil {
+					return cli.Failure("install hooks", args[0], err)
+				}
+			}
 			done := "installed the hooks of " + args[0] + " in " + change.Path
 			if !change.Changed {
 				done = "the hooks of " + args[0] + " are installed in " + change.Path
@@ -134,9 +139,13 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
-			// If no hooks are left, remove the state that was stored between two events.
-			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
-				if err := agenthook.ForgetTurns(gitDir); err != nil {
+			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil {
+				// If no hooks are left, also remove the state that was stored between two events.
+				err := agenthook.ForgetFired(gitDir, agent)
+				if err == nil && !anyInstalled(dir) {
+					err = agenthook.ForgetAll(gitDir)
+				}
+				if err != nil {
 					return cli.Failure("uninstall hooks", args[0], err)
 				}
 			}
