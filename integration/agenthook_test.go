@@ -29,6 +29,9 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if status := w.git(m.Dir, "status", "--porcelain", "-uall"); status != "" {
 				t.Errorf("git status after the install: %q", status)
 			}
+			if text := w.ok("status", m.Dir); !strings.Contains(text, "  agents    "+agent+": installed, never fired: ") {
+				t.Errorf("status after the install:\n%s", text)
+			}
 			text := must[[]byte](t)(os.ReadFile(filepath.Join("..", "session", "agenthook", "testdata", agent+".jsonl")))
 			commit := "echo fixed >fixed && git add fixed && git commit -qm fix"
 			for line := range strings.Lines(string(text)) {
@@ -37,6 +40,9 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				cmd.Dir, cmd.Stdin = "/", strings.NewReader(line)
 				if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "artifactfs:") {
 					t.Fatalf("event %s: %v: %s", line, err, out)
+				}
+				if text := w.ok("status", m.Dir); !strings.Contains(text, "  agents    "+agent+": last ") {
+					t.Errorf("status after event %s:\n%s", line, text)
 				}
 				var event struct {
 					Name  string `json:"hook_event_name"`
@@ -74,12 +80,20 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if strings.Contains(records, secret) {
 				t.Errorf("the transcript holds a secret:\n%s", records)
 			}
+			if text := w.ok("status", m.Dir); !strings.Contains(text, "  agents    "+agent+": last prompt ") {
+				t.Errorf("status after the turn does not print the last prompt of %s:\n%s", agent, text)
+			}
 			w.sh(m.Dir, binary+" --state "+w.state+" session hooks uninstall "+agent)
+			if text := w.ok("status", m.Dir); strings.Contains(text, "  agents  ") {
+				t.Errorf("status after the uninstall:\n%s", text)
+			}
 			w.git(m.Dir, "reset", "-q", "--hard", "HEAD~1")
 			if after := w.look(m.Dir); after.Tree != before.Tree {
 				t.Errorf("the tree after the uninstall: %s, before the install: %s", after.Tree, before.Tree)
 			}
-			if left := w.sh(m.Dir, "cat $(git rev-parse --git-path info/exclude) 2>/dev/null || true; find . -name '.c*' -o -name '.gemini' -o -name '.opencode'; ls $(git rev-parse --git-dir) | grep hooks- || true"); left != exclude {
+			if left := w.sh(m.Dir, "cat $(git rev-parse --git-path info/exclude) 2>/dev/null || true; "+
+				"find . -name '.c*' -o -name '.gemini' -o -name '.opencode'; "+
+				"ls -d $(git rev-parse --git-dir)/artifactfs-hooks 2>/dev/null || true"); left != exclude {
 				t.Errorf("left behind: %q, before: %q", left, exclude)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/daemon"
@@ -36,10 +37,11 @@ func doctorCommand(a *cli.App) *cobra.Command {
 		Use:   "doctor [REMOTE...]",
 		Short: "Find problems in mounts, sessions and the state directory, and repair them",
 		Long: `Doctor checks everything that mounts need: the kernel (with a short test mount), fusermount3, git, the state directory
-and its disk, the fetched objects, and the daemon. It finds dead mounts, and files that killed processes have left. It
-verifies the changes of every unmounted session, and the checkpoints of all sessions: refs, trees, packs and locks. It
-contacts the remotes of all mounts and sessions, and each REMOTE on the command line, to see whether they answer and
-which features they support; of session remotes it also checks whether they accept pushes.
+and its disk, the fetched objects, and the daemon. It finds dead mounts, files that killed processes have left, and
+hooks of coding agents that have never fired. It verifies the changes of every unmounted session, and the checkpoints of
+all sessions: refs, trees, packs and locks. It contacts the remotes of all mounts and sessions, and each REMOTE on the
+command line, to see whether they answer and which features they support; of session remotes it also checks whether they
+accept pushes.
 
 Each check prints one line: ok, warn (works, but with limits) or bad. The exit code is 1 if a problem remains that is
 bad.
@@ -72,6 +74,7 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	found, asked := a.Survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
 	findings = append(findings, findingsOfMounts(a, found, e.fix)...)
+	findings = append(findings, findingsOfAgents(found.Mounts, hooks.Look(a, found.Mounts), time.Now())...)
 	state, err := doctor.Examine(ctx, a.State, e.fix, e.deep)
 	if err != nil {
 		return cli.Failure("doctor", a.State, err)
@@ -175,23 +178,34 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Find
 	return all
 }
 
-// missing reports whether a path in a mount does not exist. It returns false if the mount does not answer within lookTime.
-func missing(path string) bool {
-	found := make(chan error, 1)
-	go func() {
-		_, err := os.Lstat(path)
-		found <- err
-	}()
-	select {
-	case err := <-found:
-		return errors.Is(err, fs.ErrNotExist)
-	case <-time.After(lookTime):
-		return false
+// firstFire is the time after which installed hooks that have never fired are reported as a warning.
+const firstFire = time.Hour
+
+// findingsOfAgents returns the findings about the hooks of coding agents in mounts. The parameter states contains the
+// states of the hooks in each mount.
+func findingsOfAgents(mounts []cli.Served, states [][]hooks.AgentState, now time.Time) (all []doctor.Finding) {
+	for i, m := range mounts {
+		for _, s := range states[i] {
+			f := doctor.Finding{Object: m.Dir, What: "hooks of " + string(s.Agent) + ": " + s.Text(now),
+				Level: doctor.LevelOK, Hint: s.Hint}
+			if s.Error != "" || s.Installed && s.Fired == nil && now.Sub(s.Changed) > firstFire {
+				f.Level = doctor.LevelWarn
+			}
+			all = append(all, f)
+		}
 	}
+	return all
 }
 
-// lookTime is the timeout for looking up a name in a mount.
-const lookTime = 2 * time.Second
+// missing reports whether a path in a mount does not exist. It returns false if the mount does not answer within
+// cli.LookTime.
+func missing(path string) bool {
+	err, _ := cli.Look(func() error {
+		_, err := os.Lstat(path)
+		return err
+	})
+	return errors.Is(err, fs.ErrNotExist)
+}
 
 // printFindings prints the findings, one per line, with repairs and hints.
 func printFindings(a *cli.App, findings []doctor.Finding) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -36,6 +37,9 @@ for each mount. The columns:
   QUEUE         number of contents that a read waits for, plus number of contents queued in the background
   FETCHED       part of the tree's contents that is on this host
   PENDING       number of refs that are not on the session remote yet
+
+If hooks of coding agents were installed in a mount (session hooks), the lines "agents" print when each agent has run
+them last. Hooks that have never fired record nothing: the line says what to do.
 
 With --json, status prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount. With
 --watch and --json it prints one such line at each interval.`,
@@ -68,24 +72,27 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 		if err != nil {
 			return err
 		}
+		agents := hooks.Look(a, []cli.Served{m})[0]
 		if a.JSON {
-			return cli.PrintJSON(a.Stdout, m.MountStatus)
+			return cli.PrintJSON(a.Stdout, shownMount{m.MountStatus, agents})
 		}
 		printStatus(a.Stdout, m.MountStatus, time.Now())
+		printAgents(a.Stdout, agents, time.Now())
 		return nil
 	}
 	if a.JSON {
-		if err := printAll(a.Stdout, all); err != nil {
+		if err := printAll(a.Stdout, all, hooks.Look(a, all.Mounts)); err != nil {
 			return err
 		}
 		return asked
 	}
-	now := time.Now()
+	agents, now := hooks.Look(a, all.Mounts), time.Now()
 	for i, m := range all.Mounts {
 		if i > 0 {
 			fmt.Fprintln(a.Stdout)
 		}
 		printStatus(a.Stdout, m.MountStatus, now)
+		printAgents(a.Stdout, agents[i], now)
 	}
 	if len(all.Mounts) == 0 && asked == nil {
 		fmt.Fprintln(a.Stdout, "nothing is mounted")
@@ -111,17 +118,38 @@ func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	return m, err
 }
 
-// printAll writes the status of all mounts of all daemons as one control.Status. Its fields for the daemon and the cache have the
-// values of the shared daemon, if that daemon is running.
-func printAll(w io.Writer, all cli.Survey) error {
-	s := control.Status{Mounts: make([]control.MountStatus, len(all.Mounts))}
+// shownMount is the status of a mount in the output of --json.
+type shownMount struct {
+	control.MountStatus
+	Agents []hooks.AgentState `json:"agents,omitempty"` // agents whose hooks are installed in the mount or have fired
+}
+
+// printAll writes the status of all mounts of all daemons as one control.Status, with the states of the hooks in each
+// mount. Its fields for the daemon and the cache have the values of the shared daemon, if that daemon is running.
+func printAll(w io.Writer, all cli.Survey, states [][]hooks.AgentState) error {
+	var s struct {
+		Mounts []shownMount `json:"mounts"` // replaces the field of control.Status
+		control.Status
+	}
+	s.Mounts = make([]shownMount, len(all.Mounts))
 	for i, m := range all.Mounts {
-		s.Mounts[i] = m.MountStatus
+		s.Mounts[i] = shownMount{m.MountStatus, states[i]}
 	}
 	if len(all.Daemons) > 0 { // the shared daemon is first in the list
 		s.Daemon, s.Cache = all.Daemons[0].DaemonStatus, all.Daemons[0].Cache
 	}
 	return cli.PrintJSON(w, s)
+}
+
+// printAgents writes a line for each agent whose hooks are installed in a mount, or have fired there.
+func printAgents(w io.Writer, all []hooks.AgentState, now time.Time) {
+	for _, s := range all {
+		text := s.Text(now)
+		if s.Hint != "" {
+			text += ": " + s.Hint
+		}
+		cli.PrintLine(w, "agents", "%s: %s", s.Agent, text)
+	}
 }
 
 // printDaemon writes a block of lines about a daemon.

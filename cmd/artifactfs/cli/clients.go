@@ -31,6 +31,22 @@ const StatusTime = 5 * time.Second
 // EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
 const EndPoll = 10 * time.Millisecond
 
+// LookTime is the timeout for looking up names in a mount.
+const LookTime = 2 * time.Second
+
+// Look calls read, which looks up names in a mount, and returns its result. ok is false if read has not returned within
+// LookTime. The call of read then continues until the mount answers.
+func Look[T any](read func() T) (result T, ok bool) {
+	done := make(chan T, 1)
+	go func() { done <- read() }()
+	select {
+	case result = <-done:
+		return result, true
+	case <-time.After(LookTime):
+		return result, false
+	}
+}
+
 // Served is a mount with a client of the daemon that serves it. The client is nil for a session that is not mounted.
 type Served struct {
 	// MountStatus is the status that the daemon or the state directory reported.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -173,21 +174,15 @@ func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done stri
 	return err
 }
 
-// hookStatus is one element of the output of `session hooks status --json`.
-type hookStatus struct {
-	Agent     string `json:"agent"`
-	File      string `json:"file"`
-	Installed bool   `json:"installed"`
-	Error     string `json:"error,omitempty"` // reason why the file cannot be read
-}
-
 // hooksStatusCommand returns the command "session hooks status".
 func hooksStatusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Show for which agents the hooks are installed",
-		Long:    "Status prints a line for each agent: whether the hooks are installed, and in which file.",
+		Use:   "status",
+		Short: "Show for which agents the hooks are installed, and when they have fired",
+		Long: `Status prints a line for each agent: whether the hooks are installed, in which file, and when the agent has run
+them last. An agent skips hooks that its user has not trusted, without a message. So hooks that have never fired record
+nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.`,
 		Example: "  artifactfs session hooks status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -195,26 +190,20 @@ func hooksStatusCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var all []hookStatus
-			for _, agent := range agenthook.Agents() {
-				s := hookStatus{Agent: string(agent)}
-				if s.File, s.Installed, err = agenthook.Installed(dir, agent); err != nil {
-					s.Error = err.Error()
-				}
-				all = append(all, s)
-			}
+			all := statesAt(cmd.Context(), dir)
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, map[string]any{"hooks": all})
 			}
+			now := time.Now()
 			for _, s := range all {
-				state := "not installed"
-				switch {
-				case s.Error != "":
-					state = s.Error
-				case s.Installed:
-					state = "installed in " + s.File
+				text := s.Text(now)
+				if s.Installed && s.Error == "" {
+					text = "installed in " + s.File + ", " + s.activity(now)
 				}
-				if _, err := fmt.Fprintf(a.Stdout, "%-9s %s\n", s.Agent, state); err != nil {
+				if s.Hint != "" {
+					text += ": " + s.Hint
+				}
+				if _, err := fmt.Fprintf(a.Stdout, "%-9s %s\n", s.Agent, text); err != nil {
 					return err
 				}
 			}

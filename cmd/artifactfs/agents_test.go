@@ -1,0 +1,200 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// agentWorld is a working tree that a fake daemon reports as a mount, with its git directory in the state directory.
+type agentWorld struct {
+	*afs
+	dir, git string
+}
+
+func newAgentWorld(t *testing.T) agentWorld {
+	t.Helper()
+	w := agentWorld{afs: newAfs(t)}
+	w.dir, w.git = filepath.Join(w.afs.dir, "m"), filepath.Join(w.state, "mounts", "m1", "git")
+	if err := os.MkdirAll(filepath.Dir(w.git), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("git", "init", "-q", "--separate-git-dir", w.git, w.dir).CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v: %s", err, out)
+	}
+	serve(t, control.DaemonSocket(w.state), newFakeDaemon(mountStatus(w.dir)))
+	return w
+}
+
+// event runs the hook of an agent with an event in the mount.
+func (w agentWorld) event(agent, name string) {
+	w.t.Helper()
+	cmd := w.command("session", "hook", agent)
+	cmd.Stdin = strings.NewReader(`{"hook_event_name":"` + name + `","session_id":"s-1","cwd":"` + w.dir + `"}`)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "artifactfs:") {
+		w.t.Errorf("event %s of %s: got %v: %s", name, agent, err, out)
+	}
+}
+
+// age sets the time of a file back.
+func (w agentWorld) age(path string, by time.Duration) {
+	w.t.Helper()
+	if at := time.Now().Add(-by); os.Chtimes(path, at, at) != nil {
+		w.t.Errorf("the file %s does not exist", path)
+	}
+}
+
+// lines returns the lines of status about agents.
+func (w agentWorld) lines() string {
+	w.t.Helper()
+	status := w.ok("status", "m")
+	if all := w.ok("status"); all != status {
+		w.t.Errorf("status of all mounts: got %s, want %s", all, status)
+	}
+	var lines []string
+	for line := range strings.Lines(status) {
+		if text, ok := strings.CutPrefix(line, "  agents    "); ok {
+			lines = append(lines, strings.TrimSpace(text))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Status says of each agent whose hooks are installed when they have fired, and what to do if they never have.
+func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
+	w := newAgentWorld(t)
+	expect := func(when, want string) {
+		t.Helper()
+		if got := w.lines(); got != want {
+			t.Errorf("status %s: got\n%s\nwant\n%s", when, got, want)
+		}
+	}
+	expect("without hooks", "")
+	if got := w.ok("status", "m", "--json"); strings.Contains(got, `"agents"`) {
+		t.Errorf("status --json without hooks: got %s", got)
+	}
+	w.ok("session", "hooks", "install", "claude", "--dir", "m")
+	if r := w.run("session", "hooks", "install", "codex", "--dir", "m"); r.code != 0 {
+		t.Fatalf("install the hooks of codex: got %+v", r)
+	}
+	trust := "never fired: trust it with /hooks in codex (codex exec runs no project hooks)"
+	untrusted := "codex: installed, " + trust
+	expect("after the install",
+		"claude: installed, never fired: start claude in "+w.dir+", and accept the directory\n"+untrusted)
+
+	w.event("claude", "SessionStart")
+	expect("after the first event", "claude: last event (agent start) just now, no prompt yet\n"+untrusted)
+	w.event("claude", "UserPromptSubmit")
+	w.age(filepath.Join(w.git, "artifactfs-hooks/fired/claude/prompt"), 150*time.Second)
+	expect("after the first prompt", "claude: last prompt 2 min ago\n"+untrusted)
+
+	type agent struct {
+		Agent, File, Hint string
+		Installed         bool
+		Fired             *struct {
+			Kind, Conversation string
+			Time               time.Time
+		}
+		Prompt *time.Time
+	}
+	check := func(args string, agents []agent) {
+		t.Helper()
+		if len(agents) < 2 {
+			t.Fatalf("%s: got the agents %+v, want claude and codex", args, agents)
+		}
+		claude, codex := agents[0], agents[1]
+		if claude.Agent != "claude" || !claude.Installed || claude.Hint != "" || claude.Prompt == nil || claude.Fired == nil {
+			t.Fatalf("%s: got %+v", args, claude)
+		}
+		if f := claude.Fired; f.Kind != "agent_start" || f.Conversation != "s-1" || !f.Time.After(*claude.Prompt) {
+			t.Errorf("%s: got the newest event %+v", args, *f)
+		}
+		if codex.Agent != "codex" || codex.File != w.dir+"/.codex/hooks.json" || !codex.Installed || codex.Fired != nil ||
+			!strings.Contains(codex.Hint, "/hooks") {
+			t.Errorf("%s: got %+v", args, codex)
+		}
+	}
+	var one struct{ Agents []agent }
+	var all struct{ Mounts []struct{ Agents []agent } }
+	var hooks struct{ Hooks []agent }
+	for args, out := range map[string]any{
+		"status m --json": &one, "status --json": &all, "session hooks status --dir m --json": &hooks} {
+		if err := json.Unmarshal([]byte(w.ok(strings.Fields(args)...)), out); err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+	}
+	check("status m --json", one.Agents)
+	check("status --json", all.Mounts[0].Agents)
+	check("session hooks status --json", hooks.Hooks)
+	want := "claude    installed in " + w.dir + "/.claude/settings.local.json, last prompt 2 min ago\n" +
+		"codex     installed in " + w.dir + "/.codex/hooks.json, " + trust + "\n" +
+		"gemini    not installed\nopencode  not installed\n"
+	if got := w.ok("session", "hooks", "status", "--dir", "m"); got != want {
+		t.Errorf("session hooks status: got\n%s\nwant\n%s", got, want)
+	}
+
+	// An agent that is running continues to run hooks that were removed from its file.
+	w.event("gemini", "SomethingElse")
+	expect("after an event of hooks that are not installed", "claude: last prompt 2 min ago\n"+untrusted+
+		"\ngemini: fired just now, but "+w.dir+"/.gemini/settings.json contains no hooks")
+	for _, agent := range []string{"gemini", "claude"} {
+		w.ok("session", "hooks", "uninstall", agent, "--dir", "m")
+	}
+	expect("after the uninstall of two agents", untrusted)
+	w.ok("session", "hooks", "uninstall", "codex", "--dir", "m")
+	expect("after the uninstall of all", "")
+	if left, err := os.Stat(filepath.Join(w.git, "artifactfs-hooks")); err == nil {
+		t.Errorf("uninstall has left %s", left.Name())
+	}
+}
+
+// Doctor warns of hooks that were installed an hour ago and have never fired.
+func TestDoctorFindsHooksThatNeverFire(t *testing.T) {
+	w := newAgentWorld(t)
+	for _, agent := range []string{"claude", "gemini", "opencode"} {
+		w.ok("session", "hooks", "install", agent, "--dir", "m")
+	}
+	w.age(filepath.Join(w.dir, ".claude/settings.local.json"), 2*time.Hour)
+	w.age(filepath.Join(w.dir, ".gemini/settings.json"), 2*time.Hour)
+	w.event("gemini", "BeforeAgent")
+	got := w.run("doctor", "--offline").stdout
+	for _, want := range []string{
+		"warn  " + w.dir + ": hooks of claude: installed, never fired\n" +
+			"      hint: start claude in " + w.dir + ", and accept the directory\n",
+		"ok    " + w.dir + ": hooks of gemini: last prompt just now\n",
+		"ok    " + w.dir + ": hooks of opencode: installed, never fired\n      hint: restart opencode in " + w.dir + "\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("doctor does not print %q:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "hooks of codex") {
+		t.Errorf("doctor has a finding about hooks that are not installed:\n%s", got)
+	}
+}
+
+// A hook notes that it has fired also where nothing is mounted, if the directory is in a git repository.
+func TestHooksFireOutsideOfMounts(t *testing.T) {
+	a := newAfs(t)
+	w := agentWorld{afs: a, dir: filepath.Join(a.dir, "clone")}
+	if out, err := exec.Command("git", "init", "-q", w.dir).CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v: %s", err, out)
+	}
+	w.event("codex", "UserPromptSubmit")
+	want := "fired just now, but " + w.dir + "/.codex/hooks.json contains no hooks\n"
+	if got := a.ok("session", "hooks", "status", "--dir", "clone"); !strings.Contains(got, "codex     "+want) {
+		t.Errorf("session hooks status: got\n%s\nwant in it %s", got, want)
+	}
+	a.ok("session", "hooks", "uninstall", "codex", "--dir", "clone")
+	if _, err := os.Stat(filepath.Join(w.dir, ".git/artifactfs-hooks")); err == nil {
+		t.Error("uninstall has left artifactfs-hooks")
+	}
+	w.dir = a.dir // in no git repository
+	w.event("codex", "UserPromptSubmit")
+}
