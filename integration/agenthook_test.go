@@ -25,7 +25,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			defer w.unmount(m)
 			before := w.look(m.Dir)
 			exclude := w.sh(m.Dir, "cat $(git rev-parse --git-path info/exclude) 2>/dev/null || true")
-			w.sh(m.Dir, binary+" --state "+w.state+" session hooks install "+agent)
+			w.sh(m.Dir, binary+" --state "+w.state+" agent install "+agent)
 			if status := w.git(m.Dir, "status", "--porcelain", "-uall"); status != "" {
 				t.Errorf("git status after the install: %q", status)
 			}
@@ -83,7 +83,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if text := w.ok("status", m.Dir); !strings.Contains(text, "  agents    "+agent+": last prompt ") {
 				t.Errorf("status after the turn does not print the last prompt of %s:\n%s", agent, text)
 			}
-			w.sh(m.Dir, binary+" --state "+w.state+" session hooks uninstall "+agent)
+			w.sh(m.Dir, binary+" --state "+w.state+" agent uninstall "+agent)
 			if text := w.ok("status", m.Dir); strings.Contains(text, "  agents  ") {
 				t.Errorf("status after the uninstall:\n%s", text)
 			}
@@ -111,6 +111,6 @@ func TestHookNeverFails(t *testing.T) {
 			t.Errorf("event %q: stdout %q, %v", in, out, err)
 		}
 	}
-	r := w.afs("session", "hooks", "install", "copilot")
-	w.refusal(r, control.ExitUsage, `unknown agent "copilot"`, "session hooks --help")
+	r := w.afs("agent", "install", "copilot")
+	w.refusal(r, control.ExitUsage, `unknown agent "copilot"`, "artifactfs agent --help")
 }

@@ -25,6 +25,7 @@ const changed = "artifactfs mount https://git.example/app.git --session fix-logi
 // before has, by page, the commands that the reader has run before those of the page.
 var before = map[string]string{
 	"reviewing.md":        changed,
+	"agents.md":           "artifactfs mount https://git.example/app.git && cd app",
 	"sharing.md":          changed + " && cd app",
 	"where-is-my-work.md": changed,
 	"operating.md":        "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
@@ -39,6 +40,8 @@ var documents = map[string]map[string]string{
 	},
 	"../doc/getting-started.md": {
 		"artifactfs mount https://git.example/ap.git": fails,
+	},
+	"../doc/agents.md": {
 		"claude ": "the agent is not installed here",
 		"codex ":  "the agent is not installed here",
 		"gemini ": "the agent is not installed here",

@@ -79,8 +79,8 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 	if got := w.ok("status", "m", "--json"); strings.Contains(got, `"agents"`) {
 		t.Errorf("status --json without hooks: got %s", got)
 	}
-	w.ok("session", "hooks", "install", "claude", "--dir", "m")
-	if r := w.run("session", "hooks", "install", "codex", "--dir", "m"); r.code != 0 {
+	w.ok("agent", "install", "claude", "--dir", "m")
+	if r := w.run("agent", "install", "codex", "--dir", "m"); r.code != 0 {
 		t.Fatalf("install the hooks of codex: got %+v", r)
 	}
 	trust := "never fired: trust it with /hooks in codex (codex exec runs no project hooks)"
@@ -124,19 +124,19 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 	var all struct{ Mounts []struct{ Agents []agent } }
 	var hooks struct{ Hooks []agent }
 	for args, out := range map[string]any{
-		"status m --json": &one, "status --json": &all, "session hooks status --dir m --json": &hooks} {
+		"status m --json": &one, "status --json": &all, "agent status --dir m --json": &hooks} {
 		if err := json.Unmarshal([]byte(w.ok(strings.Fields(args)...)), out); err != nil {
 			t.Fatalf("%s: %v", args, err)
 		}
 	}
 	check("status m --json", one.Agents)
 	check("status --json", all.Mounts[0].Agents)
-	check("session hooks status --json", hooks.Hooks)
+	check("agent status --json", hooks.Hooks)
 	want := "claude    installed in " + w.dir + "/.claude/settings.local.json, last prompt 2 min ago\n" +
 		"codex     installed in " + w.dir + "/.codex/hooks.json, " + trust + "\n" +
 		"gemini    not installed\nopencode  not installed\n"
-	if got := w.ok("session", "hooks", "status", "--dir", "m"); got != want {
-		t.Errorf("session hooks status: got\n%s\nwant\n%s", got, want)
+	if got := w.ok("agent", "status", "--dir", "m"); got != want {
+		t.Errorf("agent status: got\n%s\nwant\n%s", got, want)
 	}
 
 	// An agent that is running continues to run hooks that were removed from its file.
@@ -144,13 +144,32 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 	expect("after an event of hooks that are not installed", "claude: last prompt 2 min ago\n"+untrusted+
 		"\ngemini: fired just now, but "+w.dir+"/.gemini/settings.json contains no hooks")
 	for _, agent := range []string{"gemini", "claude"} {
-		w.ok("session", "hooks", "uninstall", agent, "--dir", "m")
+		w.ok("agent", "uninstall", agent, "--dir", "m")
 	}
 	expect("after the uninstall of two agents", untrusted)
-	w.ok("session", "hooks", "uninstall", "codex", "--dir", "m")
+	w.ok("agent", "uninstall", "codex", "--dir", "m")
 	expect("after the uninstall of all", "")
 	if left, err := os.Stat(filepath.Join(w.git, "artifactfs-hooks")); err == nil {
 		t.Errorf("uninstall has left %s", left.Name())
+	}
+}
+
+// Scripts can use the former name of the commands, which no help lists.
+func TestFormerNameOfAgent(t *testing.T) {
+	w := newAgentWorld(t)
+	w.ok("session", "hooks", "install", "gemini", "--dir", "m")
+	status := w.ok("agent", "status", "--dir", "m")
+	got := w.ok("session", "hooks", "status", "--dir", "m")
+	if got != status || !strings.Contains(got, "gemini    installed in ") {
+		t.Errorf("session hooks status: got\n%s\nwant\n%s", got, status)
+	}
+	w.ok("session", "hooks", "uninstall", "gemini", "--dir", "m")
+	if got := w.ok("agent", "status", "--dir", "m", "--json"); strings.Contains(got, `"installed":true`) {
+		t.Errorf("agent status after the uninstall: got %s", got)
+	}
+	help := w.ok("session", "hooks", "--help")
+	if !strings.HasPrefix(help, "This is the former name of artifactfs agent.\n") {
+		t.Errorf("session hooks --help: got\n%s", help)
 	}
 }
 
@@ -158,7 +177,7 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 func TestDoctorFindsHooksThatNeverFire(t *testing.T) {
 	w := newAgentWorld(t)
 	for _, agent := range []string{"claude", "gemini", "opencode"} {
-		w.ok("session", "hooks", "install", agent, "--dir", "m")
+		w.ok("agent", "install", agent, "--dir", "m")
 	}
 	w.age(filepath.Join(w.dir, ".claude/settings.local.json"), 2*time.Hour)
 	w.age(filepath.Join(w.dir, ".gemini/settings.json"), 2*time.Hour)
@@ -188,10 +207,10 @@ func TestHooksFireOutsideOfMounts(t *testing.T) {
 	}
 	w.event("codex", "UserPromptSubmit")
 	want := "fired just now, but " + w.dir + "/.codex/hooks.json contains no hooks\n"
-	if got := a.ok("session", "hooks", "status", "--dir", "clone"); !strings.Contains(got, "codex     "+want) {
-		t.Errorf("session hooks status: got\n%s\nwant in it %s", got, want)
+	if got := a.ok("agent", "status", "--dir", "clone"); !strings.Contains(got, "codex     "+want) {
+		t.Errorf("agent status: got\n%s\nwant in it %s", got, want)
 	}
-	a.ok("session", "hooks", "uninstall", "codex", "--dir", "clone")
+	a.ok("agent", "uninstall", "codex", "--dir", "clone")
 	if _, err := os.Stat(filepath.Join(w.dir, ".git/artifactfs-hooks")); err == nil {
 		t.Error("uninstall has left artifactfs-hooks")
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/daemon"
@@ -74,7 +74,7 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	found, asked := a.Survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
 	findings = append(findings, findingsOfMounts(a, found, e.fix)...)
-	findings = append(findings, findingsOfAgents(found.Mounts, hooks.Look(a, found.Mounts), time.Now())...)
+	findings = append(findings, findingsOfAgents(found.Mounts, agents.Look(a, found.Mounts), time.Now())...)
 	state, err := doctor.Examine(ctx, a.State, e.fix, e.deep)
 	if err != nil {
 		return cli.Failure("doctor", a.State, err)
@@ -183,7 +183,7 @@ const firstFire = time.Hour
 
 // findingsOfAgents returns the findings about the hooks of coding agents in mounts. The parameter states contains the
 // states of the hooks in each mount.
-func findingsOfAgents(mounts []cli.Served, states [][]hooks.AgentState, now time.Time) (all []doctor.Finding) {
+func findingsOfAgents(mounts []cli.Served, states [][]agents.AgentState, now time.Time) (all []doctor.Finding) {
 	for i, m := range mounts {
 		for _, s := range states[i] {
 			f := doctor.Finding{Object: m.Dir, What: "hooks of " + string(s.Agent) + ": " + s.Text(now),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
@@ -33,7 +34,8 @@ error as the last line of stdout: {"error":{"code":"not-found","message":"...","
 doc/internals/protocol/README.md lists the codes.`
 
 // rootTail ends the help of the root command without --all. It names the commands that this help does not list.
-const rootTail = `For operators: daemon, csi, keep, relay, doctor, top, ui, cache, repo, ...: artifactfs help --all lists all commands.
+const rootTail = `For coding agents: agent, mcp
+For operators: daemon, csi, keep, relay, doctor, top, ui, cache, repo, ...: artifactfs help --all lists all commands.
 Topics: artifactfs help checkpoints, artifactfs help exit-codes
 `
 
@@ -43,11 +45,13 @@ func addCommands(root *cobra.Command, a *cli.App) {
 	// The help lists commands in the order below, which is roughly the order in which a user needs them.
 	cobra.EnableCommandSorting = false
 	cli.SetBrief(root, cli.Brief{Text: rootText, Tail: rootTail})
+	oldAgent := cli.Renamed(agents.AgentCommand(a), "hooks", "artifactfs agent") // scripts use this name
 	cli.AddGroups(root,
 		cli.Group{Title: "Work", Commands: []*cobra.Command{
 			mounts.MountCommand(a), statusCommand(a), switchCommand(a), checkpointCommand(a), syncCommand(a),
 			unmountCommand(a)}},
-		cli.Group{Title: "Sessions", Commands: []*cobra.Command{sessions.SessionCommand(a), runCommand(a)}},
+		cli.Group{Title: "Sessions", Commands: []*cobra.Command{
+			sessions.SessionCommand(a, agents.HookCommand(a), oldAgent), runCommand(a)}},
 		cli.Group{Title: "More", Commands: []*cobra.Command{hosting.ServeCommand(a)}},
 		cli.Group{Title: "Contents and branches of mounts", OnlyAll: true, Commands: []*cobra.Command{
 			prefetchCommand(a), mounts.RefreshCommand(a), profileCommand(a), serving.CredentialCommand(a)}},
@@ -58,7 +62,7 @@ func addCommands(root *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Processes of a host or a cluster", OnlyAll: true, Commands: []*cobra.Command{
 			serving.DaemonCommand(a), serving.KeepCommand(a), serving.CSICommand(a), hosting.RelayCommand(a)}},
 		cli.Group{Title: "Agents, shells and this program", OnlyAll: true, Commands: []*cobra.Command{
-			mcpCommand(a), completionCommand(a), versionCommand(a)}},
+			agents.AgentCommand(a), mcpCommand(a), completionCommand(a), versionCommand(a)}},
 	)
 	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a), manCommand(a)) // these commands are hidden
 	root.InitDefaultHelpCmd()

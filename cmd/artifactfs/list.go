@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -33,7 +33,7 @@ func listMounts(ctx context.Context, a *cli.App) error {
 	found, asked := a.Survey(ctx)
 	all := found.Mounts
 	if a.JSON {
-		if err := printAll(a.Stdout, found, hooks.Look(a, all)); err != nil {
+		if err := printAll(a.Stdout, found, agents.Look(a, all)); err != nil {
 			return err
 		}
 		return asked

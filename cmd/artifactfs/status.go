@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -38,7 +38,7 @@ for each mount. The columns:
   FETCHED       part of the tree's contents that is on this host
   PENDING       number of refs that are not on the session remote yet
 
-If hooks of coding agents were installed in a mount (session hooks), the lines "agents" print when each agent has run
+If hooks of coding agents were installed in a mount (artifactfs agent), the lines "agents" print when each agent has run
 them last. Hooks that have never fired record nothing: the line says what to do.
 
 With --json, status prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount. With
@@ -72,27 +72,27 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 		if err != nil {
 			return err
 		}
-		agents := hooks.Look(a, []cli.Served{m})[0]
+		states := agents.Look(a, []cli.Served{m})[0]
 		if a.JSON {
-			return cli.PrintJSON(a.Stdout, shownMount{m.MountStatus, agents})
+			return cli.PrintJSON(a.Stdout, shownMount{m.MountStatus, states})
 		}
 		printStatus(a.Stdout, m.MountStatus, time.Now())
-		printAgents(a.Stdout, agents, time.Now())
+		printAgents(a.Stdout, states, time.Now())
 		return nil
 	}
 	if a.JSON {
-		if err := printAll(a.Stdout, all, hooks.Look(a, all.Mounts)); err != nil {
+		if err := printAll(a.Stdout, all, agents.Look(a, all.Mounts)); err != nil {
 			return err
 		}
 		return asked
 	}
-	agents, now := hooks.Look(a, all.Mounts), time.Now()
+	states, now := agents.Look(a, all.Mounts), time.Now()
 	for i, m := range all.Mounts {
 		if i > 0 {
 			fmt.Fprintln(a.Stdout)
 		}
 		printStatus(a.Stdout, m.MountStatus, now)
-		printAgents(a.Stdout, agents[i], now)
+		printAgents(a.Stdout, states[i], now)
 	}
 	if len(all.Mounts) == 0 && asked == nil {
 		fmt.Fprintln(a.Stdout, "nothing is mounted")
@@ -121,12 +121,12 @@ func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 // shownMount is the status of a mount in the output of --json.
 type shownMount struct {
 	control.MountStatus
-	Agents []hooks.AgentState `json:"agents,omitempty"` // agents whose hooks are installed in the mount or have fired
+	Agents []agents.AgentState `json:"agents,omitempty"` // agents whose hooks are installed in the mount or have fired
 }
 
 // printAll writes the status of all mounts of all daemons as one control.Status, with the states of the hooks in each
 // mount. Its fields for the daemon and the cache have the values of the shared daemon, if that daemon is running.
-func printAll(w io.Writer, all cli.Survey, states [][]hooks.AgentState) error {
+func printAll(w io.Writer, all cli.Survey, states [][]agents.AgentState) error {
 	var s struct {
 		Mounts []shownMount `json:"mounts"` // replaces the field of control.Status
 		control.Status
@@ -142,7 +142,7 @@ func printAll(w io.Writer, all cli.Survey, states [][]hooks.AgentState) error {
 }
 
 // printAgents writes a line for each agent whose hooks are installed in a mount, or have fired there.
-func printAgents(w io.Writer, all []hooks.AgentState, now time.Time) {
+func printAgents(w io.Writer, all []agents.AgentState, now time.Time) {
 	for _, s := range all {
 		text := s.Text(now)
 		if s.Hint != "" {

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -112,7 +112,7 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 	now := time.Now()
 	switch {
 	case a.JSON:
-		if err := printAll(&b, all, hooks.Look(a, all.Mounts)); err != nil {
+		if err := printAll(&b, all, agents.Look(a, all.Mounts)); err != nil {
 			return err
 		}
 	case screen:

@@ -1,5 +1,5 @@
 // artifactfs session hooks: records prompts and tool calls in the session of this mount.
-// Written by `artifactfs session hooks install opencode`, removed by `artifactfs session hooks uninstall opencode`.
+// Written by `artifactfs agent install opencode`, removed by `artifactfs agent uninstall opencode`.
 import { spawn } from "node:child_process"
 
 const command = COMMAND

@@ -13,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"strconv"
 	"syscall"
 
@@ -196,3 +197,20 @@ type ExitCode int
 
 // Error implements error.
 func (e ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// OwnCommand returns the command with which sh runs this program. If PATH leads to this program, the command is the
+// program's name, so that the hooks still work after an upgrade. Otherwise it is the program's path.
+func OwnCommand() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if found, err := exec.LookPath("artifactfs"); err == nil {
+		x, errX := os.Stat(found)
+		y, errY := os.Stat(self)
+		if errX == nil && errY == nil && os.SameFile(x, y) {
+			return "artifactfs", nil
+		}
+	}
+	return ShellWord(self), nil
+}

@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/locking"
 )
 
@@ -21,14 +20,12 @@ func addCommands(session *cobra.Command, a *cli.App) {
 			sessionLinkCommand(a), sessionAnnotateCommand(a), sessionAnnotationsCommand(a), reviewCommand(a), policyCommand(a),
 			sessionPromoteCommand(a)}},
 		cli.Group{Title: "Write down for the next user", Commands: []*cobra.Command{
-			sessionNoteCommand(a), sessionRecordCommand(a), sessionFactCommand(a), sessionHandoffCommand(a),
-			hooks.HooksCommand(a)}},
+			sessionNoteCommand(a), sessionRecordCommand(a), sessionFactCommand(a), sessionHandoffCommand(a)}},
 		cli.Group{Title: "Work beside other sessions", Commands: append(locking.Commands(a), sessionCacheCommand(a))},
 		cli.Group{Title: "State of a session", Commands: append(
 			[]*cobra.Command{sessionSetCommand(a)}, sessionStateCommands(a)...)},
 		cli.Group{Title: "Clean up", Commands: []*cobra.Command{
 			sessionDeleteCommand(a), sessionUndeleteCommand(a), sessionGCCommand(a), sessionEraseCommand(a)}},
 	)
-	session.AddCommand(hooks.HookCommand(a)) // this command and the next ones are hidden
-	session.AddCommand(oldReviewCommands(a)...)
+	session.AddCommand(oldReviewCommands(a)...) // these commands are hidden
 }

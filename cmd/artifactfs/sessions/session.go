@@ -40,8 +40,8 @@ mount, by default one below the state directory. Any machine that can read the s
 (session resume), fork it (session fork), and inspect it (session list, log, show and diff with --session-remote URL).
 session link prints one URL that names session remote, session and checkpoint.`
 
-// SessionCommand returns the command "session" with its subcommands.
-func SessionCommand(a *cli.App) *cobra.Command {
+// SessionCommand returns the command "session" with its subcommands, and with the hidden commands of other packages.
+func SessionCommand(a *cli.App, hidden ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
@@ -64,6 +64,7 @@ contains the current directory. With --session-remote URL, sessions of another m
 		SuggestionsMinimumDistance: 2,
 	}
 	addCommands(cmd, a)
+	cmd.AddCommand(hidden...)
 	return cmd
 }
 

@@ -1,4 +1,4 @@
-package hooks
+package agents
 
 import (
 	"cmp"
@@ -18,7 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// HookCommand returns the hidden command that coding agents run as a hook. Users run "session hooks" instead.
+// HookCommand returns the hidden command that coding agents run as a hook. Its name is written in the configurations of
+// agents.
 func HookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",

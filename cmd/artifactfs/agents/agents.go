@@ -1,11 +1,11 @@
-// Package hooks contains the commands "session hooks" and "session hook", by which coding agents record their work in a session.
-package hooks
+// Package agents contains the commands "agent" and "session hook", by which coding agents record their work in a
+// session.
+package agents
 
 import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -18,17 +18,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
-// HooksCommand returns the command "session hooks" with its subcommands. They write configuration files and contact
-// no daemon.
-func HooksCommand(a *cli.App) *cobra.Command {
+// AgentCommand returns the command "agent" with its subcommands. They write configuration files and contact no daemon.
+func AgentCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:                   "hooks COMMAND",
+		Use:                   "agent COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Configure a coding agent to record its work in the session",
-		Long: `Hooks adds hooks to the configuration of a coding agent. The agent then records its work in the session of the mount in
-which it runs. Each prompt, tool call and result is appended to the transcript (artifactfs session transcript). A
-checkpoint is made before each tool that may change files, and at the end of each turn. Each commit of the agent gets a
-note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
+		Long: `Agent install adds hooks to the configuration of a coding agent. The agent then records its work in the session
+of the mount in which it runs. Each prompt, tool call and result is appended to the transcript (artifactfs session
+transcript). A checkpoint is made before each tool that may change files, and at the end of each turn. Each commit of
+the agent gets a note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
 
 An agent waits for a hook for at most ` + agenthook.Timeout.String() + `. A hook that fails prints the reason on stderr, and never stops the
 agent.
@@ -39,16 +38,16 @@ codex     .codex/hooks.json                          Codex asks whether the hook
 gemini    .gemini/settings.json
 opencode  .opencode/plugins/artifactfs.js
 
-If this command creates the file, it excludes the file from git (info/exclude) and from checkpoints, because the file is
-specific to this machine. If the file exists, its other settings are kept.`,
-		Example: `  artifactfs session hooks install claude
-  artifactfs session hooks install codex --dir /srv/app
-  artifactfs session hooks status
-  artifactfs session hooks uninstall claude`,
+If agent install creates the file, it excludes the file from git (info/exclude) and from checkpoints, because the file
+is specific to this machine. If the file exists, its other settings are kept.`,
+		Example: `  artifactfs agent install claude
+  artifactfs agent install codex --dir /srv/app
+  artifactfs agent status
+  artifactfs agent uninstall claude`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(hooksInstallCommand(a), hooksUninstallCommand(a), hooksStatusCommand(a))
+	cmd.AddCommand(installCommand(a), uninstallCommand(a), statusCommand(a))
 	return cmd
 }
 
@@ -69,29 +68,29 @@ func completeAgents(cmd *cobra.Command, args []string, _ string) ([]string, cobr
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// hooksChange is the output of `session hooks install|uninstall --json`.
-type hooksChange struct {
+// agentChange is the output of `agent install|uninstall --json`.
+type agentChange struct {
 	Agent   string `json:"agent"`
 	File    string `json:"file"`
 	Changed bool   `json:"changed"`
 	Tracked bool   `json:"tracked"` // whether git tracks the configuration file
 }
 
-// hooksInstallCommand returns the command "session hooks install". A second installation changes nothing.
-func hooksInstallCommand(a *cli.App) *cobra.Command {
+// installCommand returns the command "agent install". A second installation changes nothing.
+func installCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "install claude|codex|gemini|opencode",
 		Short:   "Add the hooks to an agent's configuration",
 		Long:    "Install adds the hooks to the configuration of the agent. If they are installed already, it changes nothing.",
-		Example: "  artifactfs session hooks install claude",
+		Example: "  artifactfs agent install claude",
 		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			agent, dir, err := hooksOf("install hooks", args[0], dir)
+			agent, dir, err := agentAndDir("install hooks", args[0], dir)
 			if err != nil {
 				return err
 			}
-			program, err := hookProgram()
+			program, err := cli.OwnCommand()
 			if err != nil {
 				return cli.Failure("install hooks", args[0], err)
 			}
@@ -122,17 +121,17 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// hooksUninstallCommand returns the command "session hooks uninstall". If no hooks are installed, the command succeeds.
-func hooksUninstallCommand(a *cli.App) *cobra.Command {
+// uninstallCommand returns the command "agent uninstall". If no hooks are installed, the command succeeds.
+func uninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "uninstall claude|codex|gemini|opencode",
 		Short:   "Remove the hooks from an agent's configuration",
 		Long:    "Uninstall removes the hooks from the configuration of the agent, and keeps all other settings.",
-		Example: "  artifactfs session hooks uninstall claude",
+		Example: "  artifactfs agent uninstall claude",
 		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			agent, dir, err := hooksOf("uninstall hooks", args[0], dir)
+			agent, dir, err := agentAndDir("uninstall hooks", args[0], dir)
 			if err != nil {
 				return err
 			}
@@ -165,7 +164,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 // printHooks prints how an agent's configuration was changed.
 func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done string) error {
 	if a.JSON {
-		return cli.PrintJSON(a.Stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
+		return cli.PrintJSON(a.Stdout, agentChange{string(agent), c.Path, c.Changed, c.Tracked})
 	}
 	_, err := fmt.Fprintln(a.Stdout, done)
 	if c.Changed && c.Tracked && !a.Quiet {
@@ -174,8 +173,8 @@ func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done stri
 	return err
 }
 
-// hooksStatusCommand returns the command "session hooks status".
-func hooksStatusCommand(a *cli.App) *cobra.Command {
+// statusCommand returns the command "agent status".
+func statusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -183,10 +182,10 @@ func hooksStatusCommand(a *cli.App) *cobra.Command {
 		Long: `Status prints a line for each agent: whether the hooks are installed, in which file, and when the agent has run
 them last. An agent skips hooks that its user has not trusted, without a message. So hooks that have never fired record
 nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.`,
-		Example: "  artifactfs session hooks status --json",
+		Example: "  artifactfs agent status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := hooksDir(dir)
+			dir, err := configuredDir(dir)
 			if err != nil {
 				return err
 			}
@@ -226,19 +225,20 @@ func anyInstalled(dir string) bool {
 	return false
 }
 
-// hooksOf parses the name of an agent and determines the directory to configure.
-func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
+// agentAndDir parses the name of an agent and determines the directory to configure.
+func agentAndDir(verb, name, dir string) (agenthook.Agent, string, error) {
 	agent, err := agenthook.ParseAgent(name)
 	if err != nil {
-		return "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Cause: err.Error(), Hint: "artifactfs session hooks --help"}
+		return "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Cause: err.Error(),
+			Hint: "artifactfs agent --help"}
 	}
-	dir, err = hooksDir(dir)
+	dir, err = configuredDir(dir)
 	return agent, dir, err
 }
 
-// hooksDir returns the absolute path of the directory to configure: the directory dir or, if dir is empty, the top of the git
-// working tree that contains the current directory.
-func hooksDir(dir string) (string, error) {
+// configuredDir returns the absolute path of the directory to configure: the directory dir or, if dir is empty, the top
+// of the git working tree that contains the current directory.
+func configuredDir(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
 		if out, err := gitcmd.AsUser(context.Background(), "rev-parse", "--show-toplevel").Output(); err == nil {
@@ -253,23 +253,6 @@ func hooksDir(dir string) (string, error) {
 		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir, Cause: "path is not a directory"}
 	}
 	return dir, nil
-}
-
-// hookProgram returns the command with which sh runs this program. If PATH leads to this program, the command is the program's
-// name, so that the hooks still work after an upgrade. Otherwise it is the program's path.
-func hookProgram() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	if found, err := exec.LookPath("artifactfs"); err == nil {
-		x, errX := os.Stat(found)
-		y, errY := os.Stat(self)
-		if errX == nil && errY == nil && os.SameFile(x, y) {
-			return "artifactfs", nil
-		}
-	}
-	return cli.ShellWord(self), nil
 }
 
 // gitDirOf returns the absolute path of a working tree's git directory.
