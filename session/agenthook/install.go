@@ -146,9 +146,10 @@ func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	return path, n > 0, err
 }
 
-// readSettings reads a settings file. It returns an error if the file is larger than maxSettings.
+// readSettings reads a settings file. It returns an error if the file is larger than maxSettings, or no regular file: a
+// container may be able to replace it by a pipe.
 func readSettings(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := disk.OpenRegular(path, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const users = `{
@@ -70,7 +72,25 @@ func TestInstallRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestUninstallLeavesNoTrace checks that Install and Uninstall leave no files in a directory that had no configuration.
+// A pipe in the place of the settings is refused: it would wait for a writer.
+func TestSettingsAreRegularFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, configurations[Claude].path)
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, yes, err := Installed(dir, Claude); yes || err == nil {
+		t.Errorf("hooks in a pipe: got installed %v, error %v", yes, err)
+	}
+	if _, err := Install(dir, Claude, "artifactfs"); err == nil {
+		t.Error("install into a pipe succeeded")
+	}
+}
+
+// Install and uninstall in a directory without a configuration leave no files behind.
 func TestUninstallLeavesNoTrace(t *testing.T) {
 	for _, a := range Agents() {
 		dir := t.TempDir()
